@@ -142,7 +142,7 @@ def test_an_option_that_makes_no_sense_is_refused_at_once():
     from memagent.errors import SettingError
     from memagent.integrations.accelerate import MemagentTracker
 
-    with pytest.raises(SettingError, match="total_steps is 0"):
+    with pytest.raises(SettingError, match="got 0"):
         MemagentTracker(total_steps=0)
     with pytest.raises(SettingError, match="learning_rate"):
         MemagentTracker(learning_rate=3)

@@ -110,9 +110,9 @@ def test_forward_and_backward_are_told_from_the_optimizer_that_runs_them(
     from memagent.sampling.sampler import Sampler
 
     entered = []
-    enter, end = Sampler.enter, Sampler.end_step
+    enter, end = Sampler.set_phase, Sampler.end_step
     monkeypatch.setattr(
-        Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase)
+        Sampler, "set_phase", lambda self, phase: entered.append(phase) or enter(self, phase)
     )
     monkeypatch.setattr(Sampler, "end_step", lambda self: entered.append("|") or end(self))
     fit(max_epochs=1, limit_train_batches=3, num_sanity_val_steps=0, limit_val_batches=0)

@@ -161,9 +161,9 @@ class TestCheckpointing:
 
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        entered, enter = [], Sampler.enter
+        entered, enter = [], Sampler.set_phase
         monkeypatch.setattr(
-            Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase)
+            Sampler, "set_phase", lambda self, phase: entered.append(phase) or enter(self, phase)
         )
         with memagent.attach(model, optimizer):
             checkpoint(
@@ -203,14 +203,14 @@ class TestSteps:
         for weight in model.parameters():
             weight.register_post_accumulate_grad_hook(step)
         measured, entered = [], []
-        measure, enter = instrumentation.measure_by_device, Sampler.enter
+        measure, enter = instrumentation.measure_by_device, Sampler.set_phase
         monkeypatch.setattr(
             instrumentation,
             "measure_by_device",
             lambda *given, **busy: measured.append(1) or measure(*given, **busy),
         )
         monkeypatch.setattr(
-            Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase)
+            Sampler, "set_phase", lambda self, phase: entered.append(phase) or enter(self, phase)
         )
         with memagent.attach(model, list(optimizers.values())) as run:
             for _ in range(5):
@@ -230,9 +230,9 @@ class TestSteps:
         from memagent.sampling.sampler import Sampler
 
         model, optimizer = net
-        entered, enter = [], Sampler.enter
+        entered, enter = [], Sampler.set_phase
         monkeypatch.setattr(
-            Sampler, "enter", lambda self, phase: entered.append(phase) or enter(self, phase)
+            Sampler, "set_phase", lambda self, phase: entered.append(phase) or enter(self, phase)
         )
 
         def closure():

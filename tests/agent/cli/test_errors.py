@@ -1,4 +1,4 @@
-"""Whatever is wrong with a command is one line that says what to do, and the exit status tells bad usage from failure."""
+"""Every error of a command is one line that says what to do, with the right exit status."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def test_an_error_is_one_line_that_says_what_to_do(
         "MEMAGENT_LISTEN", "127.0.0.1:8420"
     )  # `serve` sets it: back with it afterwards
     assert main(command.split()) == status
-    said = capsys.readouterr()
-    (line,) = said.err.splitlines()
+    message = capsys.readouterr()
+    (line,) = message.err.splitlines()
     assert line.startswith("memagent: ") and words in line
-    assert said.out == ""
+    assert message.out == ""
 
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - set(QUIET)))

@@ -1,4 +1,4 @@
-"""A worker on a bench: a real store, and a clock of ours."""
+"""Worker under test: a real store, and a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ START = 1_000_000.0
 
 
 class Bench:
-    """A store, a worker with a clock of ours, and a run to feed. Step s is at START + s."""
+    """A store, a worker with a settable clock, and a run to feed. Step s is at START + s."""
 
     def __init__(self, database, settings) -> None:
-        self.database, self.settings, self.now = database, settings, START
+        self.database = database
+        self.settings = settings
+        self.now = START
         self.live = True
         self.worker = self.new_worker()
 
@@ -64,14 +66,14 @@ class Bench:
             finish_run(session, run_id, Finish(status=status, step=step), self.now, live=self.live)
 
     def be_silent(self, seconds: float) -> None:
-        """Nothing is heard for so long; the worker goes on."""
+        """Let time pass without samples; the worker continues."""
         until = self.now + seconds
         while self.now < until:
             self.now = min(self.now + 10, until)
             self.worker.evaluate()
 
     def alerts(self, state: str | None = None) -> list[dict]:
-        """Newest first, without notes."""
+        """Return the alerts without notes, newest first."""
         with self.database.read() as session:
             return [
                 alert
@@ -89,8 +91,8 @@ class Bench:
                 item for item in list_incidents(session)["incidents"] if item["severity"] != "note"
             ]
 
-    def told(self, channel: str = "webhook") -> list[str]:
-        """Where the transitions led that a channel is told of, in order."""
+    def notified_states(self, channel: str = "webhook") -> list[str]:
+        """Return the states that a channel was notified of, in order."""
         query = select(Transition.to_state).join(
             Notification, Notification.transition_id == Transition.id
         )
@@ -108,7 +110,7 @@ class Bench:
 
 @pytest.fixture
 def bench(database, make_settings) -> Bench:
-    # nobody listens there: notifications wait in the outbox, which is what these tests look at
+    # Nothing listens there: notifications stay in the outbox, where the tests read them.
     return Bench(
         database,
         make_settings(

@@ -1,4 +1,4 @@
-"""What a turn costs where there are many runs: a few statements, however many there are."""
+"""Cost of a turn with many runs: a few statements, for any number of them."""
 
 from __future__ import annotations
 

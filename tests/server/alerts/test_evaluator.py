@@ -1,4 +1,4 @@
-"""What the evaluator makes of trouble: restarts, a second worker, failed writes, ids given twice, an end after an end."""
+"""Evaluator under failures: restarts, a second worker, failed writes, reused ids, repeated ends."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def avert(bench):
     return avert
 
 
-def notified(bench) -> int:
+def count_notifications(bench) -> int:
     with bench.database.read() as session:
         return len(session.scalars(select(Notification)).all())
 
 
-def test_a_warning_becomes_critical_once_and_tells_of_both(bench):
+def test_a_warning_becomes_critical_once_and_notifies_of_both(bench):
     bench.start()
     for number in range(73):
         bench.feed(20 * number, 20 * number + 20, leak, seq=number)
@@ -54,10 +54,10 @@ def test_a_warning_becomes_critical_once_and_tells_of_both(bench):
         ("ok", "pending", "warning"), ("pending", "firing", "warning"), ("firing", "firing", "critical")
     ]  # fmt: skip
     assert alert["severity"] == "critical" and alert["first_step"] < alert["step"]
-    assert notified(bench) == 4
+    assert count_notifications(bench) == 4
 
 
-def test_two_workers_on_one_database_tell_once(bench):
+def test_two_workers_on_one_database_notify_once(bench):
     second = bench.new_worker()
     bench.start()
     for number in range(72):
@@ -68,12 +68,12 @@ def test_two_workers_on_one_database_tell_once(bench):
     second.evaluate()
     bench.worker.evaluate()
     assert len(bench.alerts()) == 1
-    assert bench.told() == ["firing", "firing", "oom"]
-    assert notified(bench) == 6
+    assert bench.notified_states() == ["firing", "firing", "oom"]
+    assert count_notifications(bench) == 6
 
 
 @pytest.mark.parametrize("ending", ["a leak", "silence"])
-def test_workers_that_look_at_the_same_moment_tell_once(bench, ending):
+def test_simultaneous_workers_notify_once(bench, ending):
     workers = [bench.new_worker() for _ in range(4)]
     bench.start()
     bench.feed(0, 900, leak, seq=0)
@@ -99,20 +99,20 @@ def test_workers_that_look_at_the_same_moment_tell_once(bench, ending):
     for thread in threads:
         thread.join()
     assert len(bench.alerts()) == 1
-    assert notified(bench) == 2 * len(bench.told())
-    assert bench.told() == (["firing"] if ending == "a leak" else ["lost_contact"])
+    assert count_notifications(bench) == 2 * len(bench.notified_states())
+    assert bench.notified_states() == (["firing"] if ending == "a leak" else ["lost_contact"])
 
 
-def test_a_new_worker_does_not_fire_again_what_was_averted(bench, avert):
+def test_a_new_worker_does_not_refire_an_averted_alert(bench, avert):
     avert()
     bench.worker = bench.new_worker()
     bench.worker.evaluate()
     bench.feed(4100, 4200, flat, seq=30)
     bench.worker.evaluate()
-    assert len(bench.alerts()) == 1 and bench.told() == ["firing", "averted"]
+    assert len(bench.alerts()) == 1 and bench.notified_states() == ["firing", "averted"]
 
 
-def test_an_out_of_memory_after_an_averted_alert_is_told(bench, avert):
+def test_an_out_of_memory_after_an_averted_alert_is_notified(bench, avert):
     avert()
     bench.finish("oom", 4100)
     bench.worker.evaluate()
@@ -123,7 +123,7 @@ def test_an_out_of_memory_after_an_averted_alert_is_told(bench, avert):
     assert "without a warning" not in newest["summary"]
 
 
-def test_a_run_that_comes_back_from_silence_and_dies_is_told(bench):
+def test_a_run_that_resumes_after_silence_and_dies_is_notified(bench):
     bench.start()
     bench.feed(0, 100, flat, seq=0)
     bench.be_silent(100)
@@ -138,7 +138,7 @@ def test_a_run_that_comes_back_from_silence_and_dies_is_told(bench):
     assert [alert["rule"] for alert in bench.alerts()] == ["oom", "lost_contact"]
 
 
-def test_each_launch_that_dies_is_told(bench):
+def test_each_death_of_a_launch_is_notified(bench):
     for attempt in (0, 1):
         bench.start(attempt=attempt)
         bench.now += 10
@@ -147,10 +147,12 @@ def test_each_launch_that_dies_is_told(bench):
         bench.worker.evaluate()
         bench.worker.evaluate()
         bench.now += 10
-    assert [alert["rule"] for alert in bench.alerts()] == ["oom", "oom"] and notified(bench) == 4
+    assert [alert["rule"] for alert in bench.alerts()] == ["oom", "oom"] and count_notifications(
+        bench
+    ) == 4
 
 
-def test_each_silence_is_told(bench):
+def test_each_silence_is_notified(bench):
     bench.start()
     bench.feed(0, 100, flat, seq=0)
     for seq in (1, 2):
@@ -161,10 +163,10 @@ def test_each_silence_is_told(bench):
     assert [alert["rule"] for alert in bench.alerts()] == [
         "lost_contact",
         "lost_contact",
-    ] and notified(bench) == 4
+    ] and count_notifications(bench) == 4
 
 
-def test_what_is_uploaded_after_its_end_is_stored_and_alerts_nobody(bench):
+def test_an_upload_after_the_end_is_stored_without_alerts(bench):
     bench.live = False
     for run_id in ("silent", "dead"):
         bench.start(run_id)
@@ -179,7 +181,7 @@ def test_what_is_uploaded_after_its_end_is_stored_and_alerts_nobody(bench):
     assert bench.alerts() == []
 
 
-def test_a_live_process_that_speaks_after_a_sync_is_watched_again(bench):
+def test_a_live_process_after_a_sync_is_evaluated_again(bench):
     bench.start()
     bench.feed(0, 1100, leak, seq=0)
     bench.live = False
@@ -194,7 +196,7 @@ def test_a_live_process_that_speaks_after_a_sync_is_watched_again(bench):
     ("status", "state"),
     [(None, "lost_contact"), ("oom", "oom"), ("completed", "finished"), ("failed", "finished")],
 )
-def test_a_new_launch_ends_what_was_open_of_the_older_one(bench, status, state):
+def test_a_new_launch_closes_the_alerts_of_the_older_one(bench, status, state):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
@@ -204,7 +206,7 @@ def test_a_new_launch_ends_what_was_open_of_the_older_one(bench, status, state):
     bench.worker.evaluate()
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert (alert["state"], alert["step"]) == (state, 1199) and bench.told()[-1] == state
+    assert (alert["state"], alert["step"]) == (state, 1199) and bench.notified_states()[-1] == state
     with bench.database.read() as session:
         assert get_run(session, "r").status == "running"
 
@@ -213,14 +215,14 @@ def test_a_run_that_dies_in_the_middle_of_a_turn_is_one_incident(bench, monkeypa
     bench.start()
     bench.feed(0, 500, leak, seq=0)
     bench.worker.evaluate()
-    looks = bench.worker._evaluator._evaluate_run_rules
+    evaluate_run_rules = bench.worker._evaluator._evaluate_run_rules
 
     def die_meanwhile(*arguments):
-        looks(*arguments)
+        evaluate_run_rules(*arguments)
         bench.feed(500, 1450, leak, seq=1)
         bench.finish("oom", 1450)
 
-    bench.now += 10  # so that it looks at whole runs, after it has followed them
+    bench.now += 10  # so that it evaluate_run_rules at whole runs, after it has followed them
     monkeypatch.setattr(bench.worker._evaluator, "_evaluate_run_rules", die_meanwhile)
     bench.worker.evaluate()
     monkeypatch.undo()
@@ -262,7 +264,7 @@ def test_an_alert_that_could_not_be_written_is_written_at_the_next_turn(
     with sqlite_database.write() as session:
         session.execute(text("DROP TRIGGER full"))
     bench.worker.evaluate()
-    assert bench.path() == ["pending", "firing"] and notified(bench) == 1
+    assert bench.path() == ["pending", "firing"] and count_notifications(bench) == 1
 
 
 def test_a_new_run_inherits_nothing_from_a_deleted_one(bench):
@@ -291,12 +293,13 @@ def test_a_notification_of_another_run_never_has_the_same_key(bench):
             delete_run(session, run_id)
 
 
-def test_a_device_whose_limit_is_not_known_is_left_alone(bench):
+def test_a_device_whose_limit_is_not_known_is_ignored(bench):
     with bench.database.write() as session:
         start_run(session, RunStart(run_id="r"), bench.now)
     bench.feed(0, 1200, leak, seq=0)
     with bench.database.write() as session:
         stream = session.scalars(select(Stream)).one()
-        stream.limit_bytes, stream.latest = None, {}
+        stream.limit_bytes = None
+        stream.latest = {}
     assert not bench.worker.evaluate()
     assert bench.alerts() == []

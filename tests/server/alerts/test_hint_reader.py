@@ -1,4 +1,4 @@
-"""What the agent told of a run reaches its forecaster, whenever it comes."""
+"""Hints of the agent reach the forecaster, whenever they arrive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_state_still_to_come_is_known_before_the_first_step(bench):
     assert cause(bench) == "optimizer_state"
 
 
-def test_a_preflight_that_comes_in_the_middle_of_a_run_is_heard(bench):
+def test_a_preflight_during_a_run_is_read(bench):
     bench.start()
     bench.feed(0, 100, flat, seq=0)
     bench.worker.evaluate()
@@ -44,11 +44,11 @@ def test_a_preflight_that_comes_in_the_middle_of_a_run_is_heard(bench):
     assert cause(bench) == "eval"
 
 
-def test_hints_of_another_rank_or_launch_or_without_sense_count_for_nothing(bench):
+def test_invalid_hints_and_those_of_other_ranks_or_launches_are_ignored(bench):
     bench.start()
     with bench.database.write() as session:
-        told = Event(kind="hints", data={"eval_bytes": {"host": 15 * GIB}})
-        add_batch(session, "r", Batch(seq=0, rank=1, events=[told]), bench.now)
+        data = Event(kind="hints", data={"eval_bytes": {"host": 15 * GIB}})
+        add_batch(session, "r", Batch(seq=0, rank=1, events=[data]), bench.now)
     bench.feed(
         0,
         100,
@@ -60,7 +60,7 @@ def test_hints_of_another_rank_or_launch_or_without_sense_count_for_nothing(benc
     assert cause(bench) is None
 
 
-def test_the_prediction_reaches_a_forecaster_at_work(bench):
+def test_a_prediction_reaches_a_running_forecaster(bench):
     bench.start()
     bench.feed(0, 10, flat, seq=0)
     bench.worker.evaluate()
@@ -74,7 +74,7 @@ def test_the_prediction_reaches_a_forecaster_at_work(bench):
     assert evaluation.forecaster._predicted_peak == 7
 
 
-def test_a_host_beside_gpus_dies_of_host_memory(bench):
+def test_the_host_of_a_gpu_rank_runs_out_of_host_memory(bench):
     devices = [
         Device(id="gpu", kind="cuda", name="A100", limit_bytes=80 * GIB),
         Device(id="host", kind="host", name="host", limit_bytes=40 * GIB),

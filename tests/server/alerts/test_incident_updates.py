@@ -1,4 +1,4 @@
-"""Incidents: many ranks are one message, and what people say of them is heard. On SQLite and PostgreSQL."""
+"""Incidents: many ranks share one message, and feedback of people counts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Job:
     """Several ranks with a GPU each."""
 
     def __init__(self, bench, world_size: int) -> None:
-        self.bench, self.world_size, self.seq = bench, world_size, 0
+        self.bench = bench
+        self.world_size = world_size
+        self.seq = 0
         for rank in range(world_size):
             device = Device(id=f"gpu-{rank}", kind="cuda", name="GPU", limit_bytes=LIMIT)
             with bench.database.write() as session:
@@ -89,13 +91,13 @@ def test_eight_ranks_that_leak_are_one_incident_and_one_message_each_time(bench)
         "firing",
         "leak",
     )
-    assert bench.told() == ["firing"]
+    assert bench.notified_states() == ["firing"]
     job.finish("oom", 1400)
     (incident,) = bench.incidents()
     assert incident["state"] == "oom" and {alert["state"] for alert in incident["alerts"]} == {
         "oom"
     }
-    assert bench.told() == ["firing", "oom"]
+    assert bench.notified_states() == ["firing", "oom"]
     assert all("ran out of memory at step 1,4" in alert["summary"] for alert in incident["alerts"])
 
 
@@ -104,12 +106,12 @@ def test_an_incident_is_over_when_the_last_of_its_ranks_is(bench):
     job.feed(0, 1200, leak)
     for number in range(1, 25):
         job.feed(1100 + 100 * number, 1200 + 100 * number, flat, ranks=[0])
-    assert bench.incidents()[0]["state"] == "firing" and bench.told() == ["firing"]
+    assert bench.incidents()[0]["state"] == "firing" and bench.notified_states() == ["firing"]
     job.seq = 25
     assert {alert["state"] for alert in bench.alerts()} == {"firing", "averted"}
 
 
-def test_pending_alerts_are_stored_and_what_was_never_confirmed_is_told_to_nobody(bench):
+def test_pending_alerts_are_stored_and_notify_only_when_confirmed(bench):
     how = {
         "project": "*",
         "rule": "high_water",
@@ -128,10 +130,10 @@ def test_pending_alerts_are_stored_and_what_was_never_confirmed_is_told_to_nobod
     job.feed(20, 40, flat)
     (alert,) = bench.alerts("ok")
     assert [change["to_state"] for change in alert["transitions"]] == ["pending", "ok"]
-    assert bench.alerts() == [] and bench.told() == []
+    assert bench.alerts() == [] and bench.notified_states() == []
 
 
-def test_a_rule_that_only_takes_note_tells_nobody(bench):
+def test_a_note_notifies_no_one(bench):
     job = Job(bench, 1)
     for number in range(4):
         job.feed(20 * number, 20 * number + 20, lambda step: 39.5)
@@ -154,7 +156,7 @@ def test_one_rank_that_needs_more_is_noted_once(bench):
     ]
 
 
-def test_a_run_that_stands_still_is_noted_and_let_go_when_it_moves(bench):
+def test_a_stalled_run_is_noted_until_it_moves(bench):
     job = Job(bench, 1)
     job.feed(0, 100, flat)
     for _ in range(70):
@@ -180,14 +182,14 @@ def test_a_project_can_switch_a_rule_off_or_down_to_a_note(bench, how):
     job.feed(0, 1200, leak)
     job.finish("oom", 1200)
     bench.worker.evaluate()
-    assert bench.alerts() == [] and bench.told() == []
+    assert bench.alerts() == [] and bench.notified_states() == []
     assert [note["rule"] for note in bench.notes("oom_forecast")] == (
         [] if not how["is_on"] else ["oom_forecast"]
     )
     assert len(bench.notes("oom")) == (0 if not how["is_on"] else 1)
 
 
-def test_a_rule_that_is_switched_off_lets_go(bench):
+def test_switching_a_rule_off_closes_its_alert(bench):
     job = Job(bench, 1)
     job.feed(0, 1200, leak)
     with bench.database.write() as session:
@@ -209,7 +211,7 @@ def test_a_rule_that_is_switched_off_lets_go(bench):
     )
 
 
-def test_an_acknowledgement_is_kept_with_its_name(bench):
+def test_an_acknowledgement_is_stored_with_its_name(bench):
     Job(bench, 2).feed(0, 1200, leak)
     say(bench, acknowledge)
     say(bench, acknowledge)
@@ -221,36 +223,36 @@ def test_an_acknowledgement_is_kept_with_its_name(bench):
         ]
 
 
-def test_a_snooze_holds_back_what_gets_worse_reminds_once_and_lets_the_end_through(bench):
+def test_a_snooze_suppresses_escalations_reminds_once_and_passes_the_end(bench):
     job = Job(bench, 1)
     job.feed(0, 1200, leak)
     say(bench, snooze, until=bench.now + 250)
     for number in range(12):
         job.feed(1200 + 20 * number, 1220 + 20 * number, leak)
-    assert bench.alerts()[0]["severity"] == "critical" and bench.told() == ["firing"]
+    assert bench.alerts()[0]["severity"] == "critical" and bench.notified_states() == ["firing"]
     for number in range(2):
         job.feed(1440 + 20 * number, 1460 + 20 * number, leak)
-    assert bench.told() == ["firing", "firing"]
+    assert bench.notified_states() == ["firing", "firing"]
     assert (
         bench.alerts()[0]["transitions"][-1]["reason"]
         == "the snooze is over, and the alert is still firing"
     )
     job.finish("oom", 1480)
-    assert bench.told() == ["firing", "firing", "oom"]
+    assert bench.notified_states() == ["firing", "firing", "oom"]
 
 
 @pytest.mark.parametrize(
-    ("status", "told"), [("completed", ["firing"]), ("oom", ["firing", "oom"])]
+    ("status", "states"), [("completed", ["firing"]), ("oom", ["firing", "oom"])]
 )
 def test_a_false_alarm_is_silent_unless_the_run_dies_and_counts_in_the_scoreboard(
-    bench, status, told
+    bench, status, states
 ):
     job = Job(bench, 1)
     job.feed(0, 1200, leak)
     say(bench, mark_false)
     job.feed(1200, 1440, leak)
     job.finish(status, 1440)
-    assert bench.told() == told
+    assert bench.notified_states() == states
     with bench.database.write() as session:
         delete_run(session, "r")
         (row,) = session.scalars(select(Feedback))

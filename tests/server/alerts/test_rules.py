@@ -1,4 +1,4 @@
-"""Every rule on plain facts: when it finds something, when it does not, what it says."""
+"""Every rule on plain values: when it decides on a problem, and its summary."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FINDS_NOTHING = [
     (
         "host_memory",
         RuleInput(used_bytes=99 * GIB, forecast=WARNING, **HOST),
-    ),  # people know already
+    ),  # oom_forecast has notified already
     ("leak", RuleInput(forecast=WARNING)),
     ("leak", RuleInput(forecast=Forecast(step=900, used_bytes=28 * GIB, limit_bytes=40 * GIB))),
     ("high_water", RuleInput(peak_bytes=77 * GIB, **GPU)),
@@ -89,7 +89,7 @@ def test_it_finds_nothing(name, facts):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_it_finds_nothing_where_nothing_is_known(name):
+def test_it_finds_nothing_without_data(name):
     assert decide(name, RuleInput()).level == "ok"
 
 
@@ -103,7 +103,7 @@ def test_it_is_in_both_lists_and_in_the_docs(name):
     assert section and all(f"`{threshold.name}`" in section for threshold in RULES[name].thresholds)
 
 
-def test_what_stands_is_let_go_a_little_below_where_it_fired():
+def test_an_open_alert_is_released_below_its_threshold():
     facts = RuleInput(peak_bytes=77 * GIB, **GPU)
     assert (
         decide("high_water", facts).level == "ok"
@@ -117,14 +117,14 @@ def test_a_forecast_is_critical_by_the_time_left(left_s, level):
     assert decide("oom_forecast", RuleInput(forecast=forecast)).level == level
 
 
-def test_a_host_that_does_not_kill_is_never_critical():
+def test_a_limit_that_does_not_kill_is_never_critical():
     facts = RuleInput(kind="host", used_bytes=99, limit_bytes=100, limit_source="RLIMIT_DATA")
     assert decide("host_memory", facts).level == "warning"
 
 
-def test_only_what_people_get_up_for_tells_them_by_default():
-    told = {name: rule.tells for name, rule in RULES.items() if rule.tells != "never"}
-    assert told == {
+def test_only_urgent_rules_notify_by_default():
+    defaults = {name: rule.tells for name, rule in RULES.items() if rule.tells != "never"}
+    assert defaults == {
         "oom_forecast": "warning",
         "oom": "warning",
         "lost_contact": "warning",
@@ -140,7 +140,7 @@ def test_only_what_people_get_up_for_tells_them_by_default():
         ("never", ["note", "note"]),
     ],
 )
-def test_what_nobody_is_told_of_is_a_note(tells, severities):
+def test_a_result_below_the_configured_severity_is_a_note(tells, severities):
     how = configure_rule(RULES["host_memory"], tells=tells)
     assert [how.severity(level) for level in ("warning", "critical")] == severities
     assert how.severity("ok") is None and tells in TELLS
@@ -148,8 +148,8 @@ def test_what_nobody_is_told_of_is_a_note(tells, severities):
 
 @pytest.mark.parametrize("state", ["oom", "lost_contact", "finished", "averted", "ok"])
 @pytest.mark.parametrize("rule", ["oom_forecast", "high_water"])
-def test_what_is_over_says_closing_summary(rule, state):
-    said = closing_summary(rule, "will run out of memory in about 5 steps", state, 100, 130)
-    assert not said.startswith("will") and (
-        " step 1" in said or said.startswith("was not confirmed")
+def test_a_closed_alert_says_how_it_ended(rule, state):
+    summary = closing_summary(rule, "will run out of memory in about 5 steps", state, 100, 130)
+    assert not summary.startswith("will") and (
+        " step 1" in summary or summary.startswith("was not confirmed")
     )

@@ -1,4 +1,4 @@
-"""Workers side by side, each on a steady clock of ours: who holds what, who is dead, and what those do who were taken for dead."""
+"""Several workers, each on a settable clock: shards, deaths, and registration after a death."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ class Fleet:
     """Workers that beat in turn. The wall clock is set wildly at each beat: it must not matter."""
 
     def __init__(self, database) -> None:
-        self.database, self.steady, self.clock = database, 1_000.0, 1e9
+        self.database = database
+        self.steady = 1_000.0
+        self.clock = 1e9
         self.workers: list[LeasedShards] = []
 
     def join(self) -> LeasedShards:
@@ -41,7 +43,7 @@ class Fleet:
                     worker.heartbeat()
 
     def held(self) -> list[int]:
-        """How many shards each holds; none is held twice."""
+        """Return the number of shards of each worker; none is held twice."""
         found = [
             {shard for shard, key in KEYS.items() if worker.holds(key)} for worker in self.workers
         ]
@@ -54,7 +56,7 @@ def fleet(database, monkeypatch) -> Fleet:
     assert len(KEYS) == SHARDS
     monkeypatch.setattr(
         sharding, "_process_namespace", lambda: None
-    )  # as if each had a machine of its own
+    )  # as if each had its own machine
     return Fleet(database)
 
 
@@ -70,20 +72,17 @@ def test_workers_come_to_fair_parts_and_nothing_is_left_over(fleet):
     assert sum(fleet.held()) == SHARDS and max(fleet.held()) == 22 and min(fleet.held()) >= 20
 
 
-def test_what_a_silent_worker_held_is_taken_over_within_seconds_and_no_sooner(fleet):
+def test_the_shards_of_a_silent_worker_are_taken_over_within_seconds(fleet):
     silent, other = fleet.join(), fleet.join()
     fleet.beat(2 * BEAT_S)
     assert fleet.held() == [SHARDS // 2, SHARDS // 2]
     fleet.beat(DEAD_AFTER_S - BEAT_S, without=silent)
     assert sum(other.holds(key) for key in KEYS.values()) == SHARDS // 2
     fleet.beat(3 * BEAT_S, without=silent)
-    assert fleet.held() == [
-        0,
-        SHARDS,
-    ]  # the silent one takes itself for dead, although nobody has told it
+    assert fleet.held() == [0, SHARDS]  # the silent worker assumes that its lease is lost
 
 
-def test_a_worker_that_was_taken_for_dead_can_write_nothing_and_begins_anew(fleet, database):
+def test_a_worker_declared_dead_can_not_write_and_registers_again(fleet, database):
     stopped, _ = fleet.join(), fleet.join()
     fleet.beat(2 * BEAT_S)
     key = next(key for key in KEYS.values() if stopped.holds(key))
@@ -96,16 +95,16 @@ def test_a_worker_that_was_taken_for_dead_can_write_nothing_and_begins_anew(flee
     assert fleet.held() == [SHARDS // 2, SHARDS // 2]
 
 
-def test_an_observer_that_was_stopped_itself_buries_nobody(fleet):
+def test_a_worker_that_was_stopped_removes_no_peer(fleet):
     stopped, other = fleet.join(), fleet.join()
     fleet.beat(2 * BEAT_S)
-    fleet.steady += 60.0  # both stood still, as on a machine that slept
+    fleet.steady += 60.0  # both stopped, as on a machine that slept
     stopped.heartbeat()
     other.heartbeat()
     assert fleet.held() == [SHARDS // 2, SHARDS // 2]
 
 
-def test_who_leaves_frees_its_part_at_once(fleet):
+def test_a_released_part_is_free_at_once(fleet):
     leaving = fleet.join()
     fleet.join()
     fleet.beat(2 * BEAT_S)

@@ -1,4 +1,4 @@
-"""What a worker makes of a stream's past: late samples, long histories, hints. And of being killed at any point."""
+"""Evaluation of a stream: late samples, long histories, hints, and SIGKILL at any write."""
 
 from __future__ import annotations
 
@@ -69,23 +69,25 @@ def test_samples_that_come_in_late_wait_until_the_stream_has_caught_up(bench):
         with bench.database.write() as session:
             session.execute(_received(bench, number))
         bench.worker.evaluate()
-    assert [alert["state"] for alert in bench.alerts()] == ["pending"] and bench.told() == []
+    assert [alert["state"] for alert in bench.alerts()] == [
+        "pending"
+    ] and bench.notified_states() == []
     bench.feed(3601, 3621, lambda step: 39.0, seq=14)
     bench.worker.evaluate()
     (alert,) = bench.alerts()
     assert (
         alert["state"] == "firing" and alert["data"]["step"] == 3620 and alert["first_step"] == 3620
     )
-    assert bench.told() == ["firing"]
+    assert bench.notified_states() == ["firing"]
 
 
-def test_what_fired_and_was_averted_before_it_was_read_is_history_that_nobody_is_told(bench):
+def test_an_alert_that_fired_and_was_averted_before_it_was_read_notifies_no_one(bench):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.feed(1200, 4200, lambda step: 20.0, seq=1)
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert alert["state"] == "averted" and bench.told() == []
+    assert alert["state"] == "averted" and bench.notified_states() == []
     assert alert["summary"].startswith("is no longer expected to run out of memory at step ")
 
 
@@ -158,7 +160,7 @@ def test_2_chunks_that_are_cut_anew_beneath_a_watch_are_read_once(bench):
         bench.worker.evaluate()
     evaluation = bench.worker._evaluator._evaluations[1]
     assert evaluation.read_seq == 1199 and evaluation.newest.step == 1199
-    assert bench.told() == ["firing"]
+    assert bench.notified_states() == ["firing"]
     assert evaluation_of(bench).open_at_mark == evaluation.open_at_mark
     with bench.database.read() as session:
         (stream,) = heads_of_running(session)
@@ -211,7 +213,7 @@ def test_a_worker_that_takes_over_goes_on_with_what_the_forecaster_knew(
     )
     bench.feed(700, 1200, leak, seq=2)
     bench.worker.evaluate()
-    assert bench.alerts()[0]["state"] == "firing" and bench.told() == ["firing"]
+    assert bench.alerts()[0]["state"] == "firing" and bench.notified_states() == ["firing"]
 
 
 def test_what_forecasters_knew_is_let_go_when_the_run_has_ended(bench):
@@ -237,9 +239,9 @@ def test_a_worker_that_lags_behind_takes_over_what_the_other_decided(bench):
     for number in range(2, 30):
         bench.feed(1000 + 100 * number, 1100 + 100 * number, lambda step: 20.0, seq=number)
         bench.worker.evaluate()
-    before = bench.told()
+    before = bench.notified_states()
     slow.evaluate()
-    assert bench.told() == before == ["firing", "averted"] and len(bench.alerts()) == 1
+    assert bench.notified_states() == before == ["firing", "averted"] and len(bench.alerts()) == 1
 
 
 KILLED = textwrap.dedent(
@@ -295,11 +297,11 @@ def test_a_worker_that_is_killed_at_any_write_loses_and_repeats_nothing(bench, w
     bench.worker = bench.new_worker()
     bench.worker.evaluate()
     assert len(bench.alerts()) == 2 and len(bench.incidents()) == 1
-    assert bench.told() == ["firing"]
+    assert bench.notified_states() == ["firing"]
     with bench.database.read() as session:
         assert session.scalar(select(func.count()).select_from(Notification)) == len(
-            bench.told()
-        ) + len(bench.told("slack_webhook"))
+            bench.notified_states()
+        ) + len(bench.notified_states("slack_webhook"))
         assert session.scalar(select(func.count()).select_from(EvaluationMark)) == 2
 
 

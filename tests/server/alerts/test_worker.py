@@ -1,4 +1,4 @@
-"""The worker over a real store, SQLite and PostgreSQL: what is told, when, and how often."""
+"""Worker on SQLite and PostgreSQL: which notifications, when, and how often."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def flat(step: int) -> float:
     return 20.0
 
 
-def test_a_leak_fires_once_and_tells_every_channel(bench):
+def test_a_leak_fires_once_and_notifies_every_channel(bench):
     bench.start()
     for number in range(15):
         bench.feed(100 * number, 100 * number + 100, leak, seq=number)
@@ -43,7 +43,7 @@ def test_a_leak_fires_once_and_tells_every_channel(bench):
     assert history["history"][0]["level"] == "ok" and history["forecasts"][0]["level"] == risk.level
 
 
-def test_each_change_tells_each_channel_once(bench):
+def test_each_change_notifies_each_channel_once(bench):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
@@ -51,8 +51,8 @@ def test_each_change_tells_each_channel_once(bench):
     bench.worker.evaluate()
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    told = [item for item in alert["transitions"] if item["to_state"] != "pending"]
-    assert len(alert["notifications"]) == 2 * len(told)
+    notified = [item for item in alert["transitions"] if item["to_state"] != "pending"]
+    assert len(alert["notifications"]) == 2 * len(notified)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_each_change_tells_each_channel_once(bench):
         ("failed", "finished", "failed"),
     ],
 )
-def test_the_end_of_the_run_ends_its_alert_and_is_told_in_words(bench, status, state, words):
+def test_the_end_of_the_run_closes_its_alert_with_a_reason(bench, status, state, words):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
@@ -93,7 +93,7 @@ def test_a_healthy_run_leaves_no_alert(bench):
     assert bench.alerts() == []
 
 
-def test_an_out_of_memory_that_nobody_foresaw_is_told(bench):
+def test_an_unpredicted_out_of_memory_is_notified(bench):
     bench.start()
     bench.feed(0, 100, flat, seq=0)
     bench.worker.evaluate()
@@ -127,7 +127,7 @@ def test_silence_resolves_nothing_and_becomes_lost_contact(bench):
     assert bench.path()[-1] == "lost_contact"
 
 
-def test_a_run_that_falls_silent_without_warning_is_told_once(bench):
+def test_a_run_that_falls_silent_without_warning_is_notified_once(bench):
     bench.start()
     bench.feed(0, 100, flat, seq=0)
     bench.worker.evaluate()
@@ -137,7 +137,7 @@ def test_a_run_that_falls_silent_without_warning_is_told_once(bench):
 
 
 @pytest.mark.parametrize("why", ["the server was down", "the machine slept"])
-def test_a_run_that_could_not_be_heard_is_not_given_up(bench, why):
+def test_a_run_during_an_outage_is_not_given_up(bench, why):
     bench.start()
     bench.feed(0, 100, flat, seq=0)
     bench.worker.evaluate()
@@ -151,7 +151,7 @@ def test_a_run_that_could_not_be_heard_is_not_given_up(bench, why):
     assert [alert["rule"] for alert in bench.alerts()] == ["lost_contact"]
 
 
-def test_a_run_that_could_not_be_heard_while_the_database_was_away_is_not_given_up(bench):
+def test_a_run_during_an_outage_while_the_database_was_away_is_not_given_up(bench):
     bench.start()
     bench.feed(0, 100, flat, seq=0)
     bench.worker.evaluate()
@@ -213,7 +213,7 @@ def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch, where):
     assert {alert["run_id"] for alert in bench.alerts()} == {"good", "bad"}
 
 
-def test_a_run_that_goes_on_failing_is_tried_ever_more_rarely(bench, monkeypatch):
+def test_a_failing_run_is_retried_at_growing_intervals(bench, monkeypatch):
     tried = []
     monkeypatch.setattr(
         evaluator, "evaluate_chunks", lambda *arguments: tried.append(arguments) or 1 / 0
@@ -225,7 +225,7 @@ def test_a_run_that_goes_on_failing_is_tried_ever_more_rarely(bench, monkeypatch
     assert len(tried) == 6  # in turns 1, 2, 4, 8, 16 and 32
 
 
-def test_a_chunk_that_is_damaged_is_passed_over_and_named(bench, caplog):
+def test_a_chunk_that_is_damaged_is_skipped_and_logged(bench, caplog):
     bench.start()
     bench.feed(0, 600, leak, seq=0)
     bench.feed(600, 610, leak, seq=1)

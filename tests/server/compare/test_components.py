@@ -96,7 +96,7 @@ def test_the_newest_prediction_counts_and_a_trace_before_a_formula(observe):
     assert (found["method"], found["peak"]["predicted_bytes"]) == ("trace", 3)
 
 
-def test_a_prediction_for_a_device_without_samples_stands_alone(observe):
+def test_a_prediction_for_a_device_without_samples_is_shown_alone(observe):
     found = observe(
         predictions=[
             PredictionMessage(method="formula", rank=1, device="E", peak_allocated_bytes=9)
@@ -110,7 +110,7 @@ def test_a_prediction_for_a_device_without_samples_stands_alone(observe):
     }
 
 
-def test_what_was_measured_once_is_remembered(observe):
+def test_the_last_known_reading_counts(observe):
     found = observe(readings={"step": [5, 6], "parameters_bytes": [30, None]})
     assert row(found, "parameters")["observed_bytes"] == 30
 
@@ -245,8 +245,8 @@ def test_a_script_that_invents_a_phase_a_step_does_not_grow_its_stream(compare, 
         assert len(session.query(Stream).one().peaks) == 80
 
 
-@pytest.mark.parametrize(("kind", "kept"), [("cuda", True), ("host", False)])
-def test_a_leak_explains_the_phases_and_a_hosts_interpreter_is_none(compare, kind, kept):
+@pytest.mark.parametrize(("kind", "retained"), [("cuda", True), ("host", False)])
+def test_a_leak_explains_the_phases_and_a_hosts_interpreter_is_none(compare, kind, retained):
     parts = {
         f"{name}_bytes": [0, 0]
         for name in ("parameters", "gradients", "optimizer_state", "buffers")
@@ -256,4 +256,4 @@ def test_a_leak_explains_the_phases_and_a_hosts_interpreter_is_none(compare, kin
         "context_bytes": [8 * GIB, 8 * GIB], "phase_forward_peak_bytes": [GIB, 9 * GIB],
     }  # fmt: skip
     forward = next(row for row in compare(kind, readings)["phases"] if row["phase"] == "forward")
-    assert ("like a leak" in forward["reason"]) == kept
+    assert ("like a leak" in forward["reason"]) == retained

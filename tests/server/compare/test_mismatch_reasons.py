@@ -84,7 +84,7 @@ def test_a_component_without_reasons_has_none():
 
 
 @pytest.mark.parametrize(
-    ("kept", "observed", "words"),
+    ("retained", "observed", "words"),
     [
         (None, 30, "outside of modules"),
         (9, 30, "outside of modules"),
@@ -92,7 +92,9 @@ def test_a_component_without_reasons_has_none():
         (11, 5, "formula doesn't include"),
     ],
 )
-def test_3_what_is_kept_from_step_to_step_explains_a_phase_first(kept, observed, words):
-    facts = MismatchFacts("formula", {}, retained_bytes=None if kept is None else kept * GIB)
+def test_3_retained_memory_explains_a_phase_first(retained, observed, words):
+    facts = MismatchFacts(
+        "formula", {}, retained_bytes=None if retained is None else retained * GIB
+    )
     assert words in reason_of_phase("forward", 10 * GIB, observed * GIB, facts)
     assert reason_of_phase("forward", 10 * GIB, 10 * GIB, facts) is None

@@ -1,4 +1,4 @@
-"""Whose last words count."""
+"""Choice of the OOM event that the report explains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memagent_server.store.streams import current_streams
 
 @pytest.fixture
 def dies(database):
-    """dies(phase, rank=0, attempt=0): a rank of the run starts, says its last words where it has a phase to tell, and is gone."""
+    """dies(phase, rank=0, attempt=0): a rank starts and ends, with an OOM event if it has a phase."""
 
     def dies(phase: str | None, *, rank: int = 0, attempt: int = 0) -> None:
         host = Device(id="host", kind="host", name="host", limit_bytes=1)
@@ -33,7 +33,7 @@ def dies(database):
 
 @pytest.fixture
 def title(database):
-    """title(rank): of the report, as that rank's device had it; None where there is no report."""
+    """title(rank): title of the report for a rank's device, None without a report."""
 
     def title(rank: int = 0) -> str | None:
         with database.read() as session:
@@ -46,25 +46,25 @@ def title(database):
     return title
 
 
-def test_the_newest_launchs_words_count(dies, title):
+def test_the_newest_launch_counts(dies, title):
     dies("forward")
     dies("backward", attempt=1)
     assert title() == "Out of memory in backward of step 5"
 
 
-def test_a_launch_that_said_nothing_is_not_explained_by_an_earlier_one(dies, title):
+def test_a_launch_without_an_event_is_not_explained_by_an_earlier_one(dies, title):
     dies("forward")
     dies(None, attempt=1)
     assert title() is None
 
 
-def test_a_rank_is_asked_before_the_others(dies, title):
+def test_the_own_rank_is_preferred(dies, title):
     dies("forward", rank=0)
     dies("eval", rank=1)
     assert "forward" in title(0) and "eval" in title(1)
 
 
-def test_a_rank_that_said_nothing_is_explained_by_the_others(dies, title):
+def test_a_rank_without_an_event_is_explained_by_the_others(dies, title):
     dies(None, rank=0)
     dies("eval", rank=1)
     assert "eval" in title(0)

@@ -1,4 +1,4 @@
-"""Runs beside each other: what differs between them, and what each is asked for besides its summary."""
+"""Comparison of runs: their differences, and the fields of each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_config_of_thousands_of_keys_does_not_flood_the_answer():
     )
 
 
-def test_configs_and_environments_are_held_beside_each_other(tell, compare):
+def test_configs_and_environments_are_compared(tell, compare):
     readings = {"allocated_bytes": [1, 1]}
     tell("a", {(0, "D"): readings}, config={"lr": 1, "batch": 8}, environment={"torch": "2.12"})
     tell("b", {(0, "D"): readings}, config={"lr": 1, "batch": 16}, environment={"torch": "2.13"})
@@ -72,7 +72,7 @@ def test_configs_and_environments_are_held_beside_each_other(tell, compare):
     assert found["environment_differences"] == {"torch": ["2.13", "2.12"]}
 
 
-def test_the_fullest_rank_stands_for_its_run(tell, compare, sqlite_database):
+def test_the_fullest_rank_represents_its_run(tell, compare, sqlite_database):
     tell(
         "a",
         {(0, "D0"): {"allocated_bytes": [100, 120]}, (1, "D1"): {"allocated_bytes": [700, 800]}},

@@ -1,4 +1,4 @@
-"""Far ends: an HTTP receiver that answers as told, and a Slack that checks, remembers and refuses as the real one does."""
+"""Fake services: an HTTP receiver, and a Slack that validates and refuses like the real one."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class RefusedError(Exception):
 
 
 def block_faults(blocks: list[dict[str, Any]]) -> list[str]:
-    """What is wrong with blocks, by https://docs.slack.dev/reference/block-kit/blocks."""
+    """Return the faults of blocks, see https://docs.slack.dev/reference/block-kit/blocks."""
     faults = ["more than 50 blocks"] if len(blocks) > 50 else []
     for number, block in enumerate(blocks):
         check = {
@@ -261,7 +261,7 @@ def _text(value: Any, kinds: tuple[str, ...], limit: int) -> list[str]:
     if not isinstance(words, str) or not 1 <= len(words) <= limit:
         return [f"text must have 1 to {limit} characters"]
     if value["type"] == "mrkdwn" and re.search(r"<!(channel|here|everyone)", words):
-        return ["it rings everybody"]
+        return ["it notifies the whole channel"]
     if value["type"] == "mrkdwn" and "emoji" in value:
         return ["emoji belongs to plain_text"]
     return []

@@ -1,4 +1,4 @@
-"""Channels that speak HTTP, against a local receiver: what they send, and what they make of what goes wrong."""
+"""Channels over HTTP against a local receiver: requests, and reactions to failures."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def test_grafana_has_one_annotation_from_the_warning_to_the_end(receiver, make_m
     assert "http://box/runs/k3v9" in last["text"]
 
 
-def test_what_is_no_grafana_is_told(receiver, make_message):
+def test_a_response_without_json_is_reported(receiver, make_message):
     receiver.answers = [(200, b"<html>", {})]
     with pytest.raises(DeliveryFailedError, match="is it Grafana"):
         Grafana(receiver.url, "glsa_secret").send(make_message())

@@ -25,7 +25,7 @@ if aiosmtpd is None:
 
 
 class Mailbox:
-    """What a mail server does with messages: keeps them, or answers what `refusal` says."""
+    """Handler of a mail server: stores messages, or answers with `refusal`."""
 
     def __init__(self) -> None:
         self.messages: list[EmailMessage] = []
@@ -65,7 +65,7 @@ def channel(smtp):
     return Email(smtp, "memagent@example.org", ("ana@example.org", "bo@example.org"))
 
 
-def test_it_writes_to_everybody_with_the_whole_story(channel, mailbox, make_message):
+def test_it_sends_the_whole_message_to_all_recipients(channel, mailbox, make_message):
     channel.send(make_message(curve=CURVE))
     (message,) = mailbox.messages
     assert (
@@ -116,14 +116,14 @@ def test_it_is_content_with_one_recipient_and_fails_without_any(channel, mailbox
     assert caught.value.is_final
 
 
-def test_it_sends_no_password_in_the_clear(smtp, mailbox, make_message):
+def test_it_sends_no_password_unencrypted(smtp, mailbox, make_message):
     address = smtp.replace("smtp://", "smtp://ana:the-password@")
     with pytest.raises(DeliveryFailedError, match="STARTTLS") as caught:
         Email(address, "memagent@example.org", ("ana@example.org",)).send(make_message())
     assert "the-password" not in str(caught.value) and mailbox.messages == []
 
 
-def test_it_tries_again_where_nobody_answers(make_message):
+def test_it_retries_a_refused_connection(make_message):
     with pytest.raises(DeliveryFailedError, match="could not be reached") as caught:
         Email("smtp://127.0.0.1:9", "memagent@example.org", ("ana@example.org",)).send(
             make_message()

@@ -1,4 +1,4 @@
-"""The words that all channels share."""
+"""Text that all channels share."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from memagent_server.notify.message_text import headline, plain_text
 from memagent_server.notify.slack_message import blocks, text
 
 
-def test_it_tells_the_whole_story(make_message):
-    told = plain_text(
+def test_it_contains_the_whole_message(make_message):
+    text_lines = plain_text(
         make_message(
             suspect=Suspect(
                 kind="list", holder="list `kept`", file="train.py", line=42, bytes_per_step=2.0**24
@@ -29,7 +29,7 @@ def test_it_tells_the_whole_story(make_message):
         "Cause: leak.", "What to change:", "loss.item()", "Would save 3.00 GiB: gradient checkpointing (30 % slower)",
         "http://box/runs/k3v9",
     ):  # fmt: skip
-        assert words in told
+        assert words in text_lines
 
 
 @pytest.mark.parametrize("state", ["firing", "oom", "lost_contact", "averted", "finished", "test"])
@@ -42,19 +42,19 @@ def test_it_leads_to_the_runbook_while_there_is_anything_to_do(make_message, sta
 
 
 @pytest.mark.parametrize("state", ["oom", "finished", "averted", "lost_contact"])
-def test_it_says_of_an_outcome_how_early_the_warning_was(make_message, state):
-    told = plain_text(
+def test_an_outcome_says_how_early_the_warning_was(make_message, state):
+    text_lines = plain_text(
         make_message(
             from_state="firing", to_state=state, step=1400, at=3500.0, error="MemoryError: x"
         )
     )
     assert (
-        "First warning at step 1,000, 400 steps (25 min) before" in told
-        and "What to change" not in told
+        "First warning at step 1,000, 400 steps (25 min) before" in text_lines
+        and "What to change" not in text_lines
     )
 
 
-def test_it_says_of_an_unforeseen_death_that_it_was(make_message):
+def test_it_reports_a_death_without_warning(make_message):
     assert "There was no warning before" in plain_text(make_message(rule="oom", to_state="oom"))
 
 
@@ -85,17 +85,17 @@ def test_it_says_when_a_message_comes_late(make_message):
         ("some_new_state", "gpt-small: high water is some_new_state"),
     ],
 )
-def test_it_has_words_for_rules_and_states_that_it_does_not_know(make_message, state, words):
+def test_it_handles_unknown_rules_and_states(make_message, state, words):
     assert headline(make_message(rule="high_water", to_state=state)) == words
 
 
-def test_a_rule_says_what_stood_when_it_fired_though_more_happened_since(make_message):
+def test_a_headline_uses_the_data_of_its_transition(make_message):
     late = make_message(rule="high_water", summary="is over since step 2,000")
     assert headline(late) == "gpt-small peaks near its limit: 30.00 GiB of 40.00 GiB"
     assert headline(make_message(rule="a_new_rule", summary="is odd")) == "gpt-small is odd"
 
 
-def test_an_evaluation_that_will_not_fit_has_no_step_but_an_occasion(make_message):
+def test_an_evaluation_that_will_not_fit_has_no_step(make_message):
     message = make_message(
         facts={"cause": "eval", "eta_step": None, "eta_low": None, "eta_high": None, "eta_s": None}
     )
@@ -105,7 +105,7 @@ def test_an_evaluation_that_will_not_fit_has_no_step_but_an_occasion(make_messag
     )
 
 
-def test_it_names_all_ranks_of_one_trouble(make_message):
+def test_it_names_all_ranks(make_message):
     assert "4 of 4 ranks (0, 1, 2, 3), NVIDIA A100" in plain_text(make_message(ranks=(0, 1, 2, 3)))
 
 

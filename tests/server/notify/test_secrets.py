@@ -1,4 +1,4 @@
-"""No secret of any channel is ever seen: not in logs at their most talkative, nor in errors, answers, pages or reprs."""
+"""No secret of a channel appears in debug logs, errors, responses, pages or reprs."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, na
             client.post(f"/api/v1/channels/{name}/test"),
             client.get("/metrics"),
         ]
-    (told,) = answers[0].get_json()["notifications"]
-    assert told["last_error"] and told["state"] in ("waiting", "dead")
+    (output,) = answers[0].get_json()["notifications"]
+    assert output["last_error"] and output["state"] in ("waiting", "dead")
     assert answers[5].status_code == 502 and answers[5].get_json()["ok"] is False
     shown = [
         caplog.text,
@@ -84,13 +84,13 @@ def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, na
 def test_it_shows_no_secret_of_a_bug(sqlite_database, caplog):
     class Buggy(SlackBot):
         def send(self, message):
-            raise ValueError(f"a bug that tells {self._client.token}")
+            raise ValueError(f"a bug that shows {self._client.token}")
 
     enqueue(sqlite_database, "slack_bot")
     Dispatcher(
         sqlite_database, ChannelFilter("slack_bot"), Buggy(SECRET, "C1"), "http://x", lambda: 100.0
     ).turn()
-    assert "a bug that tells [hidden]" in caplog.text and SECRET not in caplog.text
+    assert "a bug that shows [hidden]" in caplog.text and SECRET not in caplog.text
 
 
 def test_it_masks_the_longest_first():

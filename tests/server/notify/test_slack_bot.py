@@ -51,7 +51,7 @@ def test_it_keeps_one_message_for_a_topic_and_tells_changes_in_its_thread(slack,
     assert escalation["reply_broadcast"] and death["reply_broadcast"]
 
 
-def test_the_report_of_a_death_is_told_once(slack, bot, make_message):
+def test_the_oom_report_is_sent_once(slack, bot, make_message):
     death = {"to_state": "oom", "autopsy": ("8.0 MiB were asked for.",)}
     alone = bot.send(make_message(**death))
     assert "asked for" in slack.messages[alone["ts"]]["text"]

@@ -1,9 +1,10 @@
-"""SIGKILL of a delivering process before every line of its cycle, one after another: nothing lost, order kept, repeats recognisable.
+"""SIGKILL of a delivering process before every line: nothing is lost, order is kept.
 
-1. A message is to be delivered of an alert's warning, and one of its end. A process delivers, and is killed before line k of what
-   leases, sends and marks; k goes from the first line that it executes to the last.
-2. Another process delivers what is left, once the leases have run out.
-3. Each message has come at least once, the end never before the warning, and what came twice has the same key and says so.
+1. Two messages wait: an alert's warning and its end. A process delivers them and is killed before
+   line k of the code that leases, sends and marks, for every k.
+2. Another process delivers the rest after the leases have expired.
+3. Each message arrives at least once, the end never before the warning. A repeat has the same key
+   and is marked as one.
 """
 
 from __future__ import annotations
@@ -21,32 +22,37 @@ from memagent_server.store.alerts import add_transition, open_alert
 from memagent_server.store.models import Alert, Incident, Notification, Transition
 from memagent_server.store.runs import start_run
 
-MOST_LINES = 1000
+MAX_LINES = 1000
 KILLED = -9
 
 
 @pytest.fixture
-def victim(database, receiver):
-    """victim(verb, kill_at, now): its exit status."""
+def run_and_kill(database, receiver):
+    """run_and_kill(verb, kill_at, now): run a step in a child process, return its exit status."""
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("victim.py")), database.url, receiver.url],
+        [
+            sys.executable,
+            str(Path(__file__).with_name("crashing_dispatcher.py")),
+            database.url,
+            receiver.url,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
 
-    def victim(verb: str, kill_at: int, now: float) -> int:
+    def run_and_kill(verb: str, kill_at: int, now: float) -> int:
         process.stdin.write(f"{verb} {kill_at} {now}\n")
         process.stdin.flush()
         return int(process.stdout.readline())
 
-    yield victim
+    yield run_and_kill
     process.communicate(timeout=30)
 
 
 @pytest.fixture
 def two_messages(database):
-    """two_messages(): a warning and an end of a new alert wait for the channel `test`; returns their keys."""
+    """two_messages(): queue the warning and the end of a new alert, return their keys."""
     with database.write() as session:
         start_run(session, RunStart(run_id="r"), 1.0)
 
@@ -76,16 +82,16 @@ def two_messages(database):
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_it_loses_nothing_wherever_it_is_killed(database, receiver, victim, two_messages):
+def test_it_loses_nothing_wherever_it_is_killed(database, receiver, run_and_kill, two_messages):
     now, twice, before = 1000.0, 0, 0
-    for kill_at in range(1, MOST_LINES):
+    for kill_at in range(1, MAX_LINES):
         keys = two_messages()
         receiver.requests.clear()
-        status = victim("turn", kill_at, now)
+        status = run_and_kill("turn", kill_at, now)
         assert status in (0, KILLED)
         before += not receiver.requests
         now += LEASE_S + 1
-        assert victim("deliver", 0, now) == 0
+        assert run_and_kill("deliver", 0, now) == 0
         came = received(receiver)
         assert list(dict.fromkeys(key for key, _ in came)) == keys, f"killed before line {kill_at}"
         for number, (key, is_repeat) in enumerate(came):
@@ -95,16 +101,16 @@ def test_it_loses_nothing_wherever_it_is_killed(database, receiver, victim, two_
             break
     with database.read() as session:
         assert set(session.scalars(select(Notification.state))) == {"sent"}
-    assert status == 0, "it never got to the end"
-    assert before > 20 and twice > 5, "the kills were not where they were meant to be"
+    assert status == 0, "it never reached the end"
+    assert before > 20 and twice > 5, "the kills did not hit the intended lines"
 
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_an_edit_that_is_killed_loses_no_message(database, receiver, victim, two_messages):
-    """The warning was sent and somebody acknowledges it: the edit is killed before line k, and then the end is to be told."""
+def test_an_edit_that_is_killed_loses_no_message(database, receiver, run_and_kill, two_messages):
+    """The warning was sent and acknowledged. The edit is killed before line k; then the end follows."""
     now, edited = 1000.0, 0
-    for kill_at in range(1, MOST_LINES):
+    for kill_at in range(1, MAX_LINES):
         two_messages()
         with database.write() as session:
             alert = session.scalars(select(Alert).order_by(Alert.id.desc()).limit(1)).one()
@@ -126,12 +132,12 @@ def test_an_edit_that_is_killed_loses_no_message(database, receiver, victim, two
             )
             warning.incident_id = end.incident_id = incident.id
             end.next_attempt_at = now + LEASE_S
-        assert victim("turn", 0, now) == 0
+        assert run_and_kill("turn", 0, now) == 0
         with database.write() as session:
             session.get_one(Incident, incident.id).acked_at = 3.0
             session.delete(session.get_one(Notification, end.id))  # the end is not there yet
         receiver.requests.clear()
-        status = victim("turn", kill_at, now)
+        status = run_and_kill("turn", kill_at, now)
         edited += bool(receiver.requests)
         with database.write() as session:
             alert, incident = (
@@ -149,7 +155,7 @@ def test_an_edit_that_is_killed_loses_no_message(database, receiver, victim, two
             )
             alert.state = incident.state = "oom"
         now += LEASE_S + 1
-        assert victim("deliver", 0, now) == 0
+        assert run_and_kill("deliver", 0, now) == 0
         assert receiver.payload()["to_state"] == "oom", f"killed before line {kill_at}"
         if status == 0:
             break
@@ -158,10 +164,10 @@ def test_an_edit_that_is_killed_loses_no_message(database, receiver, victim, two
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_it_opens_an_alert_with_its_message_or_not_at_all(database, victim, two_messages):
+def test_it_opens_an_alert_with_its_message_or_not_at_all(database, run_and_kill, two_messages):
     counts = set()
-    for kill_at in range(1, MOST_LINES):
-        status = victim("open", kill_at, 1000.0)
+    for kill_at in range(1, MAX_LINES):
+        status = run_and_kill("open", kill_at, 1000.0)
         with database.read() as session:
             transitions, notifications = (
                 session.scalar(select(func.count(of.id))) for of in (Transition, Notification)

@@ -1,4 +1,4 @@
-"""Messages that were sent are kept up to date while their alert is open, and nothing is told twice for it."""
+"""Sent messages are refreshed while their alert is open, without notifying again."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def bot(slack):
     return SlackBot(slack.token, slack.channel, base_url=slack.url, sleep=lambda _: None)
 
 
-def test_it_tells_all_that_the_store_knows(warned, slack, bot, clock):
+def test_a_message_has_all_stored_details(warned, slack, bot, clock):
     Dispatcher(warned, TEST, bot, "http://x", clock).turn()
     (root,) = slack.roots
     for words in (
@@ -138,12 +138,13 @@ def test_it_edits_the_message_as_the_eta_moves(warned, slack, bot, clock, foreca
     assert slack.replies(root["ts"]) == []
 
 
-def test_it_says_who_has_acknowledged(warned, slack, bot, clock):
+def test_it_names_the_person_who_acknowledged(warned, slack, bot, clock):
     dispatcher = Dispatcher(warned, TEST, bot, "http://x", clock)
     dispatcher.turn()
     with warned.write() as session:
         incident = session.scalars(select(Incident)).one()
-        incident.acked_at, incident.acked_by = 3.0, "ana"
+        incident.acked_at = 3.0
+        incident.acked_by = "ana"
     clock.now += REFRESH_EVERY_S
     dispatcher.turn()
     assert "Acknowledged by ana" in slack.roots[0]["text"]
@@ -162,7 +163,7 @@ def test_it_acknowledges_in_pagerduty_once(warned, receiver, clock):
     ] == ["trigger", "acknowledge"]
 
 
-def test_it_leaves_the_outcome_alone(warned, slack, bot, clock, forecast):
+def test_it_does_not_edit_the_outcome(warned, slack, bot, clock, forecast):
     dispatcher = Dispatcher(warned, TEST, bot, "http://x", clock)
     dispatcher.turn()
     with warned.write() as session:
@@ -185,7 +186,7 @@ def test_it_leaves_the_outcome_alone(warned, slack, bot, clock, forecast):
     assert "ran out of memory" in slack.roots[0]["text"] and slack.calls.count("chat.update") == 1
 
 
-def test_it_tries_a_refused_edit_again(warned, slack, bot, clock, forecast):
+def test_it_retries_a_refused_edit(warned, slack, bot, clock, forecast):
     dispatcher = Dispatcher(warned, TEST, bot, "http://x", clock)
     dispatcher.turn()
     forecast(60)

@@ -1,4 +1,4 @@
-"""From samples in the store to far ends, by the worker as `memagent serve` runs it."""
+"""Samples in the store become messages, by the worker as `memagent serve` runs it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def hanging():
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.go_on = threading.Event(), threading.Event()
+    server.asked = threading.Event()
+    server.go_on = threading.Event()
     server.url = f"http://127.0.0.1:{server.server_address[1]}/"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
@@ -130,7 +131,7 @@ def die(database, run_id: str, step: int) -> None:
         )
 
 
-def test_it_tells_slack_of_a_leak_keeps_the_eta_fresh_and_tells_the_end(
+def test_it_reports_a_leak_to_slack_refreshes_the_eta_and_reports_the_end(
     database, make_settings, slack, work, monkeypatch
 ):
     monkeypatch.setattr(dispatcher, "REFRESH_EVERY_S", 0.1)
@@ -179,7 +180,7 @@ def test_a_death_is_reported_in_the_thread_and_to_the_webhook(
         lambda: any("ran out of memory" in reply["text"] for reply in slack.replies(root["ts"])),
         "the end, in the thread",
     )
-    told = slack.replies(root["ts"])[-1]["text"]
+    reply = slack.replies(root["ts"])[-1]["text"]
     for words in (
         "8.0 MiB were requested with 3.0 MiB free; 39.99 GiB of 40.00 GiB were used.",
         "It happened in backward, where gradients are created while activations still exist: the peak of most models.",
@@ -188,13 +189,11 @@ def test_a_death_is_reported_in_the_thread_and_to_the_webhook(
         "Change: Fix the leak first, at the suspected line: using less memory per step only delays the crash.",
         "Change: Use bf16 (saves 9.00 GiB)",
     ):
-        assert words in told and words in receiver.payload()["text"]
+        assert words in reply and words in receiver.payload()["text"]
         assert words in receiver.payload()["autopsy"] and words not in root["text"]
 
 
-def test_a_channel_that_hangs_holds_up_no_other(
-    database, make_settings, hanging, receiver, slack, work
-):
+def test_a_hanging_channel_delays_no_other(database, make_settings, hanging, receiver, slack, work):
     leak(database, "r", 0, 1200, 0)
     work(
         make_settings(
@@ -203,12 +202,12 @@ def test_a_channel_that_hangs_holds_up_no_other(
         )
     )  # fmt: skip
     assert hanging.asked.wait(PATIENCE_S)
-    wait_until(lambda: receiver.requests and slack.roots, "the others are told")
+    wait_until(lambda: receiver.requests and slack.roots, "the others are notified")
     assert not hanging.go_on.is_set() and "will run out of memory" in receiver.payload()["text"]
     hanging.go_on.set()
 
 
-def test_all_ranks_of_one_trouble_are_one_message(
+def test_all_ranks_of_an_incident_are_one_message(
     database, make_settings, slack, work, monkeypatch
 ):
     monkeypatch.setattr(dispatcher, "REFRESH_EVERY_S", 0.1)

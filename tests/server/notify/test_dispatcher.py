@@ -1,4 +1,4 @@
-"""The outbox on both databases: nothing lost, order kept, failures visible."""
+"""Dispatcher and outbox on both databases: nothing lost, order kept, failures visible."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ TEST = ChannelFilter("test")
 
 
 class Recording(Channel):
-    """A channel that keeps what it was told, after `failures` have been raised."""
+    """A channel that stores what it has sent, after `failures` have been raised."""
 
     def __init__(self, *failures: Exception) -> None:
-        self.told: list[str] = []
+        self.sent_states: list[str] = []
         self.overtaken: list[bool] = []
         self.topics: list[str] = []
         self.receipts: list[dict] = []
@@ -41,11 +41,11 @@ class Recording(Channel):
     def send(self, message):
         if self.failures:
             raise self.failures.pop(0)
-        self.told.append(message.to_state)
+        self.sent_states.append(message.to_state)
         self.overtaken.append(message.is_overtaken)
         self.topics.append(message.topic)
         self.receipts.append(message.receipt)
-        return {"n": len(self.told)}
+        return {"n": len(self.sent_states)}
 
 
 class Clock:
@@ -89,7 +89,7 @@ def new_alert(session, run_id: str):
 
 
 def notifications(database) -> list[dict]:
-    """Of the first alert."""
+    """Return the notifications of the first alert."""
     with database.read() as session:
         return list_alerts(session)["alerts"][-1]["notifications"]
 
@@ -99,20 +99,20 @@ def test_messages_of_one_alert_go_out_in_order(outbox, clock):
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
     while dispatcher.turn():
         pass
-    assert channel.told == ["firing", "oom"]
+    assert channel.sent_states == ["firing", "oom"]
     assert [item["state"] for item in notifications(outbox)] == ["sent", "sent"]
 
 
 def test_a_failed_message_holds_back_the_later_one_and_goes_out_first(outbox, clock):
     channel = Recording(DeliveryFailedError("busy", retry_after_s=30.0))
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
-    assert dispatcher.turn() and not dispatcher.turn() and channel.told == []
+    assert dispatcher.turn() and not dispatcher.turn() and channel.sent_states == []
     clock.now += 29
     assert not dispatcher.turn()
     clock.now += 2
     while dispatcher.turn():
         pass
-    assert channel.told == ["firing", "oom"]
+    assert channel.sent_states == ["firing", "oom"]
 
 
 def test_it_gives_up_after_many_attempts_and_shows_it(outbox, clock):
@@ -126,7 +126,7 @@ def test_it_gives_up_after_many_attempts_and_shows_it(outbox, clock):
     with outbox.read() as session:
         assert count_by_outcome(session)["test", "dead"] == 1
     dispatcher.turn()
-    assert channel.told == ["oom"]  # a dead message no longer holds back the next
+    assert channel.sent_states == ["oom"]  # a dead message no longer holds back the next
 
 
 def test_a_final_refusal_is_not_tried_again(outbox, clock):
@@ -144,7 +144,7 @@ def test_a_channel_that_breaks_does_not_break_the_dispatcher(outbox, clock):
     assert notifications(outbox)[0]["last_error"] == "ValueError"
 
 
-def test_a_channel_that_is_no_longer_set_up_is_visible(outbox, clock):
+def test_an_unconfigured_channel_is_visible(outbox, clock):
     Dispatcher(
         outbox, ChannelFilter(None, others=("other",)), MissingChannel(), "http://x", clock
     ).turn()
@@ -177,7 +177,7 @@ def test_it_renews_only_a_lease_that_is_still_held(outbox):
 
 
 @pytest.mark.parametrize("sent_meanwhile", [True, False])
-def test_it_does_not_believe_a_failure_that_comes_late(outbox, sent_meanwhile):
+def test_it_ignores_a_late_failure(outbox, sent_meanwhile):
     """A dispatcher that slept past its lease fails, after another one has taken the message up."""
     with outbox.write() as session:
         item = lease_next(session, TEST, 1000.0, LEASE_S)
@@ -190,7 +190,7 @@ def test_it_does_not_believe_a_failure_that_comes_late(outbox, sent_meanwhile):
     assert notifications(outbox)[0]["state"] == ("sent" if sent_meanwhile else "leased")
 
 
-def test_it_believes_a_success_that_comes_late(outbox):
+def test_it_accepts_a_late_success(outbox):
     with outbox.write() as session:
         item = lease_next(session, TEST, 1000.0, LEASE_S)
     with outbox.write() as session:
@@ -215,29 +215,30 @@ def test_it_renews_the_lease_of_a_delivery_that_takes_long(outbox, clock, monkey
     assert taken_by_another == [None]
 
 
-def test_a_patient_channel_is_left_alone_altogether(outbox, clock):
+def test_a_channel_gets_no_request_before_retry_after(outbox, clock):
     add_alert(outbox, "another")
     channel = Recording(DeliveryFailedError("slow down", retry_after_s=30.0))
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
-    assert dispatcher.turn() and not dispatcher.turn() and channel.told == []
+    assert dispatcher.turn() and not dispatcher.turn() and channel.sent_states == []
     clock.now += 31.0
     while dispatcher.turn():
         pass
-    assert sorted(channel.told) == ["firing", "firing", "oom", "oom"]
+    assert sorted(channel.sent_states) == ["firing", "firing", "oom", "oom"]
 
 
-def test_it_skips_what_a_channel_does_not_want_to_hear(outbox, clock):
+def test_it_skips_severities_below_the_channels_minimum(outbox, clock):
     channel = Recording()
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock, least_severity="critical")
     while dispatcher.turn():
         pass
     assert (
-        channel.told == [] and [item["state"] for item in notifications(outbox)] == ["skipped"] * 2
+        channel.sent_states == []
+        and [item["state"] for item in notifications(outbox)] == ["skipped"] * 2
     )
     assert "severity critical and above" in notifications(outbox)[0]["last_error"]
 
 
-def test_what_is_dead_can_be_sent_again(outbox, clock):
+def test_a_dead_notification_can_be_sent_again(outbox, clock):
     channel = Recording(DeliveryFailedError("gone", is_final=True))
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
     while dispatcher.turn():
@@ -246,7 +247,7 @@ def test_what_is_dead_can_be_sent_again(outbox, clock):
         assert retry(session, 1, clock.now) and not retry(session, 2, clock.now)
     assert (
         dispatcher.turn()
-        and channel.told == ["oom", "firing"]
+        and channel.sent_states == ["oom", "firing"]
         and channel.overtaken == [False, True]
     )
 
@@ -266,10 +267,10 @@ def test_one_channel_does_not_wait_for_another(outbox, clock):
     other = Recording()
     Dispatcher(outbox, TEST, Recording(DeliveryFailedError("down")), "http://x", clock).turn()
     Dispatcher(outbox, ChannelFilter("other"), other, "http://x", clock).turn()
-    assert other.told == ["oom"]
+    assert other.sent_states == ["oom"]
 
 
-def test_alerts_of_one_incident_are_told_in_order(outbox, clock):
+def test_alerts_of_one_incident_are_notified_in_order(outbox, clock):
     """Rank 1 joins an incident that rank 0 began: its message waits for those of rank 0."""
     with outbox.write() as session:
         incident = Incident(
@@ -304,7 +305,9 @@ def test_alerts_of_one_incident_are_told_in_order(outbox, clock):
     clock.now += 10
     while dispatcher.turn():
         pass
-    assert channel.told == ["firing", "averted", "finished"] and len(set(channel.topics)) == 1
+    assert (
+        channel.sent_states == ["firing", "averted", "finished"] and len(set(channel.topics)) == 1
+    )
     assert channel.receipts == [{}, {"n": 1}, {"n": 2}]
 
 

@@ -1,8 +1,11 @@
-"""A process that delivers, and is killed at the line it is told: `python victim.py DATABASE_URL RECEIVER_URL`.
+"""Process that delivers and is killed at a given line.
 
-Each line on stdin is `VERB KILL_AT NOW`; each is done in a fork of its own, and answered with its exit status (-9 when it was killed).
-`turn` is one turn of a dispatcher (which edits where nothing is due), `deliver` all that are due, `open` opens an alert with its
-transition and its notification. KILL_AT counts the lines executed in WATCHED, from 1; 0 kills nobody.
+Run `python crashing_dispatcher.py DATABASE_URL RECEIVER_URL`. Each line on stdin is
+`VERB KILL_AT NOW`; each runs in a fork, and its exit status is printed (-9 if it was killed).
+
+`turn` is one turn of a dispatcher, which edits if nothing is due. `deliver` delivers all that is
+due. `open` opens an alert with its transition and notification. KILL_AT counts the lines executed
+in TRACED_FILES, from 1; 0 means no kill.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from memagent_server.notify.webhook import Webhook
 from memagent_server.store import alerts, engine, outbox
 from memagent_server.store.engine import Database
 
-WATCHED = {module.__file__ for module in (dispatcher, outbox, alerts, engine)}
+TRACED_FILES = {module.__file__ for module in (dispatcher, outbox, alerts, engine)}
 
 
 class Editing(Webhook):
-    """A webhook that is told of edits as well."""
+    """Webhook that also receives edits."""
 
     can_refresh = True
 
@@ -69,7 +72,7 @@ def run(verb: str, database: Database, receiver_url: str, kill_at: int, now: flo
             )
 
     with database.read() as session:
-        session.connection()  # connecting is no part of the cycle
+        session.connection()  # connecting does not belong to the cycle
     sys.settrace(_killer(kill_at) if kill_at else None)
     {"turn": turn, "deliver": deliver, "open": open_one}[verb]()
     sys.settrace(None)
@@ -77,15 +80,15 @@ def run(verb: str, database: Database, receiver_url: str, kill_at: int, now: flo
 
 
 def _killer(kill_at: int) -> Any:
-    seen = 0
+    lines = 0
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:
-        nonlocal seen
-        if frame.f_code.co_filename not in WATCHED:
+        nonlocal lines
+        if frame.f_code.co_filename not in TRACED_FILES:
             return None
         if event == "line":
-            seen += 1
-            if seen == kill_at:
+            lines += 1
+            if lines == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
         return trace
 

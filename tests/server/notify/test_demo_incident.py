@@ -1,4 +1,4 @@
-"""One incident as people see it: the demo's training leaks until the kernel refuses it memory, and a real server tells Slack by bot."""
+"""One incident end to end: the demo training leaks, and a real server notifies Slack."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(
     ), log
     assert slack.roots == [root] and "gpt ran out of memory at step" in root["text"]
     assert all(file["content"].startswith(b"\x89PNG") for file in root["files"])
-    told = slack.replies(root["ts"])[-1]["text"]
+    reply = slack.replies(root["ts"])[-1]["text"]
     for words in (
         "First warning at step",
         "were requested",
@@ -81,7 +81,7 @@ def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(
         "Suspect: ",
         "Change: Fix the leak first",
     ):
-        assert words in told, log
+        assert words in reply, log
     assert "were requested" not in root["text"]
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong between the outbox and a channel: a run deleted meanwhile, two dispatchers, words that would ring everybody."""
+"""Failures between outbox and channel: a deleted run, two dispatchers, names with mentions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEST = ChannelFilter("test")
 
 @pytest.fixture
 def alert(database):
-    """alert(run_id, name, states): an alert whose transitions are to be told to the channel `test`."""
+    """alert(run_id, name, states): an alert whose transitions wait for the channel `test`."""
 
     def alert(run_id="r", name="gpt", states=("firing",)):
         with database.write() as session:
@@ -50,10 +50,10 @@ def alert(database):
 
 class Recording(Channel):
     def __init__(self):
-        self.told = []
+        self.states = []
 
     def send(self, message):
-        self.told.append((message.run_id, message.to_state))
+        self.states.append((message.run_id, message.to_state))
         return {}
 
 
@@ -85,7 +85,7 @@ def test_a_delivery_tried_again_has_the_same_key_and_a_signature_of_its_own_body
         assert headers["X-Memagent-Signature"] == f"v1={expected}"
 
 
-def test_each_transition_has_a_key_of_its_own(database, alert, receiver):
+def test_each_transition_has_its_own_key(database, alert, receiver):
     alert(states=("firing", "averted"))
     dispatcher = Dispatcher(
         database,
@@ -116,7 +116,7 @@ def test_the_waits_grow_from_seconds_to_minutes(database, alert):
         assert 0.69 <= wait / min(2.0 * 2**number, 900.0) <= 1.31
 
 
-def test_a_run_deleted_while_its_message_waits_holds_up_nobody(database, alert):
+def test_a_deleted_run_blocks_no_other_message(database, alert):
     alert("gone")
     alert("stays")
     channel = Recording()
@@ -130,7 +130,7 @@ def test_a_run_deleted_while_its_message_waits_holds_up_nobody(database, alert):
     deleting = Deleting(database, TEST, channel, "http://x", lambda: 200.0)
     while deleting.turn():
         pass
-    assert channel.told == [("stays", "firing")]
+    assert channel.states == [("stays", "firing")]
 
 
 def test_dispatchers_at_the_same_moment_send_each_message_once(database, alert):
@@ -154,11 +154,11 @@ def test_dispatchers_at_the_same_moment_send_each_message_once(database, alert):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(channel.told) == sorted(
+    assert sorted(channel.states) == sorted(
         (run_id, state) for run_id in runs for state in ("firing", "oom")
     )
     for run_id in runs:
-        assert [state for told, state in channel.told if told == run_id] == ["firing", "oom"]
+        assert [state for states, state in channel.states if states == run_id] == ["firing", "oom"]
 
 
 def test_a_dead_message_is_seen_in_the_list_of_alerts(database, alert, receiver):

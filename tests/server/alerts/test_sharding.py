@@ -130,7 +130,7 @@ def test_a_write_in_progress_is_not_taken_over(postgres_url, monkeypatch):
     from memagent_server.store.engine import Database
 
     monkeypatch.setattr(sharding, "_process_namespace", lambda: None)
-    monkeypatch.setattr(sharding.leases, "_PATIENCE", "50ms")
+    monkeypatch.setattr(sharding.leases, "_LOCK_TIMEOUT", "50ms")
     database = Database(postgres_url)
     fleet = Fleet(database)
     slow, other = fleet.join(), fleet.join()

@@ -2,7 +2,8 @@
 
 1. A section is a heading with the text up to the next one. Markup is removed, code stays.
 2. Every word of the query must occur in the page's title, the heading or the text, in any case.
-3. A word in the heading or the title counts more than any number of occurrences in the text.
+3. A word in the heading or the title counts more than any number of occurrences in the text, and
+   so does the whole query as a phrase.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ MAX_RESULTS = 30
 SNIPPET_CHARACTERS = 180
 _TITLE_SCORE = 100
 _HEADING_SCORE = 40
+_PHRASE_SCORE = 60
 _MAX_TEXT_SCORE = 10
 _PAGE_START_SCORE = 5
 """The start of a page ranks before its sections."""
@@ -80,6 +82,9 @@ def _score(section: Section, words: Sequence[str]) -> int:
             return 0
         found_here = found_here or bool(in_text or in_heading)
         total += in_text + in_heading + in_title
+    phrase = " ".join(words)
+    if len(words) > 1:
+        total += _PHRASE_SCORE * ((phrase in text) + (phrase in heading))
     return total if found_here else 0
 
 

@@ -69,6 +69,12 @@ def test_3_headings_count_more_than_text():
     assert search((many, *SECTIONS), "blue")[0].section.heading == "Blue"
 
 
+def test_3_a_phrase_counts_more_than_its_words():
+    apart = Section("a", "A", "A", "memory out of out memory of memory")
+    phrase = Section("b", "B", "B", "It ran out of memory.")
+    assert search((apart, phrase), "out of memory")[0].section == phrase
+
+
 def test_it_marks_the_words_in_the_snippet():
     (result,) = search(SECTIONS, "warm")
     assert ("warm", True) in result.snippet

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from benchmarks.reliability.expected_samples import ROWS, Row, has_event, rows_of, stored_rows
 from benchmarks.reliability.load import Record
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Event, Rank, Stream
+from memagent_server.store.models import EventRow, RankRow, StreamRow
 from memagent_server.store.samples import read_samples
 
 
@@ -60,7 +60,9 @@ def check(database_url: str, record: Record) -> Verdict:
     database = Database(database_url)
     try:
         with database.read() as session:
-            streams = list(session.scalars(select(Stream).where(Stream.run_id == record.run_id)))
+            streams = list(
+                session.scalars(select(StreamRow).where(StreamRow.run_id == record.run_id))
+            )
             found = {stream.id: _rows(session, stream) for stream in streams}
             unbooked = [
                 f"stream {stream.device} of rank {stream.rank} says {stream.samples} samples, and has {len(found[stream.id])}"
@@ -78,7 +80,7 @@ def samples_of(database_url: str, run_id: str) -> int:
     database = Database(database_url)
     try:
         with database.read() as session:
-            streams = list(session.scalars(select(Stream).where(Stream.run_id == run_id)))
+            streams = list(session.scalars(select(StreamRow).where(StreamRow.run_id == run_id)))
             found = sum(
                 len(columns["step"])
                 for stream in streams
@@ -90,7 +92,7 @@ def samples_of(database_url: str, run_id: str) -> int:
     return found
 
 
-def _rows(session: Session, stream: Stream) -> list[Row]:
+def _rows(session: Session, stream: StreamRow) -> list[Row]:
     return [
         row
         for _, columns in read_samples(session, stream.id)
@@ -105,12 +107,12 @@ def _wrong_books(session: Session, record: Record) -> list[str]:
     if not record.is_delivered:
         return []
     wrong = []
-    query = select(Event.rank, Event.step).where(Event.run_id == record.run_id)
+    query = select(EventRow.rank, EventRow.step).where(EventRow.run_id == record.run_id)
     events = Counter((event.rank, event.step) for event in session.execute(query))
     if events != Counter((rank, seq * ROWS) for rank, seq in record.made if has_event(seq)):
         wrong.append("the events are not those that were sent, each once")
     ranks = session.execute(
-        select(Rank.rank, Rank.next_seq).where(Rank.run_id == record.run_id)
+        select(RankRow.rank, RankRow.next_seq).where(RankRow.run_id == record.run_id)
     ).all()
     next_seqs = {rank.rank: rank.next_seq for rank in ranks}
     made = Counter(rank for rank, _ in record.made)

@@ -20,8 +20,7 @@ from memagent.wire.columns import Value, pack
 from memagent.wire.messages import Batch, Chunk, Finish
 from memagent_server.store.compaction import compact_run
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Chunk as StoredChunk
-from memagent_server.store.models import Rollup, Stream
+from memagent_server.store.models import ChunkRow, RollupRow, StreamRow
 from memagent_server.store.packing import unseal
 from memagent_server.store.runs import finish_run
 from memagent_server.store.samples import add_batch, read_samples
@@ -75,7 +74,7 @@ def _send(database: Database, columns: dict[str, list[Value]]) -> None:
 
 
 def _bulk_bytes(database: Database) -> int:
-    sizes = (StoredChunk.packed, StoredChunk.stats, Rollup.packed)
+    sizes = (ChunkRow.packed, ChunkRow.stats, RollupRow.packed)
     with database.read() as session:
         return sum(
             session.scalar(select(func.coalesce(func.sum(func.length(column)), 0))) or 0
@@ -96,7 +95,7 @@ def _file_bytes(database: Database) -> int:
 def _came_back(database: Database, sent: dict[str, list[Value]]) -> bool:
     found: dict[str, list[Value]] = {}
     with database.read() as session:
-        stream_id = session.scalars(select(Stream.id)).one()
+        stream_id = session.scalars(select(StreamRow.id)).one()
         for _, columns in read_samples(session, stream_id):
             for name, values in columns.items():
                 found.setdefault(name, []).extend(values)

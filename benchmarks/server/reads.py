@@ -31,7 +31,7 @@ from memagent.wire.messages import Batch, Chunk, Finish
 from memagent_server.store.buckets import Buckets
 from memagent_server.store.compaction import compact_run
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Run, Stream
+from memagent_server.store.models import RunRow, StreamRow
 from memagent_server.store.retention import Limits, find_prunable
 from memagent_server.store.rollups import RollupLevels
 from memagent_server.store.runs import finish_run
@@ -167,8 +167,8 @@ def _repeat(database: Database, steps: int, times: int) -> None:
         )
         finish_run(session, "longer", Finish(status="completed", finished_at=2e9), 2e9)
     with database.write() as session:
-        stream_id = session.scalars(select(Stream.id).where(Stream.run_id == "long")).one()
-        other_id = session.scalars(select(Stream.id).where(Stream.run_id == "longer")).one()
+        stream_id = session.scalars(select(StreamRow.id).where(StreamRow.run_id == "long")).one()
+        other_id = session.scalars(select(StreamRow.id).where(StreamRow.run_id == "longer")).one()
         once, levels = (
             RollupLevels(session, "long", stream_id).read(0),
             RollupLevels(session, "longer", other_id),
@@ -182,7 +182,7 @@ def _repeat(database: Database, steps: int, times: int) -> None:
             "rolled_seq": times * steps - 1,
         }
         session.execute(
-            update(Stream).where(Stream.id == other_id).values(**last, is_compacted=True)
+            update(StreamRow).where(StreamRow.id == other_id).values(**last, is_compacted=True)
         )
 
 
@@ -204,7 +204,7 @@ def _fill_list(database: Database, runs: int) -> None:
     )  # fmt: skip
     with database.write() as session:
         while some := list(islice(rows, 5_000)):
-            session.execute(insert(Run), some)
+            session.execute(insert(RunRow), some)
 
 
 def _wide(database: Database, steps: int) -> sqlite3.Connection:

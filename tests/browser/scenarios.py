@@ -103,43 +103,43 @@ class Scenario:
 
         from memagent_server.store.engine import Database
         from memagent_server.store.models import (
-            Alert,
-            Forecast,
-            Incident,
-            Notification,
-            Run,
-            Stream,
-            Transition,
+            AlertRow,
+            ForecastRow,
+            IncidentRow,
+            NotificationRow,
+            RunRow,
+            StreamRow,
+            TransitionRow,
         )
 
         now, database = time.time(), Database(server.database_url)
         with database.write() as session:
             stream = session.scalars(
-                select(Stream)
-                .where(Stream.run_id == self.run_id, Stream.kind != "scalars")
-                .order_by(Stream.id.desc())
+                select(StreamRow)
+                .where(StreamRow.run_id == self.run_id, StreamRow.kind != "scalars")
+                .order_by(StreamRow.id.desc())
             ).first()
             for facts in self.forecasts:
                 session.add(
-                    Forecast(
+                    ForecastRow(
                         run_id=self.run_id,
                         stream_id=stream.id,
                         **{**NO_FORECAST, "at": now - 5, **facts},
                     )
                 )
             if self.status:
-                run = session.get(Run, self.run_id)
+                run = session.get(RunRow, self.run_id)
                 run.status, run.finished_at, run.last_seen_at = self.status, now - 300, now - 420
             if self.alert:
                 facts = dict(self.alert)
                 changes, sent = facts.pop("transitions"), facts.pop("notifications")
-                incident = Incident(
+                incident = IncidentRow(
                     run_id=self.run_id, rule="oom_forecast", cause="leak", state=facts["state"], severity=facts["severity"],
                     opened_at=now - 260, fired_at=now - 240, updated_at=now - 40, closed_at=facts.get("closed_at"),
                 )  # fmt: skip
                 session.add(incident)
                 session.flush()
-                alert = Alert(
+                alert = AlertRow(
                     run_id=self.run_id,
                     stream_id=stream.id,
                     incident_id=incident.id,
@@ -151,7 +151,7 @@ class Scenario:
                 session.add(alert)
                 session.flush()
                 for age, step, from_state, to_state, severity, reason in changes:
-                    transition = Transition(
+                    transition = TransitionRow(
                         alert_id=alert.id, at=now - age, step=step, from_state=from_state, to_state=to_state,
                         severity=severity, reason=reason,
                     )  # fmt: skip
@@ -159,7 +159,7 @@ class Scenario:
                 session.flush()
                 for number, (channel, state, error) in enumerate(sent):
                     session.add(
-                        Notification(
+                        NotificationRow(
                             alert_id=alert.id,
                             transition_id=transition.id,
                             incident_id=incident.id,

@@ -11,7 +11,7 @@ import pytest
 
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.http import auth
-from memagent_server.store.models import Feedback, Notification, Stream
+from memagent_server.store.models import FeedbackRow, NotificationRow, StreamRow
 from memagent_server.store.runs import lock_run
 
 GIB = 2**30
@@ -210,16 +210,16 @@ def _alert(context, run_id):
     with context.database.write() as session:
         lock_run(session, run_id)
         incidents = IncidentTransaction(session, ("webhook",), context.clock())
-        stream = session.query(Stream).filter_by(run_id=run_id, kind="cuda").one()
+        stream = session.query(StreamRow).filter_by(run_id=run_id, kind="cuda").one()
         alert = incidents.open(
             run_id, stream.id, "oom_forecast", severity="warning", step=3, data=FACTS, cause="leak"
         )
         incidents.escalate(alert, severity="warning", step=3, data=FACTS)
         incidents.flush()
-        told = session.query(Notification).filter_by(alert_id=alert.id).one()
+        told = session.query(NotificationRow).filter_by(alert_id=alert.id).one()
         told.state, told.last_error = "dead", "nobody listens"
         session.add(
-            Feedback(
+            FeedbackRow(
                 at=1.0,
                 kind="ack",
                 incident_id=alert.incident_id,

@@ -8,7 +8,7 @@ import pytest
 from urllib3.util import parse_url
 
 from memagent_server.store.cuda_contexts import store_contexts
-from memagent_server.store.models import Forecast, Rank, Run, Stream
+from memagent_server.store.models import ForecastRow, RankRow, RunRow, StreamRow
 from memagent_server.store.runs import lock_run
 
 LISTS = {
@@ -54,19 +54,19 @@ def client(sqlite_app, sqlite_client, fill):
         for at, run_id in enumerate("abc"):
             run, stream = (
                 lock_run(session, run_id),
-                session.query(Stream).filter_by(run_id=run_id, kind="cuda").one(),
+                session.query(StreamRow).filter_by(run_id=run_id, kind="cuda").one(),
             )
             stream.latest = {**stream.latest, "context_bytes": 5}
             store_contexts(
-                session, run, session.get_one(Rank, (run_id, 0, 0)), 1.0 if at < 2 else 2.0
+                session, run, session.get_one(RankRow, (run_id, 0, 0)), 1.0 if at < 2 else 2.0
             )
-            of_a = session.query(Stream).filter_by(run_id="a", kind="cuda").one()
+            of_a = session.query(StreamRow).filter_by(run_id="a", kind="cuda").one()
             session.add(
-                Forecast(
+                ForecastRow(
                     run_id="a", stream_id=of_a.id, at=at, step=at, level="ok", oom_probability=0.1
                 )
             )
-        assert session.query(Run).count() == 3
+        assert session.query(RunRow).count() == 3
     return sqlite_client
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
 from memagent_server.store.alerts import list_alerts
-from memagent_server.store.models import SHARDS, Forecast, Notification, Shard, WorkerRow
+from memagent_server.store.models import SHARDS, ForecastRow, NotificationRow, ShardRow, WorkerRow
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 
@@ -87,7 +87,9 @@ def wait_until(condition, what: str) -> None:
 
 def parts(database) -> list[int]:
     with database.read() as session:
-        query = select(func.count()).where(Shard.worker_id.is_not(None)).group_by(Shard.worker_id)
+        query = (
+            select(func.count()).where(ShardRow.worker_id.is_not(None)).group_by(ShardRow.worker_id)
+        )
         return sorted(session.scalars(query))
 
 
@@ -143,8 +145,8 @@ def test_each_alert_is_raised_once_when_one_of_two_workers_is_killed(
             for alert in list_alerts(session, limit=100)["alerts"]
             if alert["severity"] != "note"
         ]
-        forecasts = Counter(session.execute(select(Forecast.stream_id, Forecast.step)).all())
-        keys = Counter(session.scalars(select(Notification.dedup_key)))
+        forecasts = Counter(session.execute(select(ForecastRow.stream_id, ForecastRow.step)).all())
+        keys = Counter(session.scalars(select(NotificationRow.dedup_key)))
         assert session.scalar(select(func.count()).select_from(WorkerRow)) == 0
     assert sorted(told) == sorted(RUNS)
     assert set(forecasts.values()) == {1}

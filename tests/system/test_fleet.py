@@ -13,7 +13,7 @@ from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
 from memagent_server.store.engine import Database
 from memagent_server.store.incidents import list_incidents
-from memagent_server.store.models import SHARDS, Shard, Stream
+from memagent_server.store.models import SHARDS, ShardRow, StreamRow
 from memagent_server.store.samples import read_samples
 
 GIB = 2**30
@@ -73,8 +73,8 @@ def test_two_servers_and_two_workers_on_one_postgresql_lose_and_duplicate_nothin
             return list(
                 session.scalars(
                     select(func.count())
-                    .where(Shard.worker_id.is_not(None))
-                    .group_by(Shard.worker_id)
+                    .where(ShardRow.worker_id.is_not(None))
+                    .group_by(ShardRow.worker_id)
                 )
             )
 
@@ -97,7 +97,7 @@ def test_two_servers_and_two_workers_on_one_postgresql_lose_and_duplicate_nothin
     wait_until(lambda: len(set(ended())) == RUNS, "every death is told")
     assert sorted(ended()) == [f"run-{number}" for number in range(RUNS)]
     with database.read() as session:
-        for stream_id in session.scalars(select(Stream.id).where(Stream.kind == "cuda")):
+        for stream_id in session.scalars(select(StreamRow.id).where(StreamRow.kind == "cuda")):
             steps = [
                 step for _, chunk in read_samples(session, stream_id) for step in chunk["step"]
             ]

@@ -27,7 +27,7 @@ from sqlalchemy import select, text, update
 from memagent.wire.messages import RunStart
 from memagent_server.store.alerts import add_transition, open_alert
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Notification
+from memagent_server.store.models import NotificationRow
 from memagent_server.store.runs import start_run
 
 PATIENCE_S = 60.0
@@ -207,7 +207,9 @@ def finish(database: Database, start_worker) -> None:
     """Let the lease run out, and another worker deliver what is left."""
     with database.write() as session:
         session.execute(
-            update(Notification).where(Notification.state == "leased").values(leased_until=0.0)
+            update(NotificationRow)
+            .where(NotificationRow.state == "leased")
+            .values(leased_until=0.0)
         )
     start_worker()
     wait_until(lambda: set(states(database)) == {"sent"}, "everything is sent")
@@ -215,7 +217,7 @@ def finish(database: Database, start_worker) -> None:
 
 def states(database: Database) -> list[str]:
     with database.read() as session:
-        return list(session.scalars(select(Notification.state).order_by(Notification.id)))
+        return list(session.scalars(select(NotificationRow.state).order_by(NotificationRow.id)))
 
 
 def wait_until(condition, what: str) -> None:

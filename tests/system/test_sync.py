@@ -27,7 +27,7 @@ from memagent.wire.codec import decode
 from memagent.wire.columns import pack, unpack
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Run, Stream
+from memagent_server.store.models import RunRow, StreamRow
 from memagent_server.store.samples import read_samples
 from tests.python_fork import ForkedProcess
 
@@ -111,7 +111,7 @@ def steps_on(server, *, rank=0):
     try:
         with database.read() as session:
             streams = session.scalars(
-                select(Stream).where(Stream.device == "host", Stream.rank == rank)
+                select(StreamRow).where(StreamRow.device == "host", StreamRow.rank == rank)
             ).all()
             return [
                 step
@@ -127,7 +127,7 @@ def status_on(server):
     database = Database(server.database_url)
     try:
         with database.read() as session:
-            return session.get_one(Run, "r").status
+            return session.get_one(RunRow, "r").status
     finally:
         database.close()
 

@@ -23,7 +23,7 @@ from memagent_server.settings import SEVERITIES
 from memagent_server.store.alerts import add_transition, change_alert, find_open, notify, open_alert
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import alerts_of, change_incident, join_incident
-from memagent_server.store.models import Alert, Incident, Transition
+from memagent_server.store.models import AlertRow, IncidentRow, TransitionRow
 
 DEATHS = ("oom", "lost_contact")
 _CLOSING_REASONS = {"averted": "observations have returned to normal", "ok": "not confirmed"}
@@ -33,9 +33,9 @@ _CLOSING_REASONS = {"averted": "observations have returned to normal", "ok": "no
 class _IncidentChanges:
     """Changes of one incident; `before` is its (state, severity) at the start."""
 
-    incident: Incident
+    incident: IncidentRow
     before: tuple[str, str]
-    moves: list[tuple[Alert, Transition]] = field(default_factory=list)
+    moves: list[tuple[AlertRow, TransitionRow]] = field(default_factory=list)
 
 
 class IncidentTransaction:
@@ -82,7 +82,7 @@ class IncidentTransaction:
         data: Mapping[str, Any],
         cause: str | None,
         reason: str | None = None,
-    ) -> Alert:
+    ) -> AlertRow:
         """Open a pending alert."""
         incident = join_incident(
             self._session, run_id=run_id, rule=rule, cause=cause, severity=severity, now=self._now
@@ -108,7 +108,7 @@ class IncidentTransaction:
 
     def escalate(
         self,
-        alert: Alert,
+        alert: AlertRow,
         *,
         severity: str,
         step: int,
@@ -127,7 +127,7 @@ class IncidentTransaction:
             columns["first_step"] = step  # no notification has mentioned an earlier one
         self._move(alert, "firing", reason or summary, columns)
 
-    def end(self, alert: Alert, state: str, *, step: int, reason: str) -> None:
+    def end(self, alert: AlertRow, state: str, *, step: int, reason: str) -> None:
         """Close an alert with a final state, or with `ok` if it was never confirmed."""
         step = max(alert.step, step)
         columns: dict[str, Any] = {"step": step}
@@ -137,7 +137,7 @@ class IncidentTransaction:
             )
         self._move(alert, state, reason, columns)
 
-    def remind(self, incident: Incident) -> None:
+    def remind(self, incident: IncidentRow) -> None:
         """Notify again about an incident that still fires after its snooze."""
         changes = self._changes_of(incident)
         incident.snoozed_until = None
@@ -165,27 +165,29 @@ class IncidentTransaction:
                 notify(self._session, alert, transition, self._channels, self._now)
         self._changes.clear()
 
-    def _changes_of(self, incident: Incident) -> _IncidentChanges:
+    def _changes_of(self, incident: IncidentRow) -> _IncidentChanges:
         initial = _IncidentChanges(incident, (incident.state, incident.severity))
         return self._changes.setdefault(incident.id, initial)
 
-    def _move(self, alert: Alert, state: str, reason: str, columns: dict[str, Any]) -> None:
+    def _move(self, alert: AlertRow, state: str, reason: str, columns: dict[str, Any]) -> None:
         before, changes = alert.state, None
         if alert.incident_id is not None:
-            changes = self._changes_of(self._session.get_one(Incident, alert.incident_id))
+            changes = self._changes_of(self._session.get_one(IncidentRow, alert.incident_id))
         if change_alert(self._session, alert, now=self._now, state=state, **columns):
             transition = self._add_transition(alert, before, state, reason)
             if changes is not None:
                 changes.moves.append((alert, transition))
 
-    def _add_transition(self, alert: Alert, before: str, after: str, reason: str) -> Transition:
+    def _add_transition(
+        self, alert: AlertRow, before: str, after: str, reason: str
+    ) -> TransitionRow:
         return add_transition(
             self._session, alert, from_state=before, to_state=after, reason=reason, now=self._now
         )
 
 
 def needs_notification(
-    before: tuple[str, str], after: tuple[str, str], incident: Incident, now: float
+    before: tuple[str, str], after: tuple[str, str], incident: IncidentRow, now: float
 ) -> bool:
     """Return True if a change from one (state, severity) to another notifies people (3, 4)."""
     (old_state, old_severity), (state, severity) = before, after

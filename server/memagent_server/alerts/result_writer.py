@@ -35,7 +35,7 @@ from memagent_server.store.evaluation import (
     put_marks,
 )
 from memagent_server.store.forecasts import add_forecasts
-from memagent_server.store.models import Incident
+from memagent_server.store.models import IncidentRow
 from memagent_server.store.runs import lock_run, lock_runs
 
 log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class ResultWriter:
     def remind(self, incident_id: int, now: float) -> None:
         """Notify again about an incident that still fires after its snooze."""
         with self._database.write() as session:
-            incident = session.get(Incident, incident_id)
+            incident = session.get(IncidentRow, incident_id)
             if incident is None:
                 return
             self._share.confirm(session, (incident.run_id,))

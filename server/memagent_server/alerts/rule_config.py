@@ -10,7 +10,7 @@ from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.alerts.rules import RULES, TELLS, Rule
 from memagent_server.settings import Severity
 from memagent_server.store.engine import Session
-from memagent_server.store.models import RuleSetting
+from memagent_server.store.models import RuleSettingRow
 from memagent_server.store.rules import EVERY_PROJECT, all_rule_settings, rule_settings
 
 
@@ -40,8 +40,8 @@ Policy = Mapping[str, RuleConfig]
 class Policies:
     """Policies of all projects, from all stored settings."""
 
-    def __init__(self, stored: Iterable[RuleSetting]) -> None:
-        self._stored: dict[str, dict[str, RuleSetting]] = {}
+    def __init__(self, stored: Iterable[RuleSettingRow]) -> None:
+        self._stored: dict[str, dict[str, RuleSettingRow]] = {}
         for row in stored:
             self._stored.setdefault(row.project, {})[row.rule] = row
         self._cache: dict[str, Policy] = {}
@@ -63,7 +63,7 @@ def read_policy(session: Session, project: str) -> Policy:
     return _policy(rule_settings(session, project))
 
 
-def _policy(stored: Mapping[str, RuleSetting]) -> Policy:
+def _policy(stored: Mapping[str, RuleSettingRow]) -> Policy:
     policy: dict[str, RuleConfig] = {}
     for rule in RULES.values():
         row = stored.get(rule.name)

@@ -18,7 +18,7 @@ from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.state import AlertState, state_after_run
 from memagent_server.store.alerts import open_alerts, unreported_ends, was_warned
 from memagent_server.store.engine import Session
-from memagent_server.store.models import Rank, Run, Stream
+from memagent_server.store.models import RankRow, RunRow, StreamRow
 from memagent_server.store.streams import current_streams
 
 RECENT_S = 86_400.0
@@ -33,12 +33,12 @@ _STATUS_TEXTS = {
 
 
 def end_alerts(
-    session: Session, run: Run, policy: Policy, channels: Collection[str], now: float
+    session: Session, run: RunRow, policy: Policy, channels: Collection[str], now: float
 ) -> None:
     """Close the alerts of ended launches of a run whose row is locked, and report its death."""
     incidents = IncidentTransaction(session, channels, now)
     for alert in open_alerts(session, run.id):
-        stream = session.get(Stream, alert.stream_id) if alert.stream_id is not None else None
+        stream = session.get(StreamRow, alert.stream_id) if alert.stream_id is not None else None
         if stream is not None and not stream.is_current:
             status, step, reason = _end_of_older_launch(session, stream)
         elif run.status != "running":
@@ -69,9 +69,9 @@ class UnreportedDeaths:
         return [run.id for run in runs if policies.of(run.project)[run.status].is_on]
 
 
-def _end_of_older_launch(session: Session, stream: Stream) -> tuple[str, int, str]:
+def _end_of_older_launch(session: Session, stream: StreamRow) -> tuple[str, int, str]:
     """Return status, last step and reason for the launch that `stream` belonged to."""
-    rank = session.get(Rank, (stream.run_id, stream.rank, stream.attempt))
+    rank = session.get(RankRow, (stream.run_id, stream.rank, stream.attempt))
     step = stream.last_step or 0
     if rank is None or rank.status == "running":
         return "lost_contact", step, "a new launch of the run started; this one reported no end"
@@ -79,7 +79,7 @@ def _end_of_older_launch(session: Session, stream: Stream) -> tuple[str, int, st
 
 
 def _report_death(
-    session: Session, incidents: IncidentTransaction, run: Run, policy: Policy
+    session: Session, incidents: IncidentTransaction, run: RunRow, policy: Policy
 ) -> None:
     streams = current_streams(session, [run.id])
     stream = streams[0] if streams else None
@@ -106,7 +106,7 @@ def _report_death(
     incidents.end(alert, run.status, step=run.step, reason=_reason(run))
 
 
-def _reason(run: Run) -> str:
+def _reason(run: RunRow) -> str:
     return _describe_end("the run", run.status, run.error)
 
 

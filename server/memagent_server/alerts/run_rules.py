@@ -17,7 +17,7 @@ from memagent_server.alerts.stream_state import (
 )
 from memagent_server.settings import SEVERITIES, Severity
 from memagent_server.store.evaluation import StreamHead
-from memagent_server.store.models import Alert
+from memagent_server.store.models import AlertRow
 
 ALIVE_FOR_S = 45.0
 """A process is alive this long after its last message: agents send one at least every 15 s."""
@@ -74,7 +74,7 @@ def run_rule_inputs(
 def evaluate_run_rules(
     evaluation: RunEvaluation,
     checks: Iterable[RuleCheck],
-    open_alerts: Collection[Alert],
+    open_alerts: Collection[AlertRow],
     now: float,
 ) -> list[tuple[int, AlertChange]]:
     """Return (stream, change) for every alert that changed; `open_alerts` are the store's."""
@@ -115,7 +115,7 @@ def _fullness(stream: StreamHead) -> tuple[bool, int]:
     return stream.kind != "host", stream.peak_bytes or 0
 
 
-def _stored_state(open_alerts: Collection[Alert], check: RuleCheck) -> AlertState:
+def _stored_state(open_alerts: Collection[AlertRow], check: RuleCheck) -> AlertState:
     """Return the state of the newest open alert of a rule, and of the stream if it has one."""
     rule = check.config.rule.name
     candidates = [

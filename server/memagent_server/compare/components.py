@@ -22,7 +22,7 @@ from memagent_server.schemas.runs import (
     Residual,
 )
 from memagent_server.store.engine import Session
-from memagent_server.store.models import Prediction, Run, Stream
+from memagent_server.store.models import PredictionRow, RunRow, StreamRow
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.streams import current_streams, phase_of
 
@@ -44,7 +44,7 @@ def components(session: Session, run_id: str) -> Components | None:
     The newest prediction counts, a traced one before a formula's. Observed are the readings of its
     rank and device in the newest launch. A residual is observed minus predicted.
     """
-    if session.get(Run, run_id) is None:
+    if session.get(RunRow, run_id) is None:
         return None
     prediction = _best_prediction(list_predictions(session, run_id))
     stream = _stream_of(current_streams(session, [run_id]), prediction)
@@ -74,7 +74,7 @@ def components(session: Session, run_id: str) -> Components | None:
     )
 
 
-def observe(stream: Stream | None) -> dict[str, int]:
+def observe(stream: StreamRow | None) -> dict[str, int]:
     """Return the bytes of each component in a stream's newest readings.
 
     Fragmentation is the peak of reserved minus that of allocated memory: cache that the peak needs
@@ -97,7 +97,7 @@ def observe(stream: Stream | None) -> dict[str, int]:
     return observed
 
 
-def _mismatch_facts(prediction: Prediction | None, stream: Stream | None) -> MismatchFacts:
+def _mismatch_facts(prediction: PredictionRow | None, stream: StreamRow | None) -> MismatchFacts:
     assumptions = prediction.assumptions if prediction else {}
     predicted_size = sum(
         prod(shape)
@@ -114,7 +114,7 @@ def _mismatch_facts(prediction: Prediction | None, stream: Stream | None) -> Mis
     )
 
 
-def _retained_bytes(stream: Stream | None) -> int | None:
+def _retained_bytes(stream: StreamRow | None) -> int | None:
     """Return what is allocated after the newest step and belongs to no component.
 
     None if a reading is missing.
@@ -133,12 +133,12 @@ def _retained_bytes(stream: Stream | None) -> int | None:
     return max(0, allocated - sum(parts)) if len(parts) == len(names) else None
 
 
-def _best_prediction(predictions: list[Prediction]) -> Prediction | None:
+def _best_prediction(predictions: list[PredictionRow]) -> PredictionRow | None:
     traced = [prediction for prediction in predictions if prediction.method == "trace"]
     return next(iter(traced or predictions), None)
 
 
-def _stream_of(streams: list[Stream], prediction: Prediction | None) -> Stream | None:
+def _stream_of(streams: list[StreamRow], prediction: PredictionRow | None) -> StreamRow | None:
     """Return the prediction's stream; without a prediction the first stream of the lowest rank."""
     if prediction is not None:
         for stream in streams:
@@ -148,7 +148,7 @@ def _stream_of(streams: list[Stream], prediction: Prediction | None) -> Stream |
     return min(streams, key=lambda stream: (stream.rank, stream.id), default=None)
 
 
-def levels(prediction: Prediction | None, stream: Stream | None) -> list[LevelResidual]:
+def levels(prediction: PredictionRow | None, stream: StreamRow | None) -> list[LevelResidual]:
     """Return the known levels, with their interval and whether it contains the observed peak."""
     rows = []
     for level in LEVELS:
@@ -172,7 +172,7 @@ def levels(prediction: Prediction | None, stream: Stream | None) -> list[LevelRe
 
 
 def phases(
-    prediction: Prediction | None, stream: Stream | None, facts: MismatchFacts
+    prediction: PredictionRow | None, stream: StreamRow | None, facts: MismatchFacts
 ) -> list[PhaseResidual]:
     """Return the known phases, those of a step first, with reasons for large residuals."""
     predicted = dict(prediction.phases) if prediction else {}
@@ -198,7 +198,7 @@ def residual(predicted: int | None, observed: int | None) -> Residual:
     return Residual(predicted, observed, difference)
 
 
-def _observed(level: str, stream: Stream | None) -> int | None:
+def _observed(level: str, stream: StreamRow | None) -> int | None:
     if stream is None:
         return None
     if level == "allocated":

@@ -10,12 +10,12 @@ from memagent.diagnostics.console import display_roots
 from memagent.oom.report import OomReport, oom_report
 from memagent_server.store.engine import Session
 from memagent_server.store.events import oom_events
-from memagent_server.store.models import Event, Run, Stream
+from memagent_server.store.models import EventRow, RunRow, StreamRow
 from memagent_server.store.predictions import prediction_for
 from memagent_server.store.snapshots import suspects_of
 
 
-def autopsy(session: Session, run: Run, stream: Stream | None) -> OomReport | None:
+def autopsy(session: Session, run: RunRow, stream: StreamRow | None) -> OomReport | None:
     """Return the OOM report of a run for `stream`'s rank and device.
 
     None if the run didn't run out of memory, or sent no OOM event.
@@ -36,7 +36,7 @@ def autopsy(session: Session, run: Run, stream: Stream | None) -> OomReport | No
     )
 
 
-def _oom_event(session: Session, run: Run, stream: Stream | None) -> Event | None:
+def _oom_event(session: Session, run: RunRow, stream: StreamRow | None) -> EventRow | None:
     """Return the newest `oom` event of the newest launch, preferably of the stream's rank."""
     newest_first = oom_events(session, run.id)[::-1]
     same_rank = [
@@ -45,6 +45,6 @@ def _oom_event(session: Session, run: Run, stream: Stream | None) -> Event | Non
     return next(iter(same_rank or newest_first), None)
 
 
-def _allocator_reading(stream: Stream) -> dict[str, Any]:
+def _allocator_reading(stream: StreamRow) -> dict[str, Any]:
     """Return a stream's newest sample; a host's `reserved` is mapped memory, not a cache."""
     return stream.latest if stream.kind != "host" else {**stream.latest, "reserved_bytes": None}

@@ -13,7 +13,7 @@ from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.compare.components import components
 from memagent_server.schemas.runs import ComparedRun, Comparison, RunSummary
 from memagent_server.store.engine import Session
-from memagent_server.store.models import Run, Stream
+from memagent_server.store.models import RunRow, StreamRow
 from memagent_server.store.series import series
 from memagent_server.store.streams import current_streams
 from memagent_server.store.summaries import nearest_to_limit, summarize
@@ -33,7 +33,7 @@ _STEP_POINTS = 200
 _MAX_SCALARS = 200
 
 
-def compare_runs(session: Session, runs: Sequence[Run], *, public_url: str = "") -> Comparison:
+def compare_runs(session: Session, runs: Sequence[RunRow], *, public_url: str = "") -> Comparison:
     """Return the response of GET /compare: the runs, and {key: [value per run]} of differences."""
     summaries = summarize(session, runs, public_url=public_url)
     return Comparison(
@@ -89,7 +89,7 @@ def sides(session: Session, summaries: Sequence[RunSummary]) -> list[dict[str, A
 
 
 def side_of(
-    summary: RunSummary, stream: Stream | None, scalars: Collection[str], *, step_s: float | None
+    summary: RunSummary, stream: StreamRow | None, scalars: Collection[str], *, step_s: float | None
 ) -> dict[str, Any]:
     """Return the fields of a run whose `stream` is nearest to its limit."""
     peak, limit, predicted = (
@@ -110,9 +110,9 @@ def side_of(
 
 def _by_run(
     session: Session, run_ids: Sequence[str]
-) -> tuple[dict[str, list[Stream]], dict[str, set[str]]]:
+) -> tuple[dict[str, list[StreamRow]], dict[str, set[str]]]:
     """Return the memory streams and the names of scalars of each run's newest launch."""
-    memory: dict[str, list[Stream]] = {run_id: [] for run_id in run_ids}
+    memory: dict[str, list[StreamRow]] = {run_id: [] for run_id in run_ids}
     scalars: dict[str, set[str]] = {run_id: set() for run_id in run_ids}
     for stream in current_streams(session, run_ids, scalars=True):
         if stream.device != SCALARS_STREAM:
@@ -122,7 +122,7 @@ def _by_run(
     return memory, scalars
 
 
-def _step_s(session: Session, stream: Stream) -> float | None:
+def _step_s(session: Session, stream: StreamRow) -> float | None:
     """Return the median step time over parts of the run: one slow evaluation has no effect."""
     chart = series(
         session,

@@ -33,7 +33,7 @@ from memagent_server.http.context import Context, current, limit_to_projects
 from memagent_server.http.problems import Problem
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Connection, Session
-from memagent_server.store.models import Token
+from memagent_server.store.models import TokenRow
 from memagent_server.store.tokens import (
     ValidToken,
     any_token,
@@ -100,7 +100,7 @@ def issue_token(
     now: float,
     projects: Sequence[str] = (),
     expires_at: float | None = None,
-) -> tuple[str, Token]:
+) -> tuple[str, TokenRow]:
     """Create a token; return its secret, which cannot be shown again, and its row."""
     secret = new_token()
     token = create_token(
@@ -272,7 +272,7 @@ def _check_cookie(connection: Connection, settings: Settings, now: float) -> Acc
     return access_of(row) if row is not None else None
 
 
-def access_of(token: ValidToken | Token) -> Access:
+def access_of(token: ValidToken | TokenRow) -> Access:
     return Access(token.scope, token.id, token.name, tuple(token.projects), token.last_used_at)
 
 

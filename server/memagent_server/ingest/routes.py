@@ -33,7 +33,7 @@ from memagent_server.schemas.runs import RunEnded, RunStarted
 from memagent_server.store.engine import Connection, Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.forecasts import latest_risk
-from memagent_server.store.models import Rank
+from memagent_server.store.models import RankRow
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import store_batch
@@ -61,7 +61,7 @@ def post_run() -> Response:
     auth.check_project(message.project)
     with context.database.write() as session:
         run, created = start_run(session, message, context.clock(), live=_is_live())
-        next_seq = session.get_one(Rank, (run.id, message.rank, message.attempt)).next_seq
+        next_seq = session.get_one(RankRow, (run.id, message.rank, message.attempt)).next_seq
     url = f"{context.settings.public_url}/runs/{run.id}"
     reply = {"run_id": run.id, "url": url, "next_seq": next_seq}
     return json_answer(reply, 201 if created else 200, {"Location": f"/api/v1/runs/{run.id}"})

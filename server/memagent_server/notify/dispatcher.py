@@ -29,7 +29,7 @@ from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailed
 from memagent_server.notify.message_data import edit_fingerprint, load_message, refresh_message
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Notification
+from memagent_server.store.models import NotificationRow
 from memagent_server.store.outbox import (
     MAX_ATTEMPTS,
     MAX_WAIT_S,
@@ -101,7 +101,7 @@ class Dispatcher:
         self._deliver(notification)
         return True
 
-    def _deliver(self, notification: Notification) -> None:
+    def _deliver(self, notification: NotificationRow) -> None:
         try:
             with self._database.read() as session:
                 message = load_message(
@@ -135,19 +135,21 @@ class Dispatcher:
             with self._database.write() as session:
                 mark_sent(session, notification, receipt, self._clock())
 
-    def _skip(self, notification: Notification) -> None:
+    def _skip(self, notification: NotificationRow) -> None:
         least = SEVERITIES[self._min_severity]
         reason = f"this channel is only notified of severity {least} and above"
         with self._database.write() as session:
             mark_skipped(session, notification, reason)
 
-    def _next_attempt(self, notification: Notification, error: DeliveryFailedError) -> float:
+    def _next_attempt(self, notification: NotificationRow, error: DeliveryFailedError) -> float:
         delay_s = min(FIRST_RETRY_S * 2 ** (notification.attempts - 1), MAX_RETRY_S)
         jittered_s: float = delay_s * random.uniform(0.7, 1.3)  # noqa: S311  # nosec B311
         wait_s = max(jittered_s, error.retry_after_s or 0.0)
         return self._clock() + min(wait_s, MAX_WAIT_S)
 
-    def _fail(self, notification: Notification, reason: str, next_attempt_at: float | None) -> None:
+    def _fail(
+        self, notification: NotificationRow, reason: str, next_attempt_at: float | None
+    ) -> None:
         """Mark a failed attempt; the last one, or one without a next, is the end."""
         if notification.attempts >= MAX_ATTEMPTS:
             next_attempt_at = None
@@ -163,7 +165,7 @@ class Dispatcher:
             mark_failed(session, notification, reason, next_attempt_at=next_attempt_at)
 
     @contextmanager
-    def _renewed_lease(self, notification: Notification) -> Iterator[None]:
+    def _renewed_lease(self, notification: NotificationRow) -> Iterator[None]:
         """Renew the lease during a delivery, so that no other worker sends the same message."""
         done = threading.Event()
 
@@ -202,7 +204,7 @@ class Dispatcher:
         for notification in notifications:
             self._refresh_message(notification, now)
 
-    def _refresh_message(self, notification: Notification, now: float) -> None:
+    def _refresh_message(self, notification: NotificationRow, now: float) -> None:
         with self._database.read() as session:
             message = refresh_message(session, notification, self._public_url, now)
         edited_at = notification.receipt.get("edited_at", now)

@@ -14,14 +14,14 @@ from memagent_server.store.engine import Session
 from memagent_server.store.events import last_checkpoint_step
 from memagent_server.store.forecasts import FORECAST_COLUMNS
 from memagent_server.store.models import (
-    Alert,
-    Forecast,
-    Incident,
-    Notification,
-    Prediction,
-    Run,
-    Stream,
-    Transition,
+    AlertRow,
+    ForecastRow,
+    IncidentRow,
+    NotificationRow,
+    PredictionRow,
+    RunRow,
+    StreamRow,
+    TransitionRow,
 )
 from memagent_server.store.outbox import (
     is_overtaken,
@@ -40,22 +40,22 @@ _CURVE_FIELDS = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
 
 def load_message(
     session: Session,
-    notification: Notification,
+    notification: NotificationRow,
     public_url: str,
     now: float,
     *,
     with_curve: bool = False,
 ) -> AlertMessage:
     """Return the message about a notification's transition."""
-    alert = session.get_one(Alert, notification.alert_id)
-    transition = session.get_one(Transition, notification.transition_id)
-    run = session.get_one(Run, alert.run_id)
+    alert = session.get_one(AlertRow, notification.alert_id)
+    transition = session.get_one(TransitionRow, notification.transition_id)
+    run = session.get_one(RunRow, alert.run_id)
     incident = (
-        session.get(Incident, notification.incident_id)
+        session.get(IncidentRow, notification.incident_id)
         if notification.incident_id is not None
         else None
     )
-    stream = session.get(Stream, alert.stream_id) if alert.stream_id is not None else None
+    stream = session.get(StreamRow, alert.stream_id) if alert.stream_id is not None else None
     message = AlertMessage(
         alert_id=alert.id,
         transition_id=transition.id,
@@ -97,7 +97,7 @@ def load_message(
 
 
 def refresh_message(
-    session: Session, notification: Notification, public_url: str, now: float
+    session: Session, notification: NotificationRow, public_url: str, now: float
 ) -> AlertMessage:
     """Return a sent notification's message as of now.
 
@@ -106,7 +106,7 @@ def refresh_message(
     message = load_message(session, notification, public_url, now)
     forecast = nearest_forecast(session, notification)
     if forecast is not None and forecast.step >= message.facts.get("step", 0):
-        stream = session.get_one(Stream, forecast.stream_id)
+        stream = session.get_one(StreamRow, forecast.stream_id)
         facts = {**message.facts, **_current_facts(forecast, stream)}
         message = replace(message, facts=facts, step=facts["step"])
         message = _for_stream(session, message, stream)
@@ -130,7 +130,7 @@ def edit_fingerprint(message: AlertMessage) -> dict[str, Any]:
     }
 
 
-def _current_facts(forecast: Forecast, stream: Stream) -> dict[str, Any]:
+def _current_facts(forecast: ForecastRow, stream: StreamRow) -> dict[str, Any]:
     """Return a forecast as of the newest step: a steady leak's ETA stays, but gets closer."""
     facts = {name: getattr(forecast, name) for name in FORECAST_COLUMNS}
     step = max(forecast.step, stream.last_step or 0)
@@ -140,7 +140,7 @@ def _current_facts(forecast: Forecast, stream: Stream) -> dict[str, Any]:
     return {**facts, "step": step, "used_step": forecast.step}
 
 
-def _for_stream(session: Session, message: AlertMessage, stream: Stream | None) -> AlertMessage:
+def _for_stream(session: Session, message: AlertMessage, stream: StreamRow | None) -> AlertMessage:
     """Return the message with the details of a stream's rank and device."""
     if stream is None:
         return message
@@ -156,7 +156,7 @@ def _for_stream(session: Session, message: AlertMessage, stream: Stream | None) 
     )
 
 
-def _saving(prediction: Prediction | None) -> EstimatedSaving | None:
+def _saving(prediction: PredictionRow | None) -> EstimatedSaving | None:
     first = prediction.advice[0] if prediction is not None and prediction.advice else None
     if not isinstance(first, Mapping) or not first.get("saving_bytes"):
         return None
@@ -165,14 +165,14 @@ def _saving(prediction: Prediction | None) -> EstimatedSaving | None:
     )
 
 
-def _autopsy(session: Session, run: Run, stream: Stream | None) -> tuple[str, ...]:
+def _autopsy(session: Session, run: RunRow, stream: StreamRow | None) -> tuple[str, ...]:
     report = autopsy(session, run, stream)
     if report is None:
         return ()
     return tuple(line[0].upper() + line[1:] for line in report.details())
 
 
-def _suspect(session: Session, run: Run) -> Suspect | None:
+def _suspect(session: Session, run: RunRow) -> Suspect | None:
     """Return the most likely suspect from the newest snapshots of the ranks."""
     first = next(iter(suspects_of(session, run.id)), None)
     if first is None or not first.file:
@@ -191,7 +191,7 @@ def _suspect(session: Session, run: Run) -> Suspect | None:
     )
 
 
-def _load_curve(session: Session, stream: Stream) -> MemoryCurve:
+def _load_curve(session: Session, stream: StreamRow) -> MemoryCurve:
     chart = series(
         session,
         stream.run_id,

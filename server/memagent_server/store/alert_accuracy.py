@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from memagent.units import DAY_S
 from memagent_server.schemas.alerts import NamedScore, Score, Scoreboard
-from memagent_server.store.models import Alert, Feedback, Incident, Run
+from memagent_server.store.models import AlertRow, FeedbackRow, IncidentRow, RunRow
 
 COUNTS = (
     "warnings",
@@ -101,14 +101,14 @@ def _score(warnings: Iterable[Warned], called_false: int) -> dict[str, Any]:
 
 def _warnings(session: Session, since: float, project: str | None) -> list[Warned]:
     query = (
-        select(Incident, Run.project, func.min(Alert.first_step), func.max(Alert.step))
-        .join(Run, Run.id == Incident.run_id)
-        .join(Alert, Alert.incident_id == Incident.id)
-        .where(Incident.rule.in_(("oom_forecast", "oom")), Incident.fired_at >= since)
-        .group_by(Incident.id, Run.project)
+        select(IncidentRow, RunRow.project, func.min(AlertRow.first_step), func.max(AlertRow.step))
+        .join(RunRow, RunRow.id == IncidentRow.run_id)
+        .join(AlertRow, AlertRow.incident_id == IncidentRow.id)
+        .where(IncidentRow.rule.in_(("oom_forecast", "oom")), IncidentRow.fired_at >= since)
+        .group_by(IncidentRow.id, RunRow.project)
     )
     if project is not None:
-        query = query.where(Run.project == project)
+        query = query.where(RunRow.project == project)
     return [
         Warned(
             project=of_project,
@@ -125,9 +125,11 @@ def _warnings(session: Session, since: float, project: str | None) -> list[Warne
     ]
 
 
-def _was_warned(session: Session, oom: Incident) -> bool:
+def _was_warned(session: Session, oom: IncidentRow) -> bool:
     """Return True if an averted warning came before this OOM."""
-    data = session.scalar(select(Alert.data).where(Alert.incident_id == oom.id).limit(1)) or {}
+    data = (
+        session.scalar(select(AlertRow.data).where(AlertRow.incident_id == oom.id).limit(1)) or {}
+    )
     return bool(data.get("was_warned"))
 
 
@@ -136,14 +138,16 @@ def _false_alarms(
 ) -> dict[tuple[str, str], int]:
     """Return {(project, cause): warnings that people marked as false}."""
     query = (
-        select(Feedback.project, Feedback.cause, func.count())
+        select(FeedbackRow.project, FeedbackRow.cause, func.count())
         .where(
-            Feedback.kind == "false_alarm", Feedback.rule == "oom_forecast", Feedback.at >= since
+            FeedbackRow.kind == "false_alarm",
+            FeedbackRow.rule == "oom_forecast",
+            FeedbackRow.at >= since,
         )
-        .group_by(Feedback.project, Feedback.cause)
+        .group_by(FeedbackRow.project, FeedbackRow.cause)
     )
     if project is not None:
-        query = query.where(Feedback.project == project)
+        query = query.where(FeedbackRow.project == project)
     return {
         (of_project, cause or "unknown"): count
         for of_project, cause, count in session.execute(query)

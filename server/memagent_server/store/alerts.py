@@ -14,13 +14,13 @@ from sqlalchemy.orm import Session
 from memagent_server.schemas import alerts as schemas
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
-    Alert,
-    Incident,
-    Notification,
-    Rank,
-    Run,
-    Stream,
-    Transition,
+    AlertRow,
+    IncidentRow,
+    NotificationRow,
+    RankRow,
+    RunRow,
+    StreamRow,
+    TransitionRow,
 )
 from memagent_server.store.reading import newest_page, to_schema
 
@@ -41,9 +41,9 @@ def open_alert(
     summary: str,
     data: dict[str, Any],
     now: float,
-) -> Alert:
+) -> AlertRow:
     """Create an alert. `add_transition` adds its transitions."""
-    alert = Alert(
+    alert = AlertRow(
         run_id=run_id,
         stream_id=stream_id,
         incident_id=incident_id,
@@ -63,15 +63,15 @@ def open_alert(
     return alert
 
 
-def change_alert(session: Session, alert: Alert, *, now: float, **changes: Any) -> bool:
+def change_alert(session: Session, alert: AlertRow, *, now: float, **changes: Any) -> bool:
     """Change an alert unless another worker has changed it since it was read; return True if
     changed.
     """
     if changes.get("state", alert.state) not in OPEN_ALERT_STATES:
         changes["closed_at"] = now
     result = session.execute(
-        update(Alert)
-        .where(Alert.id == alert.id, Alert.version == alert.version)
+        update(AlertRow)
+        .where(AlertRow.id == alert.id, AlertRow.version == alert.version)
         .values(version=alert.version + 1, updated_at=now, **changes)
         .execution_options(synchronize_session=False)
     )
@@ -84,16 +84,16 @@ def change_alert(session: Session, alert: Alert, *, now: float, **changes: Any) 
 
 def add_transition(
     session: Session,
-    alert: Alert,
+    alert: AlertRow,
     *,
     from_state: str,
     to_state: str,
     reason: str,
     now: float,
     channels: Collection[str] = (),
-) -> Transition:
+) -> TransitionRow:
     """Record a transition and add a notification to the outbox for each of `channels`."""
-    transition = Transition(
+    transition = TransitionRow(
         alert_id=alert.id,
         at=now,
         step=alert.step,
@@ -110,12 +110,16 @@ def add_transition(
 
 
 def notify(
-    session: Session, alert: Alert, transition: Transition, channels: Collection[str], now: float
+    session: Session,
+    alert: AlertRow,
+    transition: TransitionRow,
+    channels: Collection[str],
+    now: float,
 ) -> None:
     """Add a notification of a transition to the outbox for each of `channels`."""
     for channel in channels:
         session.add(
-            Notification(
+            NotificationRow(
                 alert_id=alert.id,
                 transition_id=transition.id,
                 incident_id=alert.incident_id,
@@ -130,44 +134,44 @@ def notify(
         )
 
 
-def open_alerts(session: Session, run_id: str) -> list[Alert]:
+def open_alerts(session: Session, run_id: str) -> list[AlertRow]:
     """Return the open alerts of a run by id."""
-    query = select(Alert).where(Alert.run_id == run_id, Alert.state.in_(OPEN_ALERT_STATES))
-    return list(session.scalars(query.order_by(Alert.id)))
+    query = select(AlertRow).where(AlertRow.run_id == run_id, AlertRow.state.in_(OPEN_ALERT_STATES))
+    return list(session.scalars(query.order_by(AlertRow.id)))
 
 
-def open_alerts_by_run(session: Session, run_ids: Collection[str]) -> dict[str, list[Alert]]:
+def open_alerts_by_run(session: Session, run_ids: Collection[str]) -> dict[str, list[AlertRow]]:
     """Return the open alerts of many runs; a run without open alerts is missing."""
     if not run_ids:
         return {}
-    query = select(Alert).where(Alert.state.in_(OPEN_ALERT_STATES)).order_by(Alert.id)
-    by_run: dict[str, list[Alert]] = {}
+    query = select(AlertRow).where(AlertRow.state.in_(OPEN_ALERT_STATES)).order_by(AlertRow.id)
+    by_run: dict[str, list[AlertRow]] = {}
     for alert in session.scalars(query.execution_options(populate_existing=True)):
         if alert.run_id in run_ids:
             by_run.setdefault(alert.run_id, []).append(alert)
     return by_run
 
 
-def find_open(session: Session, run_id: str, rule: str, stream_id: int | None) -> Alert | None:
+def find_open(session: Session, run_id: str, rule: str, stream_id: int | None) -> AlertRow | None:
     """Return the newest open alert of a rule for a stream, or for the run if `stream_id` is
     None.
     """
-    query = select(Alert).where(
-        Alert.run_id == run_id, Alert.rule == rule, Alert.state.in_(OPEN_ALERT_STATES)
+    query = select(AlertRow).where(
+        AlertRow.run_id == run_id, AlertRow.rule == rule, AlertRow.state.in_(OPEN_ALERT_STATES)
     )
     if stream_id is not None:
-        query = query.where(Alert.stream_id == stream_id)
+        query = query.where(AlertRow.stream_id == stream_id)
     return session.scalar(
-        query.order_by(Alert.id.desc()).limit(1).execution_options(populate_existing=True)
+        query.order_by(AlertRow.id.desc()).limit(1).execution_options(populate_existing=True)
     )
 
 
 def count_firing(session: Session) -> dict[tuple[str, str], int]:
     """Return {(rule, severity): firing alerts}."""
     query = (
-        select(Alert.rule, Alert.severity, func.count())
-        .where(Alert.state == "firing")
-        .group_by(Alert.rule, Alert.severity)
+        select(AlertRow.rule, AlertRow.severity, func.count())
+        .where(AlertRow.state == "firing")
+        .group_by(AlertRow.rule, AlertRow.severity)
     )
     return {(rule, severity): count for rule, severity, count in session.execute(query)}
 
@@ -175,12 +179,12 @@ def count_firing(session: Session) -> dict[tuple[str, str], int]:
 def runs_with_stale_alerts(session: Session) -> list[str]:
     """Return ids of runs with an open alert although the run, or the alert's launch, is over."""
     query = (
-        select(Alert.run_id)
-        .join(Run, Run.id == Alert.run_id)
-        .outerjoin(Stream, Stream.id == Alert.stream_id)
+        select(AlertRow.run_id)
+        .join(RunRow, RunRow.id == AlertRow.run_id)
+        .outerjoin(StreamRow, StreamRow.id == AlertRow.stream_id)
         .where(
-            Alert.state.in_(OPEN_ALERT_STATES),
-            or_(Run.status != "running", Stream.is_current.is_(False)),
+            AlertRow.state.in_(OPEN_ALERT_STATES),
+            or_(RunRow.status != "running", StreamRow.is_current.is_(False)),
         )
     )
     return list(session.scalars(query.distinct()))
@@ -189,14 +193,14 @@ def runs_with_stale_alerts(session: Session) -> list[str]:
 def was_warned(session: Session, run_id: str) -> bool:
     """Return True if people were notified that the newest launch would run out of memory."""
     query = (
-        select(Alert.id)
-        .join(Stream, Stream.id == Alert.stream_id)
+        select(AlertRow.id)
+        .join(StreamRow, StreamRow.id == AlertRow.stream_id)
         .where(
-            Alert.run_id == run_id,
-            Alert.rule == "oom_forecast",
-            Alert.severity != "note",
-            Alert.state.not_in(("pending", "ok")),
-            Stream.is_current,
+            AlertRow.run_id == run_id,
+            AlertRow.rule == "oom_forecast",
+            AlertRow.severity != "note",
+            AlertRow.state.not_in(("pending", "ok")),
+            StreamRow.is_current,
         )
     )
     return session.scalar(query.limit(1)) is not None
@@ -204,7 +208,7 @@ def was_warned(session: Session, run_id: str) -> bool:
 
 def unreported_ends(
     session: Session, run_id: str | None = None, *, seen_after: float | None = None
-) -> list[Run]:
+) -> list[RunRow]:
     """Return runs whose newest launch ended in an OOM or lost contact without an alert of that end.
 
     1. The result covers one run, or all runs seen after `seen_after`.
@@ -213,35 +217,42 @@ def unreported_ends(
        alert is as new as the last loss.
     4. An alert reports the end if it's the end's own, or a forecast that sent notifications.
     """
-    current = (Rank.run_id == Run.id, Rank.is_current)
-    launched_at = select(func.min(Rank.first_seen_at)).where(*current).scalar_subquery()
+    current = (RankRow.run_id == RunRow.id, RankRow.is_current)
+    launched_at = select(func.min(RankRow.first_seen_at)).where(*current).scalar_subquery()
     lost_at = (
-        select(func.max(Rank.finished_at))
-        .where(*current, Rank.status == "lost_contact")
+        select(func.max(RankRow.finished_at))
+        .where(*current, RankRow.status == "lost_contact")
         .scalar_subquery()
     )
     is_of_launch = or_(
-        Stream.is_current, and_(Alert.stream_id.is_(None), Alert.opened_at >= launched_at)
+        StreamRow.is_current, and_(AlertRow.stream_id.is_(None), AlertRow.opened_at >= launched_at)
     )
-    is_of_end = or_(Run.status == "oom", Alert.closed_at >= func.coalesce(lost_at, 0.0))
+    is_of_end = or_(RunRow.status == "oom", AlertRow.closed_at >= func.coalesce(lost_at, 0.0))
     is_report = or_(
-        Alert.rule == Run.status, and_(Alert.rule == "oom_forecast", Alert.severity != "note")
+        AlertRow.rule == RunRow.status,
+        and_(AlertRow.rule == "oom_forecast", AlertRow.severity != "note"),
     )
     report = (
-        select(Alert.id)
-        .outerjoin(Stream, Stream.id == Alert.stream_id)
+        select(AlertRow.id)
+        .outerjoin(StreamRow, StreamRow.id == AlertRow.stream_id)
         .where(
-            Alert.run_id == Run.id, Alert.state == Run.status, is_report, is_of_launch, is_of_end
+            AlertRow.run_id == RunRow.id,
+            AlertRow.state == RunRow.status,
+            is_report,
+            is_of_launch,
+            is_of_end,
         )
-        .correlate(Run)
+        .correlate(RunRow)
     )
-    live_rank = select(Rank.rank).where(*current, Rank.is_replayed.is_(False)).correlate(Run)
-    query = select(Run).where(
-        Run.status.in_(UNREPORTED_STATUSES), ~report.exists(), live_rank.exists()
+    live_rank = (
+        select(RankRow.rank).where(*current, RankRow.is_replayed.is_(False)).correlate(RunRow)
+    )
+    query = select(RunRow).where(
+        RunRow.status.in_(UNREPORTED_STATUSES), ~report.exists(), live_rank.exists()
     )
     if seen_after is not None:
-        query = query.where(Run.last_seen_at > seen_after)
-    return list(session.scalars(query if run_id is None else query.where(Run.id == run_id)))
+        query = query.where(RunRow.last_seen_at > seen_after)
+    return list(session.scalars(query if run_id is None else query.where(RunRow.id == run_id)))
 
 
 def list_alerts(
@@ -257,15 +268,15 @@ def list_alerts(
     `state` may be `open`; without a state, alerts that were never confirmed are left out.
     """
     states = wanted_states(state)
-    conditions = [Alert.state != "ok" if states is None else Alert.state.in_(states)]
-    conditions += [] if run_id is None else [Alert.run_id == run_id]
-    rows, next_cursor = newest_page(session, Alert, *conditions, limit=limit, cursor=cursor)
+    conditions = [AlertRow.state != "ok" if states is None else AlertRow.state.in_(states)]
+    conditions += [] if run_id is None else [AlertRow.run_id == run_id]
+    rows, next_cursor = newest_page(session, AlertRow, *conditions, limit=limit, cursor=cursor)
     return schemas.AlertPage(describe_alerts(session, rows), next_cursor)
 
 
 def describe_alert(session: Session, alert_id: int) -> schemas.Alert | None:
     """Return an alert, None if it doesn't exist."""
-    alert = session.get(Alert, alert_id)
+    alert = session.get(AlertRow, alert_id)
     return describe_alerts(session, [alert])[0] if alert is not None else None
 
 
@@ -274,20 +285,22 @@ def wanted_states(state: str | None) -> tuple[str, ...] | None:
     return None if state is None else OPEN_ALERT_STATES if state == "open" else (state,)
 
 
-def describe_alerts(session: Session, alerts: Sequence[Alert]) -> list[schemas.Alert]:
+def describe_alerts(session: Session, alerts: Sequence[AlertRow]) -> list[schemas.Alert]:
     """Return alerts with what belongs to them, in five queries for any number of alerts."""
     ids = [alert.id for alert in alerts]
-    runs = _by_id(session, Run, (alert.run_id for alert in alerts))
-    streams = _by_id(session, Stream, (alert.stream_id for alert in alerts))
-    incidents = _by_id(session, Incident, (alert.incident_id for alert in alerts))
+    runs = _by_id(session, RunRow, (alert.run_id for alert in alerts))
+    streams = _by_id(session, StreamRow, (alert.stream_id for alert in alerts))
+    incidents = _by_id(session, IncidentRow, (alert.incident_id for alert in alerts))
     transitions: dict[int, list[schemas.Transition]] = defaultdict(list)
     for transition in session.scalars(
-        select(Transition).where(Transition.alert_id.in_(ids)).order_by(Transition.id)
+        select(TransitionRow).where(TransitionRow.alert_id.in_(ids)).order_by(TransitionRow.id)
     ):
         transitions[transition.alert_id].append(to_schema(schemas.Transition, transition))
     deliveries: dict[int, list[schemas.Delivery]] = defaultdict(list)
     for notification in session.scalars(
-        select(Notification).where(Notification.alert_id.in_(ids)).order_by(Notification.id)
+        select(NotificationRow)
+        .where(NotificationRow.alert_id.in_(ids))
+        .order_by(NotificationRow.id)
     ):
         deliveries[notification.alert_id].append(to_schema(schemas.Delivery, notification))
     described = []

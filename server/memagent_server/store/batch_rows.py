@@ -16,7 +16,7 @@ from sqlalchemy.orm import aliased
 
 from memagent_server.store.compiled_statements import CompiledSelect, CompiledWrite, compile_insert
 from memagent_server.store.errors import UnknownRunError
-from memagent_server.store.models import Batch, Chunk, Event, Rank, Run, Stream
+from memagent_server.store.models import BatchRow, ChunkRow, EventRow, RankRow, RunRow, StreamRow
 from memagent_server.store.streams import STREAM_STATE, StreamState
 
 
@@ -47,67 +47,75 @@ class BatchState:
 
 
 _RANK: tuple[BindParameter[Any], BindParameter[Any]] = (bindparam("rank"), bindparam("attempt"))
-_newest_batch = aliased(Batch)
+_newest_batch = aliased(BatchRow)
 _NEWEST_SEQ = (
     select(func.max(_newest_batch.seq))
     .where(
-        _newest_batch.run_id == Rank.run_id,
-        _newest_batch.rank == Rank.rank,
-        _newest_batch.attempt == Rank.attempt,
+        _newest_batch.run_id == RankRow.run_id,
+        _newest_batch.rank == RankRow.rank,
+        _newest_batch.attempt == RankRow.attempt,
     )
-    .correlate(Rank)
+    .correlate(RankRow)
     .scalar_subquery()
 )
 _STATE_COLUMNS = (
-    Run.step,
-    Run.peak_ratio,
-    Rank.status,
-    Rank.is_current,
-    Rank.is_replayed,
-    Rank.next_seq,
-    Rank.last_seen_at,
-    Batch.digest,
+    RunRow.step,
+    RunRow.peak_ratio,
+    RankRow.status,
+    RankRow.is_current,
+    RankRow.is_replayed,
+    RankRow.next_seq,
+    RankRow.last_seen_at,
+    BatchRow.digest,
 )
 _SELECT_STATE = CompiledSelect(
     select(
         *_STATE_COLUMNS,
-        Batch.samples,
+        BatchRow.samples,
         _NEWEST_SEQ,
-        Stream.device,
-        *(getattr(Stream, name) for name in STREAM_STATE),
+        StreamRow.device,
+        *(getattr(StreamRow, name) for name in STREAM_STATE),
     )
-    .select_from(Run)
-    .outerjoin(Rank, and_(Rank.run_id == Run.id, Rank.rank == _RANK[0], Rank.attempt == _RANK[1]))
+    .select_from(RunRow)
     .outerjoin(
-        Batch,
+        RankRow,
+        and_(RankRow.run_id == RunRow.id, RankRow.rank == _RANK[0], RankRow.attempt == _RANK[1]),
+    )
+    .outerjoin(
+        BatchRow,
         and_(
-            Batch.run_id == Run.id,
-            Batch.rank == _RANK[0],
-            Batch.attempt == _RANK[1],
-            Batch.seq == bindparam("seq"),
+            BatchRow.run_id == RunRow.id,
+            BatchRow.rank == _RANK[0],
+            BatchRow.attempt == _RANK[1],
+            BatchRow.seq == bindparam("seq"),
         ),
     )
     .outerjoin(
-        Stream, and_(Stream.run_id == Run.id, Stream.rank == _RANK[0], Stream.attempt == _RANK[1])
+        StreamRow,
+        and_(
+            StreamRow.run_id == RunRow.id, StreamRow.rank == _RANK[0], StreamRow.attempt == _RANK[1]
+        ),
     )
-    .where(Run.id == bindparam("run_id"))
+    .where(RunRow.id == bindparam("run_id"))
 )
-_LOCK_RUN = select(Run.id).where(Run.id == bindparam("run_id")).with_for_update(key_share=True)
+_LOCK_RUN = (
+    select(RunRow.id).where(RunRow.id == bindparam("run_id")).with_for_update(key_share=True)
+)
 _SELECT_LATER = (
-    select(Batch.seq)
+    select(BatchRow.seq)
     .where(
-        Batch.run_id == bindparam("run_id"),
-        Batch.rank == _RANK[0],
-        Batch.attempt == _RANK[1],
-        Batch.seq > bindparam("seq"),
+        BatchRow.run_id == bindparam("run_id"),
+        BatchRow.rank == _RANK[0],
+        BatchRow.attempt == _RANK[1],
+        BatchRow.seq > bindparam("seq"),
     )
-    .order_by(Batch.seq)
+    .order_by(BatchRow.seq)
 )
 _ADD_BATCH = compile_insert(
-    Batch, "run_id", "rank", "attempt", "seq", "samples", "digest", "received_at"
+    BatchRow, "run_id", "rank", "attempt", "seq", "samples", "digest", "received_at"
 )
 _ADD_CHUNK = compile_insert(
-    Chunk,
+    ChunkRow,
     "run_id",
     "stream_id",
     "seq",
@@ -118,20 +126,20 @@ _ADD_CHUNK = compile_insert(
     "stats",
     "packed",
 )
-_ADD_EVENT = compile_insert(Event, "run_id", "rank", "attempt", "step", "at", "kind", "data")
+_ADD_EVENT = compile_insert(EventRow, "run_id", "rank", "attempt", "step", "at", "kind", "data")
 _of_run: BindParameter[Any] = bindparam("of_run")
 _UPDATE_RANK = CompiledWrite(
-    update(Rank)
+    update(RankRow)
     .where(
-        Rank.run_id == _of_run,
-        Rank.rank == bindparam("of_rank"),
-        Rank.attempt == bindparam("of_attempt"),
+        RankRow.run_id == _of_run,
+        RankRow.rank == bindparam("of_rank"),
+        RankRow.attempt == bindparam("of_attempt"),
     )
     .values(next_seq=bindparam("next_seq"), last_seen_at=bindparam("last_seen_at"))
 )
 _UPDATE_RUN = CompiledWrite(
-    update(Run)
-    .where(Run.id == _of_run)
+    update(RunRow)
+    .where(RunRow.id == _of_run)
     .values(
         step=bindparam("step"),
         peak_ratio=bindparam("peak_ratio"),
@@ -139,8 +147,8 @@ _UPDATE_RUN = CompiledWrite(
     )
 )
 _UPDATE_STEP = CompiledWrite(
-    update(Run)
-    .where(Run.id == _of_run)
+    update(RunRow)
+    .where(RunRow.id == _of_run)
     .values(step=bindparam("step"), peak_ratio=bindparam("peak_ratio"))
 )
 

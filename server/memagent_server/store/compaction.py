@@ -3,8 +3,8 @@ rollups.
 
 1. A stream is re-chunked from its position `compacted_seq` on when enough samples have arrived, and
    completely when its launch is over and quiet.
-2. Samples keep their positions (see `models.Chunk`), so a reader in the middle neither misses nor
-   repeats one. Batches keep their rows, so a second delivery is still recognized.
+2. Samples keep their positions (see `models.ChunkRow`), so a reader in the middle neither misses
+   nor repeats one. Batches keep their rows, so a second delivery is still recognized.
 3. Compacted chunks are added to the rollups, many at a time, and lose their statistics.
 4. Reading and packing happen outside of the transaction that writes. It locks the run as ingest
    does, and goes through only if the stream is unchanged: of two workers one wins. Killed at any
@@ -29,7 +29,7 @@ from memagent_server.store.buckets import chunk_stats, from_stats
 from memagent_server.store.chunks import pack_stats, unpack_stats
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
-from memagent_server.store.models import Chunk, Run, Stream
+from memagent_server.store.models import ChunkRow, RunRow, StreamRow
 from memagent_server.store.packing import seal, unseal_arrays
 from memagent_server.store.rechunk import UNIT_ROWS, SampleRange, rechunk
 from memagent_server.store.rollups import RollupLevels
@@ -95,17 +95,24 @@ def compact_run(database: Database, run_id: str) -> None:
 def find_tasks(session: Session, now: float, run_id: str | None = None) -> list[CompactionTask]:
     """Return some of the streams with something to do, of all runs or one."""
     is_over = and_(
-        or_(Run.status != "running", ~Stream.is_current), Run.last_seen_at < now - QUIET_S
+        or_(RunRow.status != "running", ~StreamRow.is_current), RunRow.last_seen_at < now - QUIET_S
     )
-    has_rows = Stream.samples - 1 - Stream.compacted_seq >= UNIT_ROWS
-    has_units = Stream.compacted_seq - Stream.rolled_seq >= MIN_ROLLUP_ROWS
+    has_rows = StreamRow.samples - 1 - StreamRow.compacted_seq >= UNIT_ROWS
+    has_units = StreamRow.compacted_seq - StreamRow.rolled_seq >= MIN_ROLLUP_ROWS
     query = (
-        select(Run.id, Stream.id, Stream.samples, Stream.compacted_seq, Stream.rolled_seq, is_over)
-        .join(Run, Run.id == Stream.run_id)
-        .where(~Stream.is_compacted, or_(is_over, has_rows, has_units))
+        select(
+            RunRow.id,
+            StreamRow.id,
+            StreamRow.samples,
+            StreamRow.compacted_seq,
+            StreamRow.rolled_seq,
+            is_over,
+        )
+        .join(RunRow, RunRow.id == StreamRow.run_id)
+        .where(~StreamRow.is_compacted, or_(is_over, has_rows, has_units))
     )
     if run_id is not None:
-        query = query.where(Run.id == run_id)
+        query = query.where(RunRow.id == run_id)
     rows = session.execute(query.limit(MAX_STREAMS))
     return [CompactionTask(*row[:5], bool(row[5])) for row in rows]
 
@@ -152,12 +159,12 @@ def _rechunk(database: Database, task: CompactionTask) -> bool:
 
     def change(session: Session) -> None:
         replaced = _seq_range(task, task.compacted_seq, last_seq)
-        session.execute(delete(Chunk).where(*replaced, Chunk.seq.not_in(unchanged)))
+        session.execute(delete(ChunkRow).where(*replaced, ChunkRow.seq.not_in(unchanged)))
         if new_rows:
-            session.execute(insert(Chunk), new_rows)
+            session.execute(insert(ChunkRow), new_rows)
         if rest is not None:
-            key = (*_of_stream(task), Chunk.seq == rest["seq"])
-            session.execute(update(Chunk).where(*key).values(rest))
+            key = (*_of_stream(task), ChunkRow.seq == rest["seq"])
+            session.execute(update(ChunkRow).where(*key).values(rest))
 
     return _write(database, task, change, compacted_seq=last_seq)
 
@@ -166,10 +173,10 @@ def _roll_up(database: Database, task: CompactionTask) -> bool:
     with database.read() as session:
         if not _is_unchanged(session, task):
             return False
-        query = select(Chunk.seq, Chunk.rows, Chunk.stats).where(
+        query = select(ChunkRow.seq, ChunkRow.rows, ChunkRow.stats).where(
             *_seq_range(task, task.rolled_seq, task.compacted_seq)
         )
-        chunks = session.execute(query.order_by(Chunk.seq).limit(MAX_ROLLUP_CHUNKS)).all()
+        chunks = session.execute(query.order_by(ChunkRow.seq).limit(MAX_ROLLUP_CHUNKS)).all()
         levels = RollupLevels(session, task.run_id, task.stream_id)
         levels.extend(from_stats((seq, rows, unpack_stats(stats)) for seq, rows, stats in chunks))
     last_seq = chunks[-1].seq if len(chunks) == MAX_ROLLUP_CHUNKS else task.compacted_seq
@@ -177,9 +184,9 @@ def _roll_up(database: Database, task: CompactionTask) -> bool:
     def change(session: Session) -> None:
         levels.save(session)
         rolled_up = _seq_range(task, task.rolled_seq, last_seq)
-        has_samples = func.length(Chunk.packed) > 0
-        session.execute(delete(Chunk).where(*rolled_up, ~has_samples))
-        session.execute(update(Chunk).where(*rolled_up).values(stats=b""))
+        has_samples = func.length(ChunkRow.packed) > 0
+        session.execute(delete(ChunkRow).where(*rolled_up, ~has_samples))
+        session.execute(update(ChunkRow).where(*rolled_up).values(stats=b""))
 
     return _write(database, task, change, rolled_seq=last_seq)
 
@@ -194,15 +201,15 @@ def _write(
         except UnknownRunError:  # deleted meanwhile
             return False
         unchanged = [
-            Stream.id == task.stream_id,
-            Stream.run_id == task.run_id,
-            Stream.compacted_seq == task.compacted_seq,
-            Stream.rolled_seq == task.rolled_seq,
+            StreamRow.id == task.stream_id,
+            StreamRow.run_id == task.run_id,
+            StreamRow.compacted_seq == task.compacted_seq,
+            StreamRow.rolled_seq == task.rolled_seq,
         ]
         if "is_compacted" in values:
-            unchanged.append(Stream.samples == task.samples)
+            unchanged.append(StreamRow.samples == task.samples)
         result = session.execute(
-            update(Stream)
+            update(StreamRow)
             .where(*unchanged)
             .values(values)
             .execution_options(synchronize_session=False)
@@ -217,8 +224,8 @@ def _write(
 
 
 def _is_unchanged(session: Session, task: CompactionTask) -> bool:
-    query = select(Stream.compacted_seq, Stream.rolled_seq).where(
-        Stream.id == task.stream_id, Stream.run_id == task.run_id
+    query = select(StreamRow.compacted_seq, StreamRow.rolled_seq).where(
+        StreamRow.id == task.stream_id, StreamRow.run_id == task.run_id
     )
     row = session.execute(query).first()
     return row is not None and tuple(row) == (task.compacted_seq, task.rolled_seq)
@@ -226,9 +233,9 @@ def _is_unchanged(session: Session, task: CompactionTask) -> bool:
 
 def _read_sources(session: Session, task: CompactionTask) -> Iterator[SampleRange]:
     """Yield the next chunks to re-chunk: about MAX_ROWS samples."""
-    query = select(Chunk.seq, Chunk.rows, Chunk.received_at, Chunk.packed)
-    query = query.where(*_of_stream(task), Chunk.seq > task.compacted_seq).order_by(Chunk.seq)
-    bounded = query.where(Chunk.seq <= task.compacted_seq + MAX_ROWS)
+    query = select(ChunkRow.seq, ChunkRow.rows, ChunkRow.received_at, ChunkRow.packed)
+    query = query.where(*_of_stream(task), ChunkRow.seq > task.compacted_seq).order_by(ChunkRow.seq)
+    bounded = query.where(ChunkRow.seq <= task.compacted_seq + MAX_ROWS)
     rows = session.execute(bounded).all() or session.execute(query.limit(1)).all()
     for seq, row_count, received_at, packed in rows:
         source = SampleRange(rows=row_count, seq=seq, received_at=received_at)
@@ -257,10 +264,10 @@ def _chunk_row(task: CompactionTask, samples: SampleRange) -> dict[str, Any]:
 
 
 def _of_stream(task: CompactionTask) -> Sequence[ColumnElement[bool]]:
-    return Chunk.run_id == task.run_id, Chunk.stream_id == task.stream_id
+    return ChunkRow.run_id == task.run_id, ChunkRow.stream_id == task.stream_id
 
 
 def _seq_range(
     task: CompactionTask, after_seq: int, last_seq: int
 ) -> Sequence[ColumnElement[bool]]:
-    return *_of_stream(task), Chunk.seq > after_seq, Chunk.seq <= last_seq
+    return *_of_stream(task), ChunkRow.seq > after_seq, ChunkRow.seq <= last_seq

@@ -14,27 +14,32 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from memagent_server.schemas.runs import ContextPage, CudaContext
-from memagent_server.store.models import DeviceContext, Rank, Run, Stream
+from memagent_server.store.models import DeviceContextRow, RankRow, RunRow, StreamRow
 from memagent_server.store.reading import decode_cursor, encode_cursor, to_schema
 from memagent_server.store.upsert import insert_if_missing
 
-_KEY = (DeviceContext.updated_at, DeviceContext.gpu, DeviceContext.driver, DeviceContext.torch)
+_KEY = (
+    DeviceContextRow.updated_at,
+    DeviceContextRow.gpu,
+    DeviceContextRow.driver,
+    DeviceContextRow.torch,
+)
 
 
-def store_contexts(session: Session, run: Run, rank: Rank, now: float) -> None:
+def store_contexts(session: Session, run: RunRow, rank: RankRow, now: float) -> None:
     """Store the measurements of a rank that has ended.
 
     They are stored in order of the key: ranks that end at the same time can't deadlock.
     """
     streams = session.scalars(
-        select(Stream)
+        select(StreamRow)
         .where(
-            Stream.run_id == rank.run_id,
-            Stream.rank == rank.rank,
-            Stream.attempt == rank.attempt,
-            Stream.kind == "cuda",
+            StreamRow.run_id == rank.run_id,
+            StreamRow.rank == rank.rank,
+            StreamRow.attempt == rank.attempt,
+            StreamRow.kind == "cuda",
         )
-        .order_by(Stream.name)
+        .order_by(StreamRow.name)
     )
     for stream in streams:
         size = stream.latest.get("context_bytes")
@@ -46,24 +51,24 @@ def context_of(
     session: Session, gpu: str, driver: str | None = None, torch: str | None = None
 ) -> CudaContext | None:
     """Return the newest measurement of a GPU, optionally with a driver or torch version."""
-    query = select(DeviceContext).where(func.lower(DeviceContext.gpu) == gpu.lower())
+    query = select(DeviceContextRow).where(func.lower(DeviceContextRow.gpu) == gpu.lower())
     if driver is not None:
-        query = query.where(DeviceContext.driver == driver)
+        query = query.where(DeviceContextRow.driver == driver)
     if torch is not None:
-        query = query.where(DeviceContext.torch == torch)
-    row = session.scalar(query.order_by(DeviceContext.updated_at.desc()).limit(1))
+        query = query.where(DeviceContextRow.torch == torch)
+    row = session.scalar(query.order_by(DeviceContextRow.updated_at.desc()).limit(1))
     return None if row is None else to_schema(CudaContext, row)
 
 
 def measured_gpus(session: Session) -> list[str]:
     """Return the names of all measured GPUs, the newest measurement first."""
     order = (column.desc() for column in _KEY)
-    return list(dict.fromkeys(session.scalars(select(DeviceContext.gpu).order_by(*order))))
+    return list(dict.fromkeys(session.scalars(select(DeviceContextRow.gpu).order_by(*order))))
 
 
 def page_contexts(session: Session, *, limit: int, cursor: str | None = None) -> ContextPage:
     """Return a page of measurements, the newest first. Raises WireError for a bad cursor."""
-    query = select(DeviceContext).order_by(*(column.desc() for column in _KEY)).limit(limit + 1)
+    query = select(DeviceContextRow).order_by(*(column.desc() for column in _KEY)).limit(limit + 1)
     if cursor is not None:
         query = query.where(tuple_(*_KEY) < tuple_(*decode_cursor(cursor, (float, str, str, str))))
     rows = list(session.scalars(query))
@@ -81,7 +86,7 @@ def _store_context(
     driver, torch = (str(environment.get(name) or "unknown")[:100] for name in ("driver", "torch"))
     insert_if_missing(
         session,
-        DeviceContext,
+        DeviceContextRow,
         {
             "gpu": gpu,
             "driver": driver,
@@ -94,7 +99,7 @@ def _store_context(
         },
     )
     row = session.get_one(
-        DeviceContext, (gpu, driver, torch), with_for_update=True, populate_existing=True
+        DeviceContextRow, (gpu, driver, torch), with_for_update=True, populate_existing=True
     )
     row.runs += 1
     row.newest_bytes = size

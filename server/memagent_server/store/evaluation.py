@@ -13,7 +13,13 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from memagent.wire.fields import SCALARS_STREAM
-from memagent_server.store.models import Chunk, EvaluationMark, ForecasterState, Run, Stream
+from memagent_server.store.models import (
+    ChunkRow,
+    EvaluationMarkRow,
+    ForecasterStateRow,
+    RunRow,
+    StreamRow,
+)
 from memagent_server.store.reading import integer_keys
 from memagent_server.store.upsert import upsert_all
 
@@ -59,7 +65,7 @@ class PendingChunk(NamedTuple):
 
 
 class StreamMark(NamedTuple):
-    """How far a stream's alerts are decided: see `models.EvaluationMark`."""
+    """How far a stream's alerts are decided: see `models.EvaluationMarkRow`."""
 
     stream_id: int
     seq: int
@@ -67,47 +73,49 @@ class StreamMark(NamedTuple):
 
 
 _HEAD_COLUMNS = (
-    Stream.id,
-    Stream.run_id,
-    Run.created_at,
-    Stream.rank,
-    Stream.attempt,
-    Stream.device,
-    Stream.kind,
-    Stream.chunks,
-    Stream.last_step,
-    Stream.peak_bytes,
-    Stream.limit_bytes,
-    Stream.limit_source,
-    Stream.samples,
+    StreamRow.id,
+    StreamRow.run_id,
+    RunRow.created_at,
+    StreamRow.rank,
+    StreamRow.attempt,
+    StreamRow.device,
+    StreamRow.kind,
+    StreamRow.chunks,
+    StreamRow.last_step,
+    StreamRow.peak_bytes,
+    StreamRow.limit_bytes,
+    StreamRow.limit_source,
+    StreamRow.samples,
 )
 
 
 def running_runs(session: Session) -> dict[str, RunningRun]:
     """Return every running run by id."""
-    query = select(Run.id, Run.project, Run.total_steps).where(Run.status == "running")
+    query = select(RunRow.id, RunRow.project, RunRow.total_steps).where(RunRow.status == "running")
     return {run_id: RunningRun(project, steps) for run_id, project, steps in session.execute(query)}
 
 
 def heads_of_running(session: Session) -> list[StreamHead]:
     """Return the current streams of all running runs by id, without scalars."""
-    query = select(*_HEAD_COLUMNS).join(Run, Run.id == Stream.run_id)
-    query = query.where(Run.status == "running", Stream.is_current, Stream.kind != SCALARS_STREAM)
-    return [StreamHead._make(row) for row in session.execute(query.order_by(Stream.id))]
+    query = select(*_HEAD_COLUMNS).join(RunRow, RunRow.id == StreamRow.run_id)
+    query = query.where(
+        RunRow.status == "running", StreamRow.is_current, StreamRow.kind != SCALARS_STREAM
+    )
+    return [StreamHead._make(row) for row in session.execute(query.order_by(StreamRow.id))]
 
 
 def heads_of_run(session: Session, run_id: str) -> list[StreamHead]:
     """Return all streams of a run by id, running or not."""
-    query = select(*_HEAD_COLUMNS).join(Run, Run.id == Stream.run_id)
-    query = query.where(Stream.run_id == run_id).order_by(Stream.id)
+    query = select(*_HEAD_COLUMNS).join(RunRow, RunRow.id == StreamRow.run_id)
+    query = query.where(StreamRow.run_id == run_id).order_by(StreamRow.id)
     return [StreamHead._make(row) for row in session.execute(query)]
 
 
 def latest_of(session: Session, stream_ids: Collection[int]) -> dict[int, dict[str, Any]]:
     """Return the newest known value of every column, by stream."""
     keys = integer_keys(session, stream_ids)
-    query = select(Stream.id, Stream.latest).select_from(keys)
-    rows = session.execute(query.join(Stream, Stream.id == keys.c.first))
+    query = select(StreamRow.id, StreamRow.latest).select_from(keys)
+    rows = session.execute(query.join(StreamRow, StreamRow.id == keys.c.first))
     return {row.id: row.latest for row in rows}
 
 
@@ -120,16 +128,22 @@ def read_pending(session: Session, after: Mapping[int, int]) -> Iterator[Pending
     while positions:
         keys = integer_keys(session, positions.items())
         query = (
-            select(Chunk.stream_id, Chunk.seq, Chunk.received_at, Chunk.packed, Chunk.rows)
-            .select_from(keys)
-            .join(Stream, Stream.id == keys.c.first)
-            .join(
-                Chunk,
-                (Chunk.stream_id == keys.c.first)
-                & (Chunk.run_id == Stream.run_id)
-                & (Chunk.seq > keys.c.second),
+            select(
+                ChunkRow.stream_id,
+                ChunkRow.seq,
+                ChunkRow.received_at,
+                ChunkRow.packed,
+                ChunkRow.rows,
             )
-            .order_by(Chunk.stream_id, Chunk.seq)
+            .select_from(keys)
+            .join(StreamRow, StreamRow.id == keys.c.first)
+            .join(
+                ChunkRow,
+                (ChunkRow.stream_id == keys.c.first)
+                & (ChunkRow.run_id == StreamRow.run_id)
+                & (ChunkRow.seq > keys.c.second),
+            )
+            .order_by(ChunkRow.stream_id, ChunkRow.seq)
             .limit(MAX_CHUNKS)
         )
         chunks = session.execute(query).all()
@@ -148,9 +162,9 @@ def read_pending(session: Session, after: Mapping[int, int]) -> Iterator[Pending
 def get_marks(session: Session, stream_ids: Collection[int]) -> dict[int, StreamMark]:
     """Return the marks by stream; a stream that was never evaluated is missing."""
     keys = integer_keys(session, stream_ids)
-    query = select(EvaluationMark.stream_id, EvaluationMark.seq, EvaluationMark.states)
+    query = select(EvaluationMarkRow.stream_id, EvaluationMarkRow.seq, EvaluationMarkRow.states)
     rows = session.execute(
-        query.select_from(keys).join(EvaluationMark, EvaluationMark.stream_id == keys.c.first)
+        query.select_from(keys).join(EvaluationMarkRow, EvaluationMarkRow.stream_id == keys.c.first)
     )
     return {row.stream_id: StreamMark._make(row) for row in rows}
 
@@ -158,7 +172,7 @@ def get_marks(session: Session, stream_ids: Collection[int]) -> dict[int, Stream
 def put_marks(session: Session, marks: Sequence[StreamMark]) -> None:
     """Store marks. The runs' rows must be locked."""
     rows = [mark._asdict() for mark in marks]
-    upsert_all(session, EvaluationMark, rows, update=("seq", "states"))
+    upsert_all(session, EvaluationMarkRow, rows, update=("seq", "states"))
 
 
 def get_forecaster_states(
@@ -166,9 +180,11 @@ def get_forecaster_states(
 ) -> dict[int, tuple[int, bytes]]:
     """Return (position of the last sample, state) by stream."""
     keys = integer_keys(session, stream_ids)
-    query = select(ForecasterState.stream_id, ForecasterState.seq, ForecasterState.state)
+    query = select(ForecasterStateRow.stream_id, ForecasterStateRow.seq, ForecasterStateRow.state)
     rows = session.execute(
-        query.select_from(keys).join(ForecasterState, ForecasterState.stream_id == keys.c.first)
+        query.select_from(keys).join(
+            ForecasterStateRow, ForecasterStateRow.stream_id == keys.c.first
+        )
     )
     return {row.stream_id: (row.seq, row.state) for row in rows}
 
@@ -178,14 +194,14 @@ def put_forecaster_states(session: Session, states: Sequence[tuple[int, int, byt
     rows = [
         {"stream_id": stream_id, "seq": seq, "state": state} for stream_id, seq, state in states
     ]
-    upsert_all(session, ForecasterState, rows, update=("seq", "state"))
+    upsert_all(session, ForecasterStateRow, rows, update=("seq", "state"))
 
 
 def delete_ended_states(session: Session) -> None:
     """Delete the forecaster states of ended launches."""
     running = (
-        select(Stream.id)
-        .join(Run, Run.id == Stream.run_id)
-        .where(Run.status == "running", Stream.is_current)
+        select(StreamRow.id)
+        .join(RunRow, RunRow.id == StreamRow.run_id)
+        .where(RunRow.status == "running", StreamRow.is_current)
     )
-    session.execute(delete(ForecasterState).where(ForecasterState.stream_id.not_in(running)))
+    session.execute(delete(ForecasterStateRow).where(ForecasterStateRow.stream_id.not_in(running)))

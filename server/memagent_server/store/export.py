@@ -19,7 +19,7 @@ from memagent_server.store.buckets import as_lists
 from memagent_server.store.chunks import unpack_stats
 from memagent_server.store.engine import Database
 from memagent_server.store.history import StoredChunk, chunks_after
-from memagent_server.store.models import Chunk, Stream
+from memagent_server.store.models import ChunkRow, StreamRow
 from memagent_server.store.models.samples import of_run
 from memagent_server.store.rollups import RollupLevels
 
@@ -114,7 +114,7 @@ class _Pieces(io.RawIOBase):
         return whole
 
 
-def _batch(arrow: Any, schema: Any, stream: Stream, columns: Mapping[str, list[Value]]) -> Any:
+def _batch(arrow: Any, schema: Any, stream: StreamRow, columns: Mapping[str, list[Value]]) -> Any:
     rows = len(columns["step"])
     place = {
         "rank": [stream.rank] * rows,
@@ -144,9 +144,9 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def _streams(session: Session, run_id: str) -> Sequence[Stream]:
-    query = select(Stream).where(Stream.run_id == run_id)
-    return session.scalars(query.order_by(Stream.attempt, Stream.rank, Stream.id)).all()
+def _streams(session: Session, run_id: str) -> Sequence[StreamRow]:
+    query = select(StreamRow).where(StreamRow.run_id == run_id)
+    return session.scalars(query.order_by(StreamRow.attempt, StreamRow.rank, StreamRow.id)).all()
 
 
 def _columns(session: Session, run_id: str) -> dict[str, ColumnKind]:
@@ -156,7 +156,7 @@ def _columns(session: Session, run_id: str) -> dict[str, ColumnKind]:
         for block in RollupLevels(session, run_id, stream.id).each_block(0):
             for name, of in block.stats.items():
                 _note(found, name, as_lists(of[0]))
-    stats = select(Chunk.stats).where(*of_run(Chunk, run_id), Chunk.stats != b"")
+    stats = select(ChunkRow.stats).where(*of_run(ChunkRow, run_id), ChunkRow.stats != b"")
     for packed in session.scalars(stats.execution_options(yield_per=500)):
         for name, three in unpack_stats(packed).items():
             _note(found, name, three)
@@ -174,7 +174,7 @@ def _note(found: dict[str, ColumnKind], name: str, values: Sequence[Value]) -> N
         found.setdefault(name, "int" if known is not None else kind_of(name))
 
 
-def _samples(database: Database, stream: Stream) -> Iterator[dict[str, list[Value]]]:
+def _samples(database: Database, stream: StreamRow) -> Iterator[dict[str, list[Value]]]:
     after_seq = -1
     while True:
         with database.read() as session:

@@ -12,7 +12,7 @@ from memagent.forecast.types import PAGING_LEVELS
 from memagent.wire.messages import Risk
 from memagent_server.schemas import runs as schemas
 from memagent_server.store.compiled_statements import CompiledSelect
-from memagent_server.store.models import Forecast, Stream
+from memagent_server.store.models import ForecastRow, StreamRow
 from memagent_server.store.reading import newest_page, to_schema
 
 MAX_HISTORY = 500
@@ -32,21 +32,23 @@ FORECAST_COLUMNS = (
 )
 """Columns that are fields of the forecaster's result."""
 
-_of_stream = aliased(Forecast)
+_of_stream = aliased(ForecastRow)
 NEWEST_FORECAST_ID = (
     select(func.max(_of_stream.id))
-    .where(_of_stream.stream_id == Stream.id)
-    .correlate(Stream)
+    .where(_of_stream.stream_id == StreamRow.id)
+    .correlate(StreamRow)
     .scalar_subquery()
 )
 _NEWEST_OF_RANK = CompiledSelect(
-    select(Stream.device, *(getattr(Forecast, name) for name in FORECAST_COLUMNS))
-    .join(Forecast, Forecast.id == NEWEST_FORECAST_ID)
-    .select_from(Stream)
+    select(StreamRow.device, *(getattr(ForecastRow, name) for name in FORECAST_COLUMNS))
+    .join(ForecastRow, ForecastRow.id == NEWEST_FORECAST_ID)
+    .select_from(StreamRow)
     .where(
-        Stream.run_id == bindparam("run_id"), Stream.rank == bindparam("rank"), Stream.is_current
+        StreamRow.run_id == bindparam("run_id"),
+        StreamRow.rank == bindparam("rank"),
+        StreamRow.is_current,
     )
-    .order_by(Stream.id)
+    .order_by(StreamRow.id)
 )
 
 
@@ -64,7 +66,7 @@ def add_forecasts(
         for run_id, stream_id, result in results
     ]
     if rows:
-        session.execute(insert(Forecast), rows)
+        session.execute(insert(ForecastRow), rows)
 
 
 def latest_risk(connection: Connection, run_id: str, rank: int) -> Risk | None:
@@ -85,18 +87,18 @@ def forecasts_of(
     Raises WireError for a bad cursor.
     """
     changes, next_cursor = newest_page(
-        session, Forecast, Forecast.run_id == run_id, limit=limit, cursor=cursor
+        session, ForecastRow, ForecastRow.run_id == run_id, limit=limit, cursor=cursor
     )
     streams = {
         stream.id: stream
-        for stream in session.scalars(select(Stream).where(Stream.run_id == run_id))
+        for stream in session.scalars(select(StreamRow).where(StreamRow.run_id == run_id))
     }
     newest = session.execute(
-        select(Forecast, Stream)
-        .join(Forecast, Forecast.id == NEWEST_FORECAST_ID)
-        .select_from(Stream)
-        .where(Stream.run_id == run_id, Stream.is_current)
-        .order_by(Stream.id)
+        select(ForecastRow, StreamRow)
+        .join(ForecastRow, ForecastRow.id == NEWEST_FORECAST_ID)
+        .select_from(StreamRow)
+        .where(StreamRow.run_id == run_id, StreamRow.is_current)
+        .order_by(StreamRow.id)
     )
     return schemas.Forecasts(
         run_id=run_id,
@@ -113,19 +115,21 @@ def first_warning(
     device.
     """
     query = (
-        select(Forecast, Stream)
-        .join(Stream, Stream.id == Forecast.stream_id)
-        .where(Forecast.run_id == run_id, Stream.is_current, Forecast.level.in_(PAGING_LEVELS))
-        .order_by(Forecast.step, Forecast.id)
+        select(ForecastRow, StreamRow)
+        .join(StreamRow, StreamRow.id == ForecastRow.stream_id)
+        .where(
+            ForecastRow.run_id == run_id, StreamRow.is_current, ForecastRow.level.in_(PAGING_LEVELS)
+        )
+        .order_by(ForecastRow.step, ForecastRow.id)
         .limit(1)
     )
     if device is not None:
-        query = query.where(Stream.rank == rank, Stream.device == device)
+        query = query.where(StreamRow.rank == rank, StreamRow.device == device)
     row = session.execute(query).first()
     return None if row is None else _describe(*row)
 
 
-def _describe(forecast: Forecast, stream: Stream) -> schemas.Forecast:
+def _describe(forecast: ForecastRow, stream: StreamRow) -> schemas.Forecast:
     return to_schema(
         schemas.Forecast, forecast, rank=stream.rank, attempt=stream.attempt, device=stream.device
     )

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.columns import Value
 from memagent_server.store.chunks import Stats, column_stats, unpack_stats
-from memagent_server.store.models import Chunk
+from memagent_server.store.models import ChunkRow
 from memagent_server.store.packing import unseal
 from memagent_server.store.rechunk import UNIT_ROWS
 from memagent_server.store.rollups import RollupLevels
@@ -72,11 +72,13 @@ def chunks_after(
 
     Chunks whose samples were deleted have no columns.
     """
-    query = select(Chunk.seq, Chunk.rows, Chunk.received_at, Chunk.packed).where(
-        Chunk.run_id == stream.run_id, Chunk.stream_id == stream.id, Chunk.seq > after_seq
+    query = select(ChunkRow.seq, ChunkRow.rows, ChunkRow.received_at, ChunkRow.packed).where(
+        ChunkRow.run_id == stream.run_id, ChunkRow.stream_id == stream.id, ChunkRow.seq > after_seq
     )
     chunks: list[StoredChunk] = []
-    for seq, rows, received_at, packed in session.execute(query.order_by(Chunk.seq).limit(limit)):
+    for seq, rows, received_at, packed in session.execute(
+        query.order_by(ChunkRow.seq).limit(limit)
+    ):
         columns = unseal(packed) if packed else {}
         known_rows = after_seq - (seq - rows)
         if known_rows > 0:
@@ -137,11 +139,11 @@ def _rollup_summaries(
         if seq < before_seq:
             yield stats
     rolled_seq = int(buckets.seqs[-1]) if len(buckets) else -1
-    query = select(Chunk.stats).where(
-        Chunk.run_id == stream.run_id,
-        Chunk.stream_id == stream.id,
-        Chunk.seq > rolled_seq,
-        Chunk.seq < before_seq,
+    query = select(ChunkRow.stats).where(
+        ChunkRow.run_id == stream.run_id,
+        ChunkRow.stream_id == stream.id,
+        ChunkRow.seq > rolled_seq,
+        ChunkRow.seq < before_seq,
     )
-    for packed in session.scalars(query.order_by(Chunk.seq)):
+    for packed in session.scalars(query.order_by(ChunkRow.seq)):
         yield {name: of for name, of in unpack_stats(packed).items() if name in columns}

@@ -12,35 +12,45 @@ from sqlalchemy.orm import Session
 
 from memagent_server.schemas import alerts as schemas
 from memagent_server.store.alerts import describe_alerts, wanted_states
-from memagent_server.store.models import OPEN_ALERT_STATES, Alert, Feedback, Incident, Run, Stream
+from memagent_server.store.models import (
+    OPEN_ALERT_STATES,
+    AlertRow,
+    FeedbackRow,
+    IncidentRow,
+    RunRow,
+    StreamRow,
+)
 from memagent_server.store.reading import newest_page, to_schema
 
 
 def join_incident(
     session: Session, *, run_id: str, rule: str, cause: str | None, severity: str, now: float
-) -> Incident:
+) -> IncidentRow:
     """Return the open incident that an alert belongs to, or open one. The run's row must be
     locked.
     """
     of_newest_launch = (
-        select(Alert.id)
-        .outerjoin(Stream, Stream.id == Alert.stream_id)
-        .where(Alert.incident_id == Incident.id, or_(Alert.stream_id.is_(None), Stream.is_current))
+        select(AlertRow.id)
+        .outerjoin(StreamRow, StreamRow.id == AlertRow.stream_id)
+        .where(
+            AlertRow.incident_id == IncidentRow.id,
+            or_(AlertRow.stream_id.is_(None), StreamRow.is_current),
+        )
     )
     incident = session.scalar(
-        select(Incident)
+        select(IncidentRow)
         .where(
-            Incident.run_id == run_id,
-            Incident.rule == rule,
-            Incident.cause == cause,
-            Incident.closed_at.is_(None),
+            IncidentRow.run_id == run_id,
+            IncidentRow.rule == rule,
+            IncidentRow.cause == cause,
+            IncidentRow.closed_at.is_(None),
             of_newest_launch.exists(),
         )
-        .order_by(Incident.id.desc())
+        .order_by(IncidentRow.id.desc())
         .limit(1)
     )
     if incident is None:
-        incident = Incident(
+        incident = IncidentRow(
             run_id=run_id,
             rule=rule,
             cause=cause,
@@ -54,15 +64,17 @@ def join_incident(
     return incident
 
 
-def alerts_of(session: Session, incident: Incident) -> list[Alert]:
+def alerts_of(session: Session, incident: IncidentRow) -> list[AlertRow]:
     """Return the alerts of an incident in the order in which they opened."""
     session.flush()
     return list(
-        session.scalars(select(Alert).where(Alert.incident_id == incident.id).order_by(Alert.id))
+        session.scalars(
+            select(AlertRow).where(AlertRow.incident_id == incident.id).order_by(AlertRow.id)
+        )
     )
 
 
-def change_incident(incident: Incident, *, state: str, severity: str, now: float) -> None:
+def change_incident(incident: IncidentRow, *, state: str, severity: str, now: float) -> None:
     """Set the state and severity that follow from the incident's alerts."""
     incident.state = state
     incident.severity = severity
@@ -72,22 +84,24 @@ def change_incident(incident: Incident, *, state: str, severity: str, now: float
     incident.closed_at = None if state in OPEN_ALERT_STATES else now
 
 
-def lock_incident(session: Session, alert_id: int) -> Incident | None:
+def lock_incident(session: Session, alert_id: int) -> IncidentRow | None:
     """Lock the run of an alert and return the alert's incident; None for an unknown alert.
 
     The lock keeps the worker from changing the incident at the same time.
     """
-    run_id = session.scalar(select(Alert.run_id).where(Alert.id == alert_id))
+    run_id = session.scalar(select(AlertRow.run_id).where(AlertRow.id == alert_id))
     if run_id is None:
         return None
-    session.execute(select(Run.id).where(Run.id == run_id).with_for_update(key_share=True))
+    session.execute(select(RunRow.id).where(RunRow.id == run_id).with_for_update(key_share=True))
     return session.scalar(
-        select(Incident).join(Alert, Alert.incident_id == Incident.id).where(Alert.id == alert_id)
+        select(IncidentRow)
+        .join(AlertRow, AlertRow.incident_id == IncidentRow.id)
+        .where(AlertRow.id == alert_id)
     )
 
 
 def acknowledge(
-    session: Session, incident: Incident, *, by: str | None, note: str | None, now: float
+    session: Session, incident: IncidentRow, *, by: str | None, note: str | None, now: float
 ) -> None:
     """Acknowledge an incident. A second acknowledgement changes nothing."""
     if incident.acked_at is None:
@@ -98,7 +112,7 @@ def acknowledge(
 
 def snooze(
     session: Session,
-    incident: Incident,
+    incident: IncidentRow,
     *,
     until: float,
     by: str | None,
@@ -111,7 +125,7 @@ def snooze(
 
 
 def mark_false(
-    session: Session, incident: Incident, *, by: str | None, note: str | None, now: float
+    session: Session, incident: IncidentRow, *, by: str | None, note: str | None, now: float
 ) -> None:
     """Mark a false alarm: no more notifications, unless the run crashes after all."""
     if incident.false_alarm_at is None:
@@ -119,38 +133,40 @@ def mark_false(
         _add_feedback(session, incident, "false_alarm", by, note, now)
 
 
-def ended_snoozes(session: Session, now: float) -> list[Incident]:
+def ended_snoozes(session: Session, now: float) -> list[IncidentRow]:
     """Return firing incidents whose snooze is over."""
-    query = select(Incident).where(Incident.state == "firing", Incident.snoozed_until <= now)
-    return list(session.scalars(query.order_by(Incident.id)))
+    query = select(IncidentRow).where(
+        IncidentRow.state == "firing", IncidentRow.snoozed_until <= now
+    )
+    return list(session.scalars(query.order_by(IncidentRow.id)))
 
 
 def count_firing_incidents(session: Session) -> int:
     """Return the number of firing incidents that sent notifications."""
     query = (
         select(func.count())
-        .select_from(Incident)
-        .where(Incident.state == "firing", Incident.severity != "note")
+        .select_from(IncidentRow)
+        .where(IncidentRow.state == "firing", IncidentRow.severity != "note")
     )
     return session.scalar(query) or 0
 
 
-def endangered_runs(session: Session, now: float, limit: int) -> list[Run]:
+def endangered_runs(session: Session, now: float, limit: int) -> list[RunRow]:
     """Return running runs with a firing incident that isn't snoozed, the newest incident first."""
     newest = (
-        select(Incident.run_id, func.max(Incident.id).label("id"))
+        select(IncidentRow.run_id, func.max(IncidentRow.id).label("id"))
         .where(
-            Incident.state == "firing",
-            Incident.severity != "note",
-            or_(Incident.snoozed_until.is_(None), Incident.snoozed_until <= now),
+            IncidentRow.state == "firing",
+            IncidentRow.severity != "note",
+            or_(IncidentRow.snoozed_until.is_(None), IncidentRow.snoozed_until <= now),
         )
-        .group_by(Incident.run_id)
+        .group_by(IncidentRow.run_id)
         .subquery()
     )
     query = (
-        select(Run)
-        .join(newest, newest.c.run_id == Run.id)
-        .where(Run.status == "running", Run.is_archived.is_(False))
+        select(RunRow)
+        .join(newest, newest.c.run_id == RunRow.id)
+        .where(RunRow.status == "running", RunRow.is_archived.is_(False))
         .order_by(newest.c.id.desc())
         .limit(limit)
     )
@@ -171,13 +187,15 @@ def list_incidents(
     Raises WireError for a bad cursor.
     """
     states = wanted_states(state)
-    conditions = [Incident.state != "ok" if states is None else Incident.state.in_(states)]
-    conditions += [] if run_id is None else [Incident.run_id == run_id]
-    rows, next_cursor = newest_page(session, Incident, *conditions, limit=limit, cursor=cursor)
+    conditions = [IncidentRow.state != "ok" if states is None else IncidentRow.state.in_(states)]
+    conditions += [] if run_id is None else [IncidentRow.run_id == run_id]
+    rows, next_cursor = newest_page(session, IncidentRow, *conditions, limit=limit, cursor=cursor)
     ids = [row.id for row in rows]
     alerts = describe_alerts(
         session,
-        session.scalars(select(Alert).where(Alert.incident_id.in_(ids)).order_by(Alert.id)).all(),
+        session.scalars(
+            select(AlertRow).where(AlertRow.incident_id.in_(ids)).order_by(AlertRow.id)
+        ).all(),
     )
     incidents = [
         to_schema(
@@ -189,13 +207,13 @@ def list_incidents(
 
 
 def _add_feedback(
-    session: Session, incident: Incident, kind: str, by: str | None, note: str | None, now: float
+    session: Session, incident: IncidentRow, kind: str, by: str | None, note: str | None, now: float
 ) -> None:
     incident.updated_at = now
     incident.note = note or incident.note
-    run = session.get_one(Run, incident.run_id)
+    run = session.get_one(RunRow, incident.run_id)
     session.add(
-        Feedback(
+        FeedbackRow(
             at=now,
             kind=kind,
             by=by,

@@ -19,7 +19,7 @@ from zlib import crc32
 from sqlalchemy import CursorResult, Delete, Update, delete, func, select, text, update
 from sqlalchemy.orm import Session
 
-from memagent_server.store.models import SHARDS, Shard, WorkerRow
+from memagent_server.store.models import SHARDS, ShardRow, WorkerRow
 
 _LOCK_TIMEOUT = "2s"
 """Maximum wait for rows that another worker has locked: a heartbeat must not be late."""
@@ -94,22 +94,29 @@ def remove_dead_worker(session: Session, dead: Peer) -> bool:
 
 
 def shards_of(session: Session, worker_id: str) -> set[int]:
-    return set(session.scalars(select(Shard.shard).where(Shard.worker_id == worker_id)))
+    return set(session.scalars(select(ShardRow.shard).where(ShardRow.worker_id == worker_id)))
 
 
 def claim(session: Session, worker_id: str, most: int) -> set[int]:
     """Claim up to `most` free shards; return them."""
-    free = select(Shard.shard).where(Shard.worker_id.is_(None)).order_by(Shard.shard).limit(most)
+    free = (
+        select(ShardRow.shard)
+        .where(ShardRow.worker_id.is_(None))
+        .order_by(ShardRow.shard)
+        .limit(most)
+    )
     found = set(session.scalars(free.with_for_update(skip_locked=True)))
     if found:
-        session.execute(update(Shard).where(Shard.shard.in_(found)).values(worker_id=worker_id))
+        session.execute(
+            update(ShardRow).where(ShardRow.shard.in_(found)).values(worker_id=worker_id)
+        )
     return found
 
 
 def release(session: Session, worker_id: str, shards: Collection[int]) -> None:
     _limit_lock_wait(session)
-    own = (Shard.worker_id == worker_id, Shard.shard.in_(shards))
-    session.execute(update(Shard).where(*own).values(worker_id=None))
+    own = (ShardRow.worker_id == worker_id, ShardRow.shard.in_(shards))
+    session.execute(update(ShardRow).where(*own).values(worker_id=None))
 
 
 def hold(session: Session, worker_id: str, shards: Collection[int]) -> bool:
@@ -117,9 +124,9 @@ def hold(session: Session, worker_id: str, shards: Collection[int]) -> bool:
     if session.get_bind().dialect.name != "sqlite":  # on SQLite a write locks the whole database
         session.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_IDLE_TIMEOUT}'"))
     own = (
-        select(Shard.shard)
-        .where(Shard.worker_id == worker_id, Shard.shard.in_(shards))
-        .order_by(Shard.shard)
+        select(ShardRow.shard)
+        .where(ShardRow.worker_id == worker_id, ShardRow.shard.in_(shards))
+        .order_by(ShardRow.shard)
     )
     return set(session.scalars(own.with_for_update(read=True))) == set(shards)
 

@@ -26,13 +26,13 @@ from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.schemas import alerts as schemas
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
-    Alert,
-    Forecast,
-    Incident,
-    Notification,
-    Run,
-    Stream,
-    Transition,
+    AlertRow,
+    ForecastRow,
+    IncidentRow,
+    NotificationRow,
+    RunRow,
+    StreamRow,
+    TransitionRow,
 )
 from memagent_server.store.reading import id_before, to_schema
 
@@ -54,38 +54,38 @@ class ChannelFilter:
 
     def condition(self) -> ColumnElement[bool]:
         if self.channel is not None:
-            return Notification.channel == self.channel
-        return Notification.channel.not_in(self.others)
+            return NotificationRow.channel == self.channel
+        return NotificationRow.channel.not_in(self.others)
 
 
-def topic_of(notification: Notification) -> str:
+def topic_of(notification: NotificationRow) -> str:
     """Return the name of a notification's topic."""
     if notification.incident_id is None:
         return f"alert-{notification.alert_id}"
     return f"incident-{notification.incident_id}"
 
 
-def ranks_of_topic(session: Session, notification: Notification) -> list[int]:
+def ranks_of_topic(session: Session, notification: NotificationRow) -> list[int]:
     """Return the ranks of the alerts of a topic."""
-    query = select(Stream.rank).join(Alert, Alert.stream_id == Stream.id)
-    query = query.where(_alert_is_of_topic(notification)).distinct().order_by(Stream.rank)
+    query = select(StreamRow.rank).join(AlertRow, AlertRow.stream_id == StreamRow.id)
+    query = query.where(_alert_is_of_topic(notification)).distinct().order_by(StreamRow.rank)
     return list(session.scalars(query))
 
 
-def nearest_forecast(session: Session, notification: Notification) -> Forecast | None:
+def nearest_forecast(session: Session, notification: NotificationRow) -> ForecastRow | None:
     """Return the paging forecast with the nearest OOM among the newest of the topic's open
     alerts.
     """
-    streams = select(Alert.stream_id).where(
-        Alert.state.in_(OPEN_ALERT_STATES), _alert_is_of_topic(notification)
+    streams = select(AlertRow.stream_id).where(
+        AlertRow.state.in_(OPEN_ALERT_STATES), _alert_is_of_topic(notification)
     )
     newest = (
-        select(func.max(Forecast.id))
-        .where(Forecast.stream_id.in_(streams))
-        .group_by(Forecast.stream_id)
+        select(func.max(ForecastRow.id))
+        .where(ForecastRow.stream_id.in_(streams))
+        .group_by(ForecastRow.stream_id)
     )
     forecasts = session.scalars(
-        select(Forecast).where(Forecast.id.in_(newest), Forecast.level.in_(PAGING_LEVELS))
+        select(ForecastRow).where(ForecastRow.id.in_(newest), ForecastRow.level.in_(PAGING_LEVELS))
     )
     return min(
         forecasts,
@@ -101,22 +101,22 @@ def is_any_due(session: Session, channels: ChannelFilter, now: float) -> bool:
 
 def lease_next(
     session: Session, channels: ChannelFilter, now: float, lease_s: float
-) -> Notification | None:
+) -> NotificationRow | None:
     """Lease the oldest due notification until `now + lease_s`; None if none is due."""
-    candidates: list[Notification] = list(session.scalars(_due(channels, now).limit(10)))
+    candidates: list[NotificationRow] = list(session.scalars(_due(channels, now).limit(10)))
     for notification in candidates:
         if _lease(session, notification, now + lease_s):
             return notification
     return None
 
 
-def renew_lease(session: Session, notification: Notification, until: float) -> bool:
+def renew_lease(session: Session, notification: NotificationRow, until: float) -> bool:
     """Extend a lease; return False if another dispatcher holds it."""
     return _change(session, notification, _holds_lease(notification), leased_until=until)
 
 
 def mark_sent(
-    session: Session, notification: Notification, receipt: dict[str, Any], now: float
+    session: Session, notification: NotificationRow, receipt: dict[str, Any], now: float
 ) -> None:
     """Mark a notification as sent, with or without its lease."""
     _change(
@@ -130,7 +130,7 @@ def mark_sent(
     )
 
 
-def mark_skipped(session: Session, notification: Notification, reason: str) -> None:
+def mark_skipped(session: Session, notification: NotificationRow, reason: str) -> None:
     """Mark a leased notification as skipped."""
     _change(
         session,
@@ -143,7 +143,7 @@ def mark_skipped(session: Session, notification: Notification, reason: str) -> N
 
 
 def mark_failed(
-    session: Session, notification: Notification, error: str, *, next_attempt_at: float | None
+    session: Session, notification: NotificationRow, error: str, *, next_attempt_at: float | None
 ) -> None:
     """Retry a leased notification at `next_attempt_at`, or mark it dead if that is None."""
     _change(
@@ -157,49 +157,51 @@ def mark_failed(
     )
 
 
-def last_receipt(session: Session, notification: Notification) -> dict[str, Any]:
+def last_receipt(session: Session, notification: NotificationRow) -> dict[str, Any]:
     """Return the channel's receipt of the newest sent notification of a topic, {} if none was
     sent.
     """
     query = (
-        select(Notification.receipt)
+        select(NotificationRow.receipt)
         .where(
             _is_of_topic(notification),
-            Notification.channel == notification.channel,
-            Notification.state == "sent",
+            NotificationRow.channel == notification.channel,
+            NotificationRow.state == "sent",
         )
-        .order_by(Notification.id.desc())
+        .order_by(NotificationRow.id.desc())
         .limit(1)
     )
     return session.scalar(query) or {}
 
 
-def is_overtaken(session: Session, notification: Notification) -> bool:
+def is_overtaken(session: Session, notification: NotificationRow) -> bool:
     """Return True if a later notification of the topic was already sent."""
-    query = _later(notification).where(Notification.state == "sent")
+    query = _later(notification).where(NotificationRow.state == "sent")
     return session.scalar(query.limit(1)) is not None
 
 
-def refreshable(session: Session, channel: str) -> list[Notification]:
+def refreshable(session: Session, channel: str) -> list[NotificationRow]:
     """Return the newest notification of each open topic of a channel, if it was sent."""
-    incidents = select(Incident.id).where(Incident.state.in_(OPEN_ALERT_STATES))
-    alerts = select(Alert.id).where(Alert.state.in_(OPEN_ALERT_STATES))
-    without_incident = Notification.incident_id.is_(None)
+    incidents = select(IncidentRow.id).where(IncidentRow.state.in_(OPEN_ALERT_STATES))
+    alerts = select(AlertRow.id).where(AlertRow.state.in_(OPEN_ALERT_STATES))
+    without_incident = NotificationRow.incident_id.is_(None)
     is_open = or_(
-        Notification.incident_id.in_(incidents),
-        and_(without_incident, Notification.alert_id.in_(alerts)),
+        NotificationRow.incident_id.in_(incidents),
+        and_(without_incident, NotificationRow.alert_id.in_(alerts)),
     )
     newest = (
-        select(func.max(Notification.id))
-        .where(Notification.channel == channel, is_open)
-        .group_by(Notification.incident_id, case((without_incident, Notification.alert_id)))
+        select(func.max(NotificationRow.id))
+        .where(NotificationRow.channel == channel, is_open)
+        .group_by(NotificationRow.incident_id, case((without_incident, NotificationRow.alert_id)))
     )
-    query = select(Notification).where(Notification.id.in_(newest), Notification.state == "sent")
-    return list(session.scalars(query.order_by(Notification.id)))
+    query = select(NotificationRow).where(
+        NotificationRow.id.in_(newest), NotificationRow.state == "sent"
+    )
+    return list(session.scalars(query.order_by(NotificationRow.id)))
 
 
 def lease_for_refresh(
-    session: Session, notification: Notification, now: float, lease_s: float
+    session: Session, notification: NotificationRow, now: float, lease_s: float
 ) -> bool:
     """Lease a sent notification to edit its message.
 
@@ -208,16 +210,17 @@ def lease_for_refresh(
     if session.scalar(_later(notification).limit(1)) is not None:
         return False
     is_free = or_(
-        Notification.leased_until.is_(None), _is_over(Notification.leased_until, now, MAX_LEASE_S)
+        NotificationRow.leased_until.is_(None),
+        _is_over(NotificationRow.leased_until, now, MAX_LEASE_S),
     )
     return _change(
-        session, notification, Notification.state == "sent", is_free, leased_until=now + lease_s
+        session, notification, NotificationRow.state == "sent", is_free, leased_until=now + lease_s
     )
 
 
-def end_refresh(session: Session, notification: Notification, receipt: dict[str, Any]) -> None:
+def end_refresh(session: Session, notification: NotificationRow, receipt: dict[str, Any]) -> None:
     """Release the lease of a refresh and store its receipt."""
-    is_sent = Notification.state == "sent"
+    is_sent = NotificationRow.state == "sent"
     _change(session, notification, is_sent, leased_until=None, receipt=receipt)
 
 
@@ -226,11 +229,16 @@ def retry(session: Session, notification_id: int, now: float) -> bool | None:
 
     Return False if it's neither dead nor skipped, None if it doesn't exist.
     """
-    if session.scalar(select(Notification.id).where(Notification.id == notification_id)) is None:
+    if (
+        session.scalar(select(NotificationRow.id).where(NotificationRow.id == notification_id))
+        is None
+    ):
         return None
     result = session.execute(
-        update(Notification)
-        .where(Notification.id == notification_id, Notification.state.in_(("dead", "skipped")))
+        update(NotificationRow)
+        .where(
+            NotificationRow.id == notification_id, NotificationRow.state.in_(("dead", "skipped"))
+        )
         .values(state="waiting", attempts=0, next_attempt_at=now, leased_until=None)
     )
     assert isinstance(result, CursorResult)
@@ -248,21 +256,21 @@ def list_notifications(
 ) -> schemas.NotificationPage:
     """Return a page of notifications, the newest first. Raises WireError for a bad cursor."""
     query = (
-        select(Notification, Transition, Alert, Run.name)
-        .join(Transition, Transition.id == Notification.transition_id)
-        .join(Alert, Alert.id == Notification.alert_id)
-        .join(Run, Run.id == Alert.run_id)
-        .order_by(Notification.id.desc())
+        select(NotificationRow, TransitionRow, AlertRow, RunRow.name)
+        .join(TransitionRow, TransitionRow.id == NotificationRow.transition_id)
+        .join(AlertRow, AlertRow.id == NotificationRow.alert_id)
+        .join(RunRow, RunRow.id == AlertRow.run_id)
+        .order_by(NotificationRow.id.desc())
         .limit(limit + 1)
     )
     if state is not None:
-        query = query.where(Notification.state == state)
+        query = query.where(NotificationRow.state == state)
     if channel is not None:
-        query = query.where(Notification.channel == channel)
+        query = query.where(NotificationRow.channel == channel)
     if run_id is not None:
-        query = query.where(Alert.run_id == run_id)
+        query = query.where(AlertRow.run_id == run_id)
     if (before := id_before(cursor)) is not None:
-        query = query.where(Notification.id < before)
+        query = query.where(NotificationRow.id < before)
     rows = session.execute(query).all()
     page = [_describe(*row) for row in rows[:limit]]
     return schemas.NotificationPage(page, str(page[-1].id) if len(rows) > limit else None)
@@ -270,14 +278,14 @@ def list_notifications(
 
 def count_by_outcome(session: Session) -> dict[tuple[str, str], int]:
     """Return {(channel, state): notifications}."""
-    query = select(Notification.channel, Notification.state, func.count()).group_by(
-        Notification.channel, Notification.state
+    query = select(NotificationRow.channel, NotificationRow.state, func.count()).group_by(
+        NotificationRow.channel, NotificationRow.state
     )
     return {(channel, state): count for channel, state, count in session.execute(query)}
 
 
 def _describe(
-    notification: Notification, transition: Transition, alert: Alert, run_name: str
+    notification: NotificationRow, transition: TransitionRow, alert: AlertRow, run_name: str
 ) -> schemas.Notification:
     described = to_schema(
         schemas.Notification,
@@ -295,66 +303,75 @@ def _describe(
 
 def _due(channels: ChannelFilter, now: float) -> Select[Any]:
     """Select the notifications that may be leased, the oldest first."""
-    earlier = aliased(Notification)
+    earlier = aliased(NotificationRow)
     is_blocked = (
         select(earlier.id)
         .where(
             or_(
-                earlier.incident_id == Notification.incident_id,
+                earlier.incident_id == NotificationRow.incident_id,
                 and_(
                     earlier.incident_id.is_(None),
-                    Notification.incident_id.is_(None),
-                    earlier.alert_id == Notification.alert_id,
+                    NotificationRow.incident_id.is_(None),
+                    earlier.alert_id == NotificationRow.alert_id,
                 ),
             ),
-            earlier.channel == Notification.channel,
-            earlier.id < Notification.id,
+            earlier.channel == NotificationRow.channel,
+            earlier.id < NotificationRow.id,
             or_(earlier.state.in_(_UNSENT), ~_is_over(earlier.leased_until, now, MAX_LEASE_S)),
         )
         .exists()
     )
     is_due = or_(
         and_(
-            Notification.state == "waiting", _is_over(Notification.next_attempt_at, now, MAX_WAIT_S)
+            NotificationRow.state == "waiting",
+            _is_over(NotificationRow.next_attempt_at, now, MAX_WAIT_S),
         ),
-        and_(Notification.state == "leased", _is_over(Notification.leased_until, now, MAX_LEASE_S)),
+        and_(
+            NotificationRow.state == "leased",
+            _is_over(NotificationRow.leased_until, now, MAX_LEASE_S),
+        ),
     )
-    query = select(Notification).where(channels.condition(), is_due, ~is_blocked)
-    return query.order_by(Notification.id)
+    query = select(NotificationRow).where(channels.condition(), is_due, ~is_blocked)
+    return query.order_by(NotificationRow.id)
 
 
 def _is_over(until: Any, now: float, max_s: float) -> ColumnElement[bool]:
     return or_(until <= now, until > now + max_s)
 
 
-def _later(notification: Notification) -> Select[Any]:
-    return select(Notification.id).where(
+def _later(notification: NotificationRow) -> Select[Any]:
+    return select(NotificationRow.id).where(
         _is_of_topic(notification),
-        Notification.channel == notification.channel,
-        Notification.id > notification.id,
+        NotificationRow.channel == notification.channel,
+        NotificationRow.id > notification.id,
     )
 
 
-def _is_of_topic(notification: Notification) -> ColumnElement[bool]:
+def _is_of_topic(notification: NotificationRow) -> ColumnElement[bool]:
     if notification.incident_id is not None:
-        return Notification.incident_id == notification.incident_id
-    return and_(Notification.incident_id.is_(None), Notification.alert_id == notification.alert_id)
+        return NotificationRow.incident_id == notification.incident_id
+    return and_(
+        NotificationRow.incident_id.is_(None), NotificationRow.alert_id == notification.alert_id
+    )
 
 
-def _alert_is_of_topic(notification: Notification) -> ColumnElement[bool]:
+def _alert_is_of_topic(notification: NotificationRow) -> ColumnElement[bool]:
     if notification.incident_id is not None:
-        return Alert.incident_id == notification.incident_id
-    return Alert.id == notification.alert_id
+        return AlertRow.incident_id == notification.incident_id
+    return AlertRow.id == notification.alert_id
 
 
-def _holds_lease(notification: Notification) -> ColumnElement[bool]:
+def _holds_lease(notification: NotificationRow) -> ColumnElement[bool]:
     """Build the condition that a lease is still the one read: each lease adds one attempt."""
-    return and_(Notification.state == "leased", Notification.attempts == notification.attempts)
+    return and_(
+        NotificationRow.state == "leased", NotificationRow.attempts == notification.attempts
+    )
 
 
-def _lease(session: Session, notification: Notification, until: float) -> bool:
+def _lease(session: Session, notification: NotificationRow, until: float) -> bool:
     is_unchanged = and_(
-        Notification.state == notification.state, Notification.attempts == notification.attempts
+        NotificationRow.state == notification.state,
+        NotificationRow.attempts == notification.attempts,
     )
     is_leased = _change(
         session,
@@ -370,12 +387,12 @@ def _lease(session: Session, notification: Notification, until: float) -> bool:
 
 
 def _change(
-    session: Session, notification: Notification, *conditions: ColumnElement[bool], **values: Any
+    session: Session, notification: NotificationRow, *conditions: ColumnElement[bool], **values: Any
 ) -> bool:
     """Change a notification if all conditions hold; return True if changed."""
     result = session.execute(
-        update(Notification)
-        .where(Notification.id == notification.id, *conditions)
+        update(NotificationRow)
+        .where(NotificationRow.id == notification.id, *conditions)
         .values(**values)
         .execution_options(synchronize_session=False)
     )

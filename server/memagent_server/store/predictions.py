@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import PredictionMessage
 from memagent_server.schemas import runs as schemas
-from memagent_server.store.models import Prediction, Stream
+from memagent_server.store.models import PredictionRow, StreamRow
 from memagent_server.store.reading import newest_page, text_keys, to_schema
 from memagent_server.store.runs import lock_run
 
@@ -20,7 +20,7 @@ _FIELDS = PredictionMessage.__struct_fields__
 
 def add_prediction(
     session: Session, run_id: str, message: PredictionMessage, now: float
-) -> Prediction:
+) -> PredictionRow:
     """Store a prediction, or return the newest of its rank, device and method if that is equal.
 
     Raises UnknownRunError.
@@ -28,19 +28,19 @@ def add_prediction(
     lock_run(session, run_id)
     values = {name: to_builtins(getattr(message, name)) for name in _FIELDS}
     newest = session.scalar(
-        select(Prediction)
+        select(PredictionRow)
         .where(
-            Prediction.run_id == run_id,
-            Prediction.rank == message.rank,
-            Prediction.device == message.device,
-            Prediction.method == message.method,
+            PredictionRow.run_id == run_id,
+            PredictionRow.rank == message.rank,
+            PredictionRow.device == message.device,
+            PredictionRow.method == message.method,
         )
-        .order_by(Prediction.id.desc())
+        .order_by(PredictionRow.id.desc())
         .limit(1)
     )
     if newest is not None and all(getattr(newest, name) == value for name, value in values.items()):
         return newest
-    prediction = Prediction(run_id=run_id, created_at=now, **values)
+    prediction = PredictionRow(run_id=run_id, created_at=now, **values)
     session.add(prediction)
     session.flush()
     return prediction
@@ -51,19 +51,19 @@ def page_predictions(
 ) -> schemas.PredictionPage:
     """Return a page of a run's predictions, the newest first. Raises WireError for a bad cursor."""
     rows, next_cursor = newest_page(
-        session, Prediction, Prediction.run_id == run_id, limit=limit, cursor=cursor
+        session, PredictionRow, PredictionRow.run_id == run_id, limit=limit, cursor=cursor
     )
     predictions = [to_schema(schemas.Prediction, row) for row in rows]
     return schemas.PredictionPage(run_id, predictions, next_cursor)
 
 
-def list_predictions(session: Session, run_id: str) -> list[Prediction]:
+def list_predictions(session: Session, run_id: str) -> list[PredictionRow]:
     """Return all predictions of a run, the newest first."""
-    query = select(Prediction).where(Prediction.run_id == run_id)
-    return list(session.scalars(query.order_by(Prediction.id.desc())))
+    query = select(PredictionRow).where(PredictionRow.run_id == run_id)
+    return list(session.scalars(query.order_by(PredictionRow.id.desc())))
 
 
-def prediction_for(session: Session, run_id: str, stream: Stream | None) -> Prediction | None:
+def prediction_for(session: Session, run_id: str, stream: StreamRow | None) -> PredictionRow | None:
     """Return the newest prediction for a stream's device, or of the run without a stream.
 
     A traced prediction takes precedence over a formula's.
@@ -82,17 +82,20 @@ def predictions_after(session: Session, last_ids: Mapping[str, int]) -> Iterable
     keys = text_keys(session, last_ids.items())
     query = (
         select(
-            Prediction.run_id,
-            Prediction.id,
-            Prediction.rank,
-            Prediction.device,
-            Prediction.method,
-            Prediction.peak_allocated_bytes,
+            PredictionRow.run_id,
+            PredictionRow.id,
+            PredictionRow.rank,
+            PredictionRow.device,
+            PredictionRow.method,
+            PredictionRow.peak_allocated_bytes,
         )
         .select_from(keys)
-        .join(Prediction, (Prediction.run_id == keys.c.first) & (Prediction.id > keys.c.second))
+        .join(
+            PredictionRow,
+            (PredictionRow.run_id == keys.c.first) & (PredictionRow.id > keys.c.second),
+        )
     )
-    return session.execute(query.order_by(Prediction.id))
+    return session.execute(query.order_by(PredictionRow.id))
 
 
 def newest_components(
@@ -104,15 +107,15 @@ def newest_components(
     keys = text_keys(session, ((run_id, 0) for run_id in run_ids))
     query = (
         select(
-            Prediction.run_id,
-            Prediction.rank,
-            Prediction.device,
-            Prediction.components,
-            Prediction.peak_allocated_bytes,
+            PredictionRow.run_id,
+            PredictionRow.rank,
+            PredictionRow.device,
+            PredictionRow.components,
+            PredictionRow.peak_allocated_bytes,
         )
         .select_from(keys)
-        .join(Prediction, Prediction.run_id == keys.c.first)
-        .order_by(Prediction.id)
+        .join(PredictionRow, PredictionRow.run_id == keys.c.first)
+        .order_by(PredictionRow.id)
     )
     return {
         (run_id, rank, device): {**components, "peak": peak}

@@ -23,10 +23,17 @@ from sqlalchemy import event, false, select
 from sqlalchemy.orm import LoaderCriteriaOption, ORMExecuteState, Session
 from sqlalchemy.sql.elements import ColumnElement
 
-from memagent_server.store.models import Alert, Base, DeviceContext, RuleSetting, Run, Stream
+from memagent_server.store.models import (
+    AlertRow,
+    Base,
+    DeviceContextRow,
+    RuleSettingRow,
+    RunRow,
+    StreamRow,
+)
 from memagent_server.store.rules import EVERY_PROJECT
 
-SHARED_TABLES: tuple[type[Base], ...] = (DeviceContext,)
+SHARED_TABLES: tuple[type[Base], ...] = (DeviceContextRow,)
 """Tables of the server's own that hold nothing of a single run."""
 _INFO_KEY = "memagent_project_scope"
 
@@ -74,7 +81,7 @@ def _criteria(projects: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
         model: type[Base] = mapper.class_
         if model in SHARED_TABLES:
             continue
-        readable = (*projects, EVERY_PROJECT) if model is RuleSetting else projects
+        readable = (*projects, EVERY_PROJECT) if model is RuleSettingRow else projects
         read_criteria.append(
             _ProjectCriterion(model, belongs(model, readable), include_aliases=True)
         )
@@ -106,8 +113,8 @@ def _leads_to(column: Any, name: str, projects: Sequence[str]) -> Any:
 
 
 _PARENTS: dict[str, tuple[type[Base], str]] = {
-    "run_id": (Run, "project"),
-    "stream_id": (Stream, "run_id"),
-    "alert_id": (Alert, "run_id"),
+    "run_id": (RunRow, "project"),
+    "stream_id": (StreamRow, "run_id"),
+    "alert_id": (AlertRow, "run_id"),
 }
 """The table that a column refers to, and that table's column that leads on to the project."""

@@ -16,14 +16,14 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.columns import Value
 from memagent_server.schemas.runs import RankGrid, RankRow
-from memagent_server.store.models import Stream
+from memagent_server.store.models import StreamRow
 from memagent_server.store.series import series
 from memagent_server.store.streams import current_streams
 
 MAX_ROWS = 256
 
 
-def ranked_streams(streams: Sequence[Stream]) -> list[Stream]:
+def ranked_streams(streams: Sequence[StreamRow]) -> list[StreamRow]:
     """Return the streams with samples, only those of GPUs if there are any, by rank and device."""
     with_samples = [stream for stream in streams if stream.samples]
     on_gpu = [stream for stream in with_samples if stream.kind != "host"]

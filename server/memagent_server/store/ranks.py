@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 
 from memagent.units import format_bytes
 from memagent.wire.messages import KILLING_LIMITS
-from memagent_server.store.models import Rank, Run, Stream
+from memagent_server.store.models import RankRow, RunRow, StreamRow
 
 OOM_KILLER_RATIO = 0.9
 """Share of the host's limit in the last sample (up to 1 s old) that makes the OOM killer likely."""
@@ -24,14 +24,14 @@ _FROM_WORST = ("running", "oom", "failed", "lost_contact", "completed")
 
 
 def enter_rank(
-    session: Session, run: Run, rank: int, attempt: int, now: float, *, live: bool = True
-) -> Rank:
+    session: Session, run: RunRow, rank: int, attempt: int, now: float, *, live: bool = True
+) -> RankRow:
     """Return the row of a rank's attempt, create it if it's new, and mark it as seen.
 
     `live` is False for uploads of `memagent sync`: the process has ended, whatever its last message
     says. The run's row must be locked.
     """
-    row = session.get(Rank, (run.id, rank, attempt))
+    row = session.get(RankRow, (run.id, rank, attempt))
     if row is None:
         row = _create(session, run, rank, attempt, now)
     if not live:
@@ -61,11 +61,11 @@ def is_entered(status: str, is_replayed: bool, *, live: bool) -> bool:
     return not is_replayed and status != "lost_contact"
 
 
-def settle(session: Session, run: Run, now: float) -> None:
+def settle(session: Session, run: RunRow, now: float) -> None:
     """Set the run's status, end and error from its current ranks."""
     session.flush()
     ranks = session.scalars(
-        select(Rank).where(Rank.run_id == run.id, Rank.is_current).order_by(Rank.rank)
+        select(RankRow).where(RankRow.run_id == run.id, RankRow.is_current).order_by(RankRow.rank)
     ).all()
     run.status = worst_of(*(row.status for row in ranks))
     if run.status == "running":
@@ -86,13 +86,13 @@ def worst_of(*statuses: str) -> str:
 def alive_ranks(session: Session, seen_after: float) -> dict[str, set[int]]:
     """Return {run: running ranks that were seen after `seen_after`} of all running runs."""
     query = (
-        select(Rank.run_id, Rank.rank)
-        .join(Run, Run.id == Rank.run_id)
+        select(RankRow.run_id, RankRow.rank)
+        .join(RunRow, RunRow.id == RankRow.run_id)
         .where(
-            Run.status == "running",
-            Rank.is_current,
-            Rank.status == "running",
-            Rank.last_seen_at >= seen_after,
+            RunRow.status == "running",
+            RankRow.is_current,
+            RankRow.status == "running",
+            RankRow.last_seen_at >= seen_after,
         )
     )
     alive: dict[str, set[int]] = {}
@@ -101,17 +101,17 @@ def alive_ranks(session: Session, seen_after: float) -> dict[str, set[int]]:
     return alive
 
 
-def oom_killer_hint(session: Session, rank: Rank) -> str | None:
+def oom_killer_hint(session: Session, rank: RankRow) -> str | None:
     """Return a sentence if the kernel's OOM killer probably ended a lost rank, else None.
 
     The killer leaves a process no time to report anything, so the last sample has to do.
     """
     host = session.scalar(
-        select(Stream).where(
-            Stream.run_id == rank.run_id,
-            Stream.rank == rank.rank,
-            Stream.attempt == rank.attempt,
-            Stream.kind == "host",
+        select(StreamRow).where(
+            StreamRow.run_id == rank.run_id,
+            StreamRow.rank == rank.rank,
+            StreamRow.attempt == rank.attempt,
+            StreamRow.kind == "host",
         )
     )
     if host is None or host.limit_source not in KILLING_LIMITS:
@@ -127,16 +127,16 @@ def oom_killer_hint(session: Session, rank: Rank) -> str | None:
     )
 
 
-def _create(session: Session, run: Run, rank: int, attempt: int, now: float) -> Rank:
+def _create(session: Session, run: RunRow, rank: int, attempt: int, now: float) -> RankRow:
     newest = session.scalar(
-        select(func.max(Rank.attempt)).where(Rank.run_id == run.id, Rank.rank == rank)
+        select(func.max(RankRow.attempt)).where(RankRow.run_id == run.id, RankRow.rank == rank)
     )
     is_newest = newest is None or attempt > newest
     if newest is not None and is_newest:
-        previous = session.get(Rank, (run.id, rank, newest))
+        previous = session.get(RankRow, (run.id, rank, newest))
         if previous is not None and previous.is_current:
             _begin_launch(session, run)
-    row = Rank(
+    row = RankRow(
         run_id=run.id,
         rank=rank,
         attempt=attempt,
@@ -153,7 +153,7 @@ def _create(session: Session, run: Run, rank: int, attempt: int, now: float) -> 
     return row
 
 
-def _begin_launch(session: Session, run: Run) -> None:
-    session.execute(update(Rank).where(Rank.run_id == run.id).values(is_current=False))
-    session.execute(update(Stream).where(Stream.run_id == run.id).values(is_current=False))
+def _begin_launch(session: Session, run: RunRow) -> None:
+    session.execute(update(RankRow).where(RankRow.run_id == run.id).values(is_current=False))
+    session.execute(update(StreamRow).where(StreamRow.run_id == run.id).values(is_current=False))
     run.step = 0

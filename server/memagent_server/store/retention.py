@@ -5,7 +5,7 @@
    batches before their rank's next one go with them.
 2. Rollups are deleted `rollup_days` after their run ended. The run's record, with everything that
    people filter by, stays.
-3. `Run.keeps` says what is left: a run with nothing to delete isn't read again.
+3. `RunRow.keeps` says what is left: a run with nothing to delete isn't read again.
 4. An ended run is checked again under its lock: one that was resumed keeps everything.
 5. Each transaction deletes a limited number of rows. After an interruption the next call continues;
    two calls at the same time wait for each other run by run.
@@ -26,7 +26,7 @@ from memagent.units import DAY_S
 from memagent_server.store.compaction import compact_run, compact_some
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
-from memagent_server.store.models import Batch, Chunk, Rank, Rollup, Run, Stream
+from memagent_server.store.models import BatchRow, ChunkRow, RankRow, RollupRow, RunRow, StreamRow
 from memagent_server.store.models.samples import SAMPLE_TABLES, SampleTable, of_run
 from memagent_server.store.runs import delete_run, lock_run
 
@@ -120,7 +120,7 @@ def find_prunable(
     if whole:
         conditions = [("run", _ended(limits.samples_before))]
     else:
-        is_old = (Run.status == "running", Run.created_at < limits.samples_before)
+        is_old = (RunRow.status == "running", RunRow.created_at < limits.samples_before)
         conditions = [
             ("samples", (*_ended(limits.samples_before), *_keeps("samples"))),
             ("samples", is_old),
@@ -129,10 +129,10 @@ def find_prunable(
             conditions.append(("rollups", (*_ended(limits.rollups_before), *_keeps("rollups"))))
     prunable: list[PrunableRun] = []
     for content, condition in conditions:
-        query = select(Run.id, Run.project, Run.name, Run.status).where(*condition)
+        query = select(RunRow.id, RunRow.project, RunRow.name, RunRow.status).where(*condition)
         if project is not None:
-            query = query.where(Run.project == project)
-        rows = session.execute(query.order_by(Run.finished_at, Run.id))
+            query = query.where(RunRow.project == project)
+        rows = session.execute(query.order_by(RunRow.finished_at, RunRow.id))
         for run_id, run_project, name, status in rows:
             before = limits.samples_before if status == "running" else None
             size = _size(session, content, run_id, before) if sizes else (0, 0)
@@ -159,13 +159,13 @@ def delete_samples(database: Database, run_id: str, before: float) -> int:
     Rollups are made first and stay.
     """
     with database.read() as session:
-        run = session.get(Run, run_id)
+        run = session.get(RunRow, run_id)
         is_running = run is not None and run.status == "running"
         if run is None or not (is_running or _has_ended(run, before)):
             return 0
     compact_run(database, run_id)
 
-    def lock_if_unchanged(session: Session) -> Run | None:
+    def lock_if_unchanged(session: Session) -> RunRow | None:
         run = _lock(session, run_id)
         if run is None:
             return None
@@ -176,12 +176,14 @@ def delete_samples(database: Database, run_id: str, before: float) -> int:
         run = lock_if_unchanged(session)
         if run is None:
             return 0
-        keys = _rolled_up(session, run_id, *((Chunk.received_at < before,) if is_running else ()))
+        keys = _rolled_up(
+            session, run_id, *((ChunkRow.received_at < before,) if is_running else ())
+        )
         if keys:
-            is_key = tuple_(Chunk.stream_id, Chunk.seq).in_(keys)
-            session.execute(delete(Chunk).where(Chunk.run_id == run_id, is_key))
+            is_key = tuple_(ChunkRow.stream_id, ChunkRow.seq).in_(keys)
+            session.execute(delete(ChunkRow).where(ChunkRow.run_id == run_id, is_key))
         elif not is_running:
-            query = select(Chunk.run_id).where(*of_run(Chunk, run_id))
+            query = select(ChunkRow.run_id).where(*of_run(ChunkRow, run_id))
             if session.scalar(query.limit(1)) is None:
                 run.keeps = "rollups"
         return len(keys)
@@ -191,8 +193,8 @@ def delete_samples(database: Database, run_id: str, before: float) -> int:
             return 0
         keys = _delivered_batches(session, run_id, before)
         if keys:
-            key = tuple_(Batch.rank, Batch.attempt, Batch.seq)
-            session.execute(delete(Batch).where(Batch.run_id == run_id, key.in_(keys)))
+            key = tuple_(BatchRow.rank, BatchRow.attempt, BatchRow.seq)
+            session.execute(delete(BatchRow).where(BatchRow.run_id == run_id, key.in_(keys)))
         return len(keys)
 
     chunks = _repeat(database, delete_chunks)
@@ -233,19 +235,19 @@ def _repeat(database: Database, delete_some: Callable[[Session], int]) -> int:
 
 
 def _ended(before: float) -> tuple[ColumnElement[bool], ...]:
-    return Run.finished_at < before, Run.status != "running"
+    return RunRow.finished_at < before, RunRow.status != "running"
 
 
 def _keeps(content: str) -> tuple[ColumnElement[bool], ...]:
     # the second condition shows SQLite that its partial index applies
-    return Run.keeps == content, Run.keeps != literal_column("'record'")
+    return RunRow.keeps == content, RunRow.keeps != literal_column("'record'")
 
 
-def _has_ended(run: Run, before: float) -> bool:
+def _has_ended(run: RunRow, before: float) -> bool:
     return run.status != "running" and run.finished_at is not None and run.finished_at < before
 
 
-def _lock(session: Session, run_id: str) -> Run | None:
+def _lock(session: Session, run_id: str) -> RunRow | None:
     try:
         return lock_run(session, run_id)
     except UnknownRunError:
@@ -257,9 +259,9 @@ def _size(
 ) -> tuple[int, int]:
     """Return the rows and bytes that would be deleted."""
     if content == "rollups":
-        return _count(session, Rollup, run_id, None)
-    chunks, chunk_bytes = _count(session, Chunk, run_id, received_before)
-    rollup_bytes = 0 if content == "samples" else _count(session, Rollup, run_id, None)[1]
+        return _count(session, RollupRow, run_id, None)
+    chunks, chunk_bytes = _count(session, ChunkRow, run_id, received_before)
+    rollup_bytes = 0 if content == "samples" else _count(session, RollupRow, run_id, None)[1]
     return chunks, chunk_bytes + rollup_bytes
 
 
@@ -269,7 +271,7 @@ def _count(
     query = select(func.count(), func.coalesce(func.sum(func.length(table.packed)), 0))
     query = query.where(*of_run(table, run_id))
     if received_before is not None:
-        query = query.where(Chunk.received_at < received_before)
+        query = query.where(ChunkRow.received_at < received_before)
     count, size = session.execute(query).one()
     return count, int(size)
 
@@ -279,12 +281,12 @@ def _rolled_up(
 ) -> Sequence[tuple[int, int]]:
     """Return the keys of some chunks that the rollups cover."""
     query = (
-        select(Chunk.stream_id, Chunk.seq)
-        .join(Stream, Stream.id == Chunk.stream_id)
+        select(ChunkRow.stream_id, ChunkRow.seq)
+        .join(StreamRow, StreamRow.id == ChunkRow.stream_id)
         .where(
-            Chunk.run_id == run_id,
-            Stream.run_id == run_id,
-            Chunk.seq <= Stream.rolled_seq,
+            ChunkRow.run_id == run_id,
+            StreamRow.run_id == run_id,
+            ChunkRow.seq <= StreamRow.rolled_seq,
             *conditions,
         )
         .limit(MAX_DELETED_ROWS)
@@ -297,14 +299,18 @@ def _delivered_batches(
 ) -> Sequence[tuple[int, int, int]]:
     """Return some batches before their rank's next one: that one shows that they are stored."""
     query = (
-        select(Batch.rank, Batch.attempt, Batch.seq)
+        select(BatchRow.rank, BatchRow.attempt, BatchRow.seq)
         .join(
-            Rank,
-            (Rank.run_id == Batch.run_id)
-            & (Rank.rank == Batch.rank)
-            & (Rank.attempt == Batch.attempt),
+            RankRow,
+            (RankRow.run_id == BatchRow.run_id)
+            & (RankRow.rank == BatchRow.rank)
+            & (RankRow.attempt == BatchRow.attempt),
         )
-        .where(Batch.run_id == run_id, Batch.seq < Rank.next_seq, Batch.received_at < before)
+        .where(
+            BatchRow.run_id == run_id,
+            BatchRow.seq < RankRow.next_seq,
+            BatchRow.received_at < before,
+        )
         .limit(MAX_DELETED_ROWS)
     )
     return [(rank, attempt, seq) for rank, attempt, seq in session.execute(query)]

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from memagent_server.store.buckets import EMPTY, Buckets, chain, halve, pack_buckets, unpack_buckets
 from memagent_server.store.compiled_statements import CompiledSelect
-from memagent_server.store.models import Rollup
+from memagent_server.store.models import RollupRow
 from memagent_server.store.upsert import upsert
 
 BLOCK_BUCKETS = 512
@@ -36,18 +36,21 @@ class BlockHeader(NamedTuple):
     buckets: int
 
 
-_OF_STREAM = (Rollup.stream_id == bindparam("stream_id"), Rollup.run_id == bindparam("run_id"))
-_SELECT_HEADERS = CompiledSelect(
-    select(*(getattr(Rollup, name) for name in BlockHeader._fields))
-    .where(*_OF_STREAM)
-    .order_by(Rollup.level, Rollup.block)
+_OF_STREAM = (
+    RollupRow.stream_id == bindparam("stream_id"),
+    RollupRow.run_id == bindparam("run_id"),
 )
-_BLOCK_COLUMNS: tuple[Any, ...] = (Rollup.block, Rollup.packed)
+_SELECT_HEADERS = CompiledSelect(
+    select(*(getattr(RollupRow, name) for name in BlockHeader._fields))
+    .where(*_OF_STREAM)
+    .order_by(RollupRow.level, RollupRow.block)
+)
+_BLOCK_COLUMNS: tuple[Any, ...] = (RollupRow.block, RollupRow.packed)
 _SELECT_BLOCKS = CompiledSelect(
     select(*_BLOCK_COLUMNS)
-    .where(*_OF_STREAM, Rollup.level == bindparam("level"))
-    .where(Rollup.block >= bindparam("first"), Rollup.block <= bindparam("last"))
-    .order_by(Rollup.block)
+    .where(*_OF_STREAM, RollupRow.level == bindparam("level"))
+    .where(RollupRow.block >= bindparam("first"), RollupRow.block <= bindparam("last"))
+    .order_by(RollupRow.block)
 )
 
 
@@ -141,7 +144,9 @@ class RollupLevels:
             header = self._headers[level][block]
             values = {"run_id": self._run_id, "stream_id": self._stream_id, **header._asdict()}
             values["packed"] = pack_buckets(self._blocks[level, block])
-            upsert(session, Rollup, values, update=("first_step", "last_step", "buckets", "packed"))
+            upsert(
+                session, RollupRow, values, update=("first_step", "last_step", "buckets", "packed")
+            )
         self._changed.clear()
 
     def _replace(self, level: int, first: int, new: Buckets) -> None:

@@ -9,23 +9,23 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from memagent_server.store.models import RuleSetting, Run
+from memagent_server.store.models import RuleSettingRow, RunRow
 from memagent_server.store.upsert import upsert
 
 EVERY_PROJECT = "*"
 """The key of settings for all projects without their own."""
 
 
-def rule_settings(session: Session, project: str) -> dict[str, RuleSetting]:
+def rule_settings(session: Session, project: str) -> dict[str, RuleSettingRow]:
     """Return {rule: setting} of a project: its own, else that of every project."""
-    query = select(RuleSetting).where(RuleSetting.project.in_((EVERY_PROJECT, project)))
+    query = select(RuleSettingRow).where(RuleSettingRow.project.in_((EVERY_PROJECT, project)))
     rows = sorted(session.scalars(query), key=lambda row: row.project != EVERY_PROJECT)
     return {row.rule: row for row in rows}
 
 
-def all_rule_settings(session: Session) -> list[RuleSetting]:
+def all_rule_settings(session: Session) -> list[RuleSettingRow]:
     """Return the settings of all projects."""
-    return list(session.scalars(select(RuleSetting)))
+    return list(session.scalars(select(RuleSettingRow)))
 
 
 def put_rule(
@@ -48,17 +48,17 @@ def put_rule(
         "updated_by": by,
     }
     key = {"project": project, "rule": rule}
-    upsert(session, RuleSetting, {**key, **values}, update=tuple(values))
+    upsert(session, RuleSettingRow, {**key, **values}, update=tuple(values))
 
 
 def forget_rules(session: Session, project: str, rule: str | None = None) -> None:
     """Restore the defaults of one rule or all."""
-    query = delete(RuleSetting).where(RuleSetting.project == project)
-    session.execute(query if rule is None else query.where(RuleSetting.rule == rule))
+    query = delete(RuleSettingRow).where(RuleSettingRow.project == project)
+    session.execute(query if rule is None else query.where(RuleSettingRow.rule == rule))
 
 
 def known_projects(session: Session) -> list[str]:
     """Return the projects that have runs or settings, by name."""
-    with_runs = set(session.scalars(select(Run.project).distinct()))
-    with_settings = set(session.scalars(select(RuleSetting.project).distinct()))
+    with_runs = set(session.scalars(select(RunRow.project).distinct()))
+    with_settings = set(session.scalars(select(RuleSettingRow.project).distinct()))
     return sorted((with_runs | with_settings) - {EVERY_PROJECT})

@@ -18,7 +18,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.schemas.runs import RunPage
 from memagent_server.store.errors import UnknownRunError
-from memagent_server.store.models import Run, RunTag
+from memagent_server.store.models import RunRow, RunTagRow
 from memagent_server.store.reading import decode_cursor, encode_cursor
 from memagent_server.store.summaries import summarize
 
@@ -27,13 +27,13 @@ SORTS: tuple[Sort, ...] = get_args(Sort)
 MAX_PROJECTS = 200
 MAX_TAGS = 100
 
-_SEARCHED = (Run.name, Run.id, Run.project, Run.user, Run.host)
-_DEFERRED = (defer(Run.config), defer(Run.environment), defer(Run.error))
+_SEARCHED = (RunRow.name, RunRow.id, RunRow.project, RunRow.user, RunRow.host)
+_DEFERRED = (defer(RunRow.config), defer(RunRow.environment), defer(RunRow.error))
 """Columns that no list shows and that may be long."""
 _KEYS: dict[str, tuple[InstrumentedAttribute[Any], type]] = {
-    "created_at": (Run.created_at, float),
-    "name": (Run.name, str),
-    "peak_ratio": (Run.peak_ratio, float),
+    "created_at": (RunRow.created_at, float),
+    "name": (RunRow.name, str),
+    "peak_ratio": (RunRow.peak_ratio, float),
 }
 
 
@@ -58,17 +58,19 @@ def list_runs(session: Session, query: RunQuery, *, public_url: str = "") -> Run
     return RunPage(summarize(session, rows, public_url=public_url), next_cursor)
 
 
-def find_runs(session: Session, query: RunQuery) -> tuple[Sequence[Run], str | None]:
+def find_runs(session: Session, query: RunQuery) -> tuple[Sequence[RunRow], str | None]:
     """Return the rows of a page and the next page's cursor."""
     name = query.sort.removeprefix("-")
     is_falling = query.sort.startswith("-")
     column, kind = _KEYS[name]
-    run_id: InstrumentedAttribute[str] = Run.id
-    statement = select(Run).options(*_DEFERRED).where(*_filters(query)).limit(query.limit + 1)
+    run_id: InstrumentedAttribute[str] = RunRow.id
+    statement = select(RunRow).options(*_DEFERRED).where(*_filters(query)).limit(query.limit + 1)
     if query.tag is not None:
-        statement = statement.join(RunTag, RunTag.run_id == Run.id).where(RunTag.tag == query.tag)
+        statement = statement.join(RunTagRow, RunTagRow.run_id == RunRow.id).where(
+            RunTagRow.tag == query.tag
+        )
         if name == "created_at":
-            column, run_id = RunTag.created_at, RunTag.run_id
+            column, run_id = RunTagRow.created_at, RunTagRow.run_id
     if query.cursor is not None:
         key, last = tuple_(column, run_id), tuple_(*decode_cursor(query.cursor, (kind, str)))
         statement = statement.where(key < last if is_falling else key > last)
@@ -76,7 +78,7 @@ def find_runs(session: Session, query: RunQuery) -> tuple[Sequence[Run], str | N
     rows = session.scalars(statement.order_by(*order)).all()
     page = rows[: query.limit]
     has_more = len(rows) > len(page)
-    return page, encode_cursor(page[-1], (_KEYS[name][0], Run.id)) if has_more else None
+    return page, encode_cursor(page[-1], (_KEYS[name][0], RunRow.id)) if has_more else None
 
 
 def list_projects(session: Session, *, is_archived: bool = False) -> list[str]:
@@ -86,17 +88,20 @@ def list_projects(session: Session, *, is_archived: bool = False) -> list[str]:
     """
     projects: list[str] = []
     query = (
-        select(Run.project).where(Run.is_archived.is_(is_archived)).order_by(Run.project).limit(1)
+        select(RunRow.project)
+        .where(RunRow.is_archived.is_(is_archived))
+        .order_by(RunRow.project)
+        .limit(1)
     )
     while len(projects) < MAX_PROJECTS:
-        project = session.scalar(query.where(Run.project > projects[-1]) if projects else query)
+        project = session.scalar(query.where(RunRow.project > projects[-1]) if projects else query)
         if project is None:
             break
         projects.append(project)
     return projects
 
 
-def set_tags(session: Session, run: Run, tags: Iterable[str]) -> None:
+def set_tags(session: Session, run: RunRow, tags: Iterable[str]) -> None:
     """Replace a run's tags: each once, in this order, at most MAX_TAGS. The run's row must be
     locked.
     """
@@ -104,11 +109,11 @@ def set_tags(session: Session, run: Run, tags: Iterable[str]) -> None:
     if new_tags == run.tags:
         return
     run.tags = new_tags
-    stored = set(session.scalars(select(RunTag.tag).where(RunTag.run_id == run.id)))
+    stored = set(session.scalars(select(RunTagRow.tag).where(RunTagRow.run_id == run.id)))
     removed = stored - set(new_tags)
-    session.execute(delete(RunTag).where(RunTag.run_id == run.id, RunTag.tag.in_(removed)))
+    session.execute(delete(RunTagRow).where(RunTagRow.run_id == run.id, RunTagRow.tag.in_(removed)))
     session.add_all(
-        RunTag(run_id=run.id, tag=tag, created_at=run.created_at)
+        RunTagRow(run_id=run.id, tag=tag, created_at=run.created_at)
         for tag in new_tags
         if tag not in stored
     )
@@ -135,9 +140,14 @@ def archive(session: Session, run_ids: Collection[str], *, is_archived: bool) ->
         run.is_archived = is_archived
 
 
-def _lock_all(session: Session, run_ids: Collection[str]) -> list[Run]:
+def _lock_all(session: Session, run_ids: Collection[str]) -> list[RunRow]:
     """Lock the runs by id: two requests with the same runs can't deadlock."""
-    query = select(Run).where(Run.id.in_(run_ids)).order_by(Run.id).with_for_update(key_share=True)
+    query = (
+        select(RunRow)
+        .where(RunRow.id.in_(run_ids))
+        .order_by(RunRow.id)
+        .with_for_update(key_share=True)
+    )
     runs = list(session.scalars(query.execution_options(populate_existing=True)))
     for run_id in run_ids:
         if run_id not in {run.id for run in runs}:
@@ -146,12 +156,12 @@ def _lock_all(session: Session, run_ids: Collection[str]) -> list[Run]:
 
 
 def _filters(query: RunQuery) -> list[ColumnElement[bool]]:
-    filters: list[ColumnElement[bool]] = [Run.is_archived.is_(query.is_archived)]
+    filters: list[ColumnElement[bool]] = [RunRow.is_archived.is_(query.is_archived)]
     if query.project is not None:
-        filters.append(Run.project == query.project)
+        filters.append(RunRow.project == query.project)
     if query.status is not None:
-        filters.append(Run.status == query.status)
+        filters.append(RunRow.status == query.status)
     if query.q:
         matches = [column.icontains(query.q, autoescape=True) for column in _SEARCHED]
-        filters.append(or_(*matches, cast(Run.tags, String).icontains(query.q, autoescape=True)))
+        filters.append(or_(*matches, cast(RunRow.tags, String).icontains(query.q, autoescape=True)))
     return filters

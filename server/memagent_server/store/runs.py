@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from memagent.wire.messages import Finish, RunStart
 from memagent_server.store.cuda_contexts import store_contexts
 from memagent_server.store.errors import ConflictError, UnknownRunError
-from memagent_server.store.models import Rank, Run
+from memagent_server.store.models import RankRow, RunRow
 from memagent_server.store.models.samples import SAMPLE_TABLES, of_run
 from memagent_server.store.ranks import enter_rank, oom_killer_hint, settle, worst_of
 from memagent_server.store.run_list import set_tags
@@ -24,14 +24,14 @@ from memagent_server.store.upsert import insert_if_missing
 
 def start_run(
     session: Session, message: RunStart, now: float, *, live: bool = True
-) -> tuple[Run, bool]:
+) -> tuple[RunRow, bool]:
     """Create or resume a run and return True for a new one; idempotent. `live`: see `enter_rank`.
 
     Raises ConflictError for the id of a run that the session can't see: see `store.project_scope`.
     """
     created = insert_if_missing(
         session,
-        Run,
+        RunRow,
         {
             "id": message.run_id,
             "project": message.project,
@@ -66,14 +66,14 @@ def start_run(
     return run, created
 
 
-def get_run(session: Session, run_id: str) -> Run | None:
-    return session.get(Run, run_id)
+def get_run(session: Session, run_id: str) -> RunRow | None:
+    return session.get(RunRow, run_id)
 
 
-def lock_run(session: Session, run_id: str) -> Run:
+def lock_run(session: Session, run_id: str) -> RunRow:
     """Return the run with its row locked until the transaction ends. Raises UnknownRunError."""
     # key_share: others can still insert rows that refer to the run
-    query = select(Run).where(Run.id == run_id).with_for_update(key_share=True)
+    query = select(RunRow).where(RunRow.id == run_id).with_for_update(key_share=True)
     run = session.scalar(query.execution_options(populate_existing=True))
     if run is None:
         raise UnknownRunError(run_id)
@@ -83,28 +83,31 @@ def lock_run(session: Session, run_id: str) -> Run:
 def lock_runs(session: Session, run_ids: Collection[str]) -> set[str]:
     """Lock runs by id, so that two workers can't deadlock; return the ids that exist."""
     query = (
-        select(Run.id).where(Run.id.in_(run_ids)).order_by(Run.id).with_for_update(key_share=True)
+        select(RunRow.id)
+        .where(RunRow.id.in_(run_ids))
+        .order_by(RunRow.id)
+        .with_for_update(key_share=True)
     )
     return set(session.scalars(query))
 
 
 def last_seen_of_running(session: Session) -> dict[str, float]:
     """Return {id: when it was last seen} of all running runs."""
-    query = select(Run.id, Run.last_seen_at).where(Run.status == "running")
+    query = select(RunRow.id, RunRow.last_seen_at).where(RunRow.status == "running")
     return dict(session.execute(query).all())
 
 
 def is_silent_since(session: Session, run_id: str, seen_at: float) -> bool:
     """Return True if a run is running and was last seen at `seen_at`."""
-    query = select(Run.id).where(
-        Run.id == run_id, Run.status == "running", Run.last_seen_at == seen_at
+    query = select(RunRow.id).where(
+        RunRow.id == run_id, RunRow.status == "running", RunRow.last_seen_at == seen_at
     )
     return session.scalar(query) is not None
 
 
 def finish_run(
     session: Session, run_id: str, finish: Finish, now: float, *, live: bool = True
-) -> Run:
+) -> RunRow:
     """End a rank; the run ends with the last of its ranks. Raises UnknownRunError."""
     run = lock_run(session, run_id)
     rank = enter_rank(session, run, finish.rank, finish.attempt, now, live=live)
@@ -120,14 +123,16 @@ def finish_run(
     return run
 
 
-def lose_contact(session: Session, run_id: str, now: float) -> Run:
+def lose_contact(session: Session, run_id: str, now: float) -> RunRow:
     """End the ranks that are still running as lost; the run gets its ranks' worst status.
 
     Raises UnknownRunError.
     """
     run = lock_run(session, run_id)
     for rank in session.scalars(
-        select(Rank).where(Rank.run_id == run_id, Rank.is_current, Rank.status == "running")
+        select(RankRow).where(
+            RankRow.run_id == run_id, RankRow.is_current, RankRow.status == "running"
+        )
     ):
         rank.status = "lost_contact"
         rank.finished_at = now
@@ -143,6 +148,6 @@ def delete_run(session: Session, run_id: str) -> bool:
         session.execute(
             delete(table).where(*of_run(table, run_id)).execution_options(synchronize_session=False)
         )
-    result = session.execute(delete(Run).where(Run.id == run_id))
+    result = session.execute(delete(RunRow).where(RunRow.id == run_id))
     assert isinstance(result, CursorResult)
     return bool(result.rowcount)

@@ -24,7 +24,7 @@ from memagent_server.store.batch_rows import BatchKey
 from memagent_server.store.chunks import ReadChunk, pack_stats, read_chunk
 from memagent_server.store.errors import ConflictError
 from memagent_server.store.history import read_chunks
-from memagent_server.store.models import Dropped, Stream
+from memagent_server.store.models import DroppedRow, StreamRow
 from memagent_server.store.ranks import enter_rank, is_entered
 from memagent_server.store.runs import lock_run
 from memagent_server.store.streams import StreamState, add_chunk, enter_stream, write_states
@@ -119,7 +119,7 @@ def store_batch(
             "attempt": batch.attempt,
             "reason": reason,
         }
-        raise_to(connection, Dropped, dropped_key, "count", count)
+        raise_to(connection, DroppedRow, dropped_key, "count", count)
     next_seq = batch_rows.next_missing_seq(connection, state, key)
     seen_at = now if live else None
     batch_rows.mark_progress(
@@ -132,7 +132,7 @@ def read_samples(
     session: Session, stream_id: int, after_seq: int = -1
 ) -> Iterator[tuple[int, dict[str, list[Value]]]]:
     """Yield (position of the last sample, columns) of a stream's chunks after a position."""
-    for chunk in read_chunks(session, session.get_one(Stream, stream_id), after_seq):
+    for chunk in read_chunks(session, session.get_one(StreamRow, stream_id), after_seq):
         yield chunk.seq, chunk.columns
 
 

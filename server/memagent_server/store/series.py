@@ -31,7 +31,7 @@ from memagent_server.store.buckets import (
     merge_to,
 )
 from memagent_server.store.chunks import Mask, unpack_stats
-from memagent_server.store.models import Chunk, Rank, Stream
+from memagent_server.store.models import ChunkRow, RankRow, StreamRow
 from memagent_server.store.packing import unseal_arrays
 from memagent_server.store.rollups import RollupLevels
 
@@ -103,7 +103,7 @@ def series(
         stream = ChartStream._make(row)
         device, attempt = stream.device, stream.attempt
         if "*" in fields:
-            latest = session.scalar(select(Stream.latest).where(Stream.id == stream.id)) or {}
+            latest = session.scalar(select(StreamRow.latest).where(StreamRow.id == stream.id)) or {}
             names = [name for name in latest if name not in ("step", "time_s")]
         window = Window(first, last, points, frozenset({"step", "time_s", *names}))
         buckets = _window_buckets(session, stream, window)
@@ -134,34 +134,39 @@ class ChartStream(NamedTuple):
 
 
 _NEWEST_ATTEMPT: ScalarSelect[int] = (
-    select(func.max(Rank.attempt))
-    .where(Rank.run_id == bindparam("run_id"), Rank.rank == bindparam("rank"))
+    select(func.max(RankRow.attempt))
+    .where(RankRow.run_id == bindparam("run_id"), RankRow.rank == bindparam("rank"))
     .scalar_subquery()
 )
 _STREAM = (
     select(
-        Stream.id, Stream.run_id, Stream.device, Stream.attempt, Stream.samples, Stream.rolled_seq
+        StreamRow.id,
+        StreamRow.run_id,
+        StreamRow.device,
+        StreamRow.attempt,
+        StreamRow.samples,
+        StreamRow.rolled_seq,
     )
-    .where(Stream.run_id == bindparam("run_id"), Stream.rank == bindparam("rank"))
-    .order_by(Stream.id)
+    .where(StreamRow.run_id == bindparam("run_id"), StreamRow.rank == bindparam("rank"))
+    .order_by(StreamRow.id)
     .limit(1)
 )
 _BY_DEVICE = {
-    True: _STREAM.where(Stream.device == bindparam("device")),
-    False: _STREAM.where(Stream.kind != SCALARS_STREAM),
+    True: _STREAM.where(StreamRow.device == bindparam("device")),
+    False: _STREAM.where(StreamRow.kind != SCALARS_STREAM),
 }
 _STREAMS = {
     (has_device, has_attempt): query.where(
-        Stream.attempt == (bindparam("attempt") if has_attempt else _NEWEST_ATTEMPT)
+        StreamRow.attempt == (bindparam("attempt") if has_attempt else _NEWEST_ATTEMPT)
     )
     for has_device, query in _BY_DEVICE.items()
     for has_attempt in (True, False)
 }
 """Built once: that saves one of a chart's two milliseconds."""
-_NEW_CHUNKS = select(Chunk.seq, Chunk.rows, Chunk.stats).where(
-    Chunk.stream_id == bindparam("stream_id"),
-    Chunk.run_id == bindparam("run_id"),
-    Chunk.seq > bindparam("after_seq"),
+_NEW_CHUNKS = select(ChunkRow.seq, ChunkRow.rows, ChunkRow.stats).where(
+    ChunkRow.stream_id == bindparam("stream_id"),
+    ChunkRow.run_id == bindparam("run_id"),
+    ChunkRow.seq > bindparam("after_seq"),
 )
 
 
@@ -230,9 +235,9 @@ def _not_rolled_up(session: Session, stream: ChartStream, window: Window) -> Buc
         return EMPTY
     query = _NEW_CHUNKS
     if window.first is not None:
-        query = query.where(Chunk.last_step >= window.first)
+        query = query.where(ChunkRow.last_step >= window.first)
     if window.last is not None:
-        query = query.where(Chunk.first_step <= window.last)
+        query = query.where(ChunkRow.first_step <= window.last)
     key = {"stream_id": stream.id, "run_id": stream.run_id, "after_seq": stream.rolled_seq}
     return from_stats(
         (
@@ -259,11 +264,11 @@ def _decode_units(
     parts: list[Buckets] = []
     decoded: list[int] = []
     if seqs:
-        query = select(Chunk.seq, Chunk.packed).where(
-            Chunk.run_id == stream.run_id,
-            Chunk.stream_id == stream.id,
-            Chunk.seq >= min(seqs),
-            Chunk.seq <= max(seqs),
+        query = select(ChunkRow.seq, ChunkRow.packed).where(
+            ChunkRow.run_id == stream.run_id,
+            ChunkRow.stream_id == stream.id,
+            ChunkRow.seq >= min(seqs),
+            ChunkRow.seq <= max(seqs),
         )
         for seq, packed in session.execute(query):
             if seq in seqs and packed:

@@ -15,7 +15,7 @@ from memagent.wire.codec import to_builtins
 from memagent.wire.messages import SnapshotMessage, Suspect
 from memagent_server.schemas import runs as schemas
 from memagent_server.store.events import oom_events
-from memagent_server.store.models import Rank, Snapshot
+from memagent_server.store.models import RankRow, SnapshotRow
 from memagent_server.store.reading import newest_page, to_schema
 from memagent_server.store.runs import lock_run
 
@@ -31,21 +31,23 @@ _OPTIONAL: dict[str, Any] = {
 """Fields of a suspect that a message omits if they have these values."""
 
 
-def add_snapshot(session: Session, run_id: str, message: SnapshotMessage, now: float) -> Snapshot:
+def add_snapshot(
+    session: Session, run_id: str, message: SnapshotMessage, now: float
+) -> SnapshotRow:
     """Store a snapshot, or return the one that is stored under its key. Raises UnknownRunError."""
     lock_run(session, run_id)
     stored = session.scalar(
-        select(Snapshot).where(
-            Snapshot.run_id == run_id,
-            Snapshot.rank == message.rank,
-            Snapshot.attempt == message.attempt,
-            Snapshot.seq == message.seq,
+        select(SnapshotRow).where(
+            SnapshotRow.run_id == run_id,
+            SnapshotRow.rank == message.rank,
+            SnapshotRow.attempt == message.attempt,
+            SnapshotRow.seq == message.seq,
         )
     )
     if stored is not None:
         return stored
     body = {"stacks": to_builtins(message.stacks), "tensors": message.tensors}
-    snapshot = Snapshot(
+    snapshot = SnapshotRow(
         run_id=run_id,
         rank=message.rank,
         attempt=message.attempt,
@@ -69,7 +71,7 @@ def add_snapshot(session: Session, run_id: str, message: SnapshotMessage, now: f
 
 def list_snapshots(session: Session, run_id: str) -> list[schemas.Snapshot]:
     """Return all snapshots of a run without their stacks and tensors, the newest first."""
-    query = _without_body(select(Snapshot).where(Snapshot.run_id == run_id))
+    query = _without_body(select(SnapshotRow).where(SnapshotRow.run_id == run_id))
     return [_describe(snapshot) for snapshot in session.scalars(query)]
 
 
@@ -79,18 +81,18 @@ def page_snapshots(
     """Return a page of `list_snapshots`. Raises WireError for a bad cursor."""
     rows, next_cursor = newest_page(
         session,
-        Snapshot,
-        Snapshot.run_id == run_id,
+        SnapshotRow,
+        SnapshotRow.run_id == run_id,
         limit=limit,
         cursor=cursor,
-        options=[defer(Snapshot.body)],
+        options=[defer(SnapshotRow.body)],
     )
     return schemas.SnapshotPage(run_id, [_describe(row) for row in rows], next_cursor)
 
 
 def read_snapshot(session: Session, run_id: str, snapshot_id: int) -> schemas.SnapshotDetail | None:
     """Return a snapshot of a run with its stacks and tensors, None if it doesn't exist."""
-    snapshot = session.get(Snapshot, snapshot_id)
+    snapshot = session.get(SnapshotRow, snapshot_id)
     if snapshot is None or snapshot.run_id != run_id:
         return None
     body = msgspec.msgpack.decode(zlib.decompress(snapshot.body))
@@ -99,11 +101,11 @@ def read_snapshot(session: Session, run_id: str, snapshot_id: int) -> schemas.Sn
     )
 
 
-def viewer_of(session: Session, run_id: str, snapshot_id: int) -> tuple[Snapshot, bytes] | None:
+def viewer_of(session: Session, run_id: str, snapshot_id: int) -> tuple[SnapshotRow, bytes] | None:
     """Return a snapshot and torch's viewer page, compressed by zlib; None if there is no such
     page.
     """
-    snapshot = session.get(Snapshot, snapshot_id, options=[defer(Snapshot.body)])
+    snapshot = session.get(SnapshotRow, snapshot_id, options=[defer(SnapshotRow.body)])
     if snapshot is None or snapshot.run_id != run_id or snapshot.viewer is None:
         return None
     return snapshot, snapshot.viewer
@@ -111,8 +113,8 @@ def viewer_of(session: Session, run_id: str, snapshot_id: int) -> tuple[Snapshot
 
 def has_snapshot(connection: Connection, run_id: str, rank: int, attempt: int) -> bool:
     """Return True if a rank has sent a snapshot in this launch."""
-    query = select(Snapshot.id).where(
-        Snapshot.run_id == run_id, Snapshot.rank == rank, Snapshot.attempt == attempt
+    query = select(SnapshotRow.id).where(
+        SnapshotRow.run_id == run_id, SnapshotRow.rank == rank, SnapshotRow.attempt == attempt
     )
     return connection.scalar(query.limit(1)) is not None
 
@@ -135,16 +137,16 @@ def suspects_of(session: Session, run_id: str) -> list[schemas.SuspectByRank]:
 
 def _snapshot_suspects(session: Session, run_id: str) -> Iterator[schemas.SuspectByRank]:
     query = (
-        select(Snapshot)
+        select(SnapshotRow)
         .join(
-            Rank,
-            (Rank.run_id == Snapshot.run_id)
-            & (Rank.rank == Snapshot.rank)
-            & (Rank.attempt == Snapshot.attempt),
+            RankRow,
+            (RankRow.run_id == SnapshotRow.run_id)
+            & (RankRow.rank == SnapshotRow.rank)
+            & (RankRow.attempt == SnapshotRow.attempt),
         )
-        .where(Snapshot.run_id == run_id, Rank.is_current)
+        .where(SnapshotRow.run_id == run_id, RankRow.is_current)
     )
-    newest: dict[tuple[int, str, str], Snapshot] = {}
+    newest: dict[tuple[int, str, str], SnapshotRow] = {}
     for snapshot in session.scalars(_without_body(query)):
         newest.setdefault((snapshot.rank, snapshot.device, snapshot.method), snapshot)
     for snapshot in newest.values():
@@ -173,10 +175,10 @@ def _oom_suspects(session: Session, run_id: str) -> Iterator[schemas.SuspectByRa
 
 
 def _without_body(query: Select[Any]) -> Select[Any]:
-    return query.order_by(Snapshot.id.desc()).options(defer(Snapshot.body))
+    return query.order_by(SnapshotRow.id.desc()).options(defer(SnapshotRow.body))
 
 
-def _describe(snapshot: Snapshot) -> schemas.Snapshot:
+def _describe(snapshot: SnapshotRow) -> schemas.Snapshot:
     return to_schema(schemas.Snapshot, snapshot, suspects=_suspects(snapshot.suspects))
 
 

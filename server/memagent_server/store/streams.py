@@ -24,7 +24,7 @@ from memagent.wire.messages import Device
 from memagent_server.store.chunks import ReadChunk
 from memagent_server.store.compiled_statements import CompiledWrite
 from memagent_server.store.forecasts import NEWEST_FORECAST_ID
-from memagent_server.store.models import Forecast, Rank, Run, Stream
+from memagent_server.store.models import ForecastRow, RankRow, RunRow, StreamRow
 
 SPARKLINE_POINTS = 32
 PEAK_COLUMNS = (
@@ -69,8 +69,8 @@ class StreamState:
 STREAM_STATE = tuple(StreamState.__dataclass_fields__)
 _CHANGING = tuple(name for name in STREAM_STATE if name not in ("id", "kind"))
 _WRITE = CompiledWrite(
-    update(Stream)
-    .where(Stream.id == bindparam("stream_id"))
+    update(StreamRow)
+    .where(StreamRow.id == bindparam("stream_id"))
     .values({name: bindparam(name) for name in _CHANGING})
 )
 
@@ -109,10 +109,11 @@ def add_chunk(stream: StreamState, chunk: ReadChunk, now: float) -> None:
             stream.limit_bytes = int(limit)
 
 
-def enter_streams(session: Session, rank: Rank, devices: Iterable[Device]) -> None:
+def enter_streams(session: Session, rank: RankRow, devices: Iterable[Device]) -> None:
     """Create or update the streams of a rank's devices. The run's row must be locked."""
     existing = {
-        stream.device: stream for stream in session.scalars(select(Stream).where(*_of_rank(rank)))
+        stream.device: stream
+        for stream in session.scalars(select(StreamRow).where(*_of_rank(rank)))
     }
     for device in devices:
         stream = existing.get(device.id) or _create(session, rank, device.id)
@@ -124,19 +125,23 @@ def enter_streams(session: Session, rank: Rank, devices: Iterable[Device]) -> No
             stream.limit_source = device.limit_source
 
 
-def enter_stream(session: Session, rank: Rank, device: str) -> Stream:
+def enter_stream(session: Session, rank: RankRow, device: str) -> StreamRow:
     """Return a rank's stream, created if it's new. The run's row must be locked."""
-    stream = session.scalar(select(Stream).where(*_of_rank(rank), Stream.device == device))
+    stream = session.scalar(select(StreamRow).where(*_of_rank(rank), StreamRow.device == device))
     return stream or _create(session, rank, device)
 
 
 def current_streams(
     session: Session, run_ids: Collection[str], *, scalars: bool = False
-) -> list[Stream]:
+) -> list[StreamRow]:
     """Return the streams of each run's newest launch by id, with those of scalars if asked for."""
-    query = select(Stream).where(Stream.run_id.in_(run_ids), Stream.is_current).order_by(Stream.id)
+    query = (
+        select(StreamRow)
+        .where(StreamRow.run_id.in_(run_ids), StreamRow.is_current)
+        .order_by(StreamRow.id)
+    )
     if not scalars:
-        query = query.where(Stream.kind != SCALARS_STREAM)
+        query = query.where(StreamRow.kind != SCALARS_STREAM)
     return list(session.scalars(query))
 
 
@@ -149,37 +154,37 @@ def active_streams(
     of more than `limit`, only those of the newest runs are returned.
     """
     is_active = (
-        or_(Run.status == "running", Run.finished_at > ended_after),
-        Stream.is_current,
-        Stream.kind != SCALARS_STREAM,
+        or_(RunRow.status == "running", RunRow.finished_at > ended_after),
+        StreamRow.is_current,
+        StreamRow.kind != SCALARS_STREAM,
     )
     query = (
         select(
-            Stream.run_id,
-            Stream.rank,
-            Stream.device,
-            Stream.limit_bytes,
-            Stream.last_sample_at,
-            Stream.latest,
-            Run.project,
-            Run.name,
-            Run.user,
-            Run.host,
-            Run.status,
-            Forecast.at,
-            Forecast.eta_s,
-            Forecast.oom_probability,
+            StreamRow.run_id,
+            StreamRow.rank,
+            StreamRow.device,
+            StreamRow.limit_bytes,
+            StreamRow.last_sample_at,
+            StreamRow.latest,
+            RunRow.project,
+            RunRow.name,
+            RunRow.user,
+            RunRow.host,
+            RunRow.status,
+            ForecastRow.at,
+            ForecastRow.eta_s,
+            ForecastRow.oom_probability,
         )
-        .join(Run, Run.id == Stream.run_id)
-        .outerjoin(Forecast, Forecast.id == NEWEST_FORECAST_ID)
+        .join(RunRow, RunRow.id == StreamRow.run_id)
+        .outerjoin(ForecastRow, ForecastRow.id == NEWEST_FORECAST_ID)
         .where(*is_active)
-        .order_by(Run.created_at.desc(), Stream.id)
+        .order_by(RunRow.created_at.desc(), StreamRow.id)
         .limit(limit)
     )
     rows = session.execute(query).all()
     if len(rows) < limit:
         return rows, len(rows)
-    count = select(func.count()).select_from(Stream).join(Run, Run.id == Stream.run_id)
+    count = select(func.count()).select_from(StreamRow).join(RunRow, RunRow.id == StreamRow.run_id)
     return rows, session.scalar(count.where(*is_active)) or 0
 
 
@@ -255,12 +260,16 @@ def _int(value: Value) -> int | None:
     return None if value is None else int(value)
 
 
-def _of_rank(rank: Rank) -> tuple[ColumnElement[bool], ...]:
-    return (Stream.run_id == rank.run_id, Stream.rank == rank.rank, Stream.attempt == rank.attempt)
+def _of_rank(rank: RankRow) -> tuple[ColumnElement[bool], ...]:
+    return (
+        StreamRow.run_id == rank.run_id,
+        StreamRow.rank == rank.rank,
+        StreamRow.attempt == rank.attempt,
+    )
 
 
-def _create(session: Session, rank: Rank, device: str) -> Stream:
-    stream = Stream(
+def _create(session: Session, rank: RankRow, device: str) -> StreamRow:
+    stream = StreamRow(
         run_id=rank.run_id,
         rank=rank.rank,
         attempt=rank.attempt,

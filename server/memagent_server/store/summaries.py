@@ -13,7 +13,7 @@ from memagent.forecast.types import LEVELS
 from memagent_server.schemas import alerts as alert_schemas
 from memagent_server.schemas import runs as schemas
 from memagent_server.store.events import list_events
-from memagent_server.store.models import Forecast, Prediction, Run, Stream
+from memagent_server.store.models import ForecastRow, PredictionRow, RunRow, StreamRow
 from memagent_server.store.reading import to_schema
 from memagent_server.store.streams import current_streams, used_bytes
 from memagent_server.store.usage import dropped_samples
@@ -23,43 +23,48 @@ MAX_EVENTS = 200
 # built once: building these statements takes as long as running them
 _RUN_IDS: BindParameter[Any] = bindparam("run_ids", expanding=True)
 _NEWEST_PREDICTIONS = (
-    select(Prediction)
+    select(PredictionRow)
     .options(
         load_only(
-            Prediction.run_id, Prediction.rank, Prediction.device, Prediction.peak_allocated_bytes
+            PredictionRow.run_id,
+            PredictionRow.rank,
+            PredictionRow.device,
+            PredictionRow.peak_allocated_bytes,
         )
     )
     .where(
-        Prediction.id.in_(
-            select(func.max(Prediction.id))
-            .where(Prediction.run_id.in_(_RUN_IDS))
-            .group_by(Prediction.run_id, Prediction.rank, Prediction.device, Prediction.method)
+        PredictionRow.id.in_(
+            select(func.max(PredictionRow.id))
+            .where(PredictionRow.run_id.in_(_RUN_IDS))
+            .group_by(
+                PredictionRow.run_id, PredictionRow.rank, PredictionRow.device, PredictionRow.method
+            )
         )
     )
-    .order_by(Prediction.id.desc())
+    .order_by(PredictionRow.id.desc())
 )
-_NEWEST_FORECASTS = select(Forecast).where(
-    Forecast.id.in_(
-        select(func.max(Forecast.id))
-        .join(Stream, Stream.id == Forecast.stream_id)
-        .where(Forecast.run_id.in_(_RUN_IDS), Stream.is_current)
-        .group_by(Forecast.stream_id)
+_NEWEST_FORECASTS = select(ForecastRow).where(
+    ForecastRow.id.in_(
+        select(func.max(ForecastRow.id))
+        .join(StreamRow, StreamRow.id == ForecastRow.stream_id)
+        .where(ForecastRow.run_id.in_(_RUN_IDS), StreamRow.is_current)
+        .group_by(ForecastRow.stream_id)
     )
 )
 
 
 def summarize(
-    session: Session, runs: Sequence[Run], *, public_url: str = ""
+    session: Session, runs: Sequence[RunRow], *, public_url: str = ""
 ) -> list[schemas.RunSummary]:
     """Return a summary of each run, in their order."""
     ids = [run.id for run in runs]
-    streams: dict[str, list[Stream]] = defaultdict(list)
+    streams: dict[str, list[StreamRow]] = defaultdict(list)
     for stream in current_streams(session, ids):
         streams[stream.run_id].append(stream)
-    predictions: dict[str, list[Prediction]] = defaultdict(list)
+    predictions: dict[str, list[PredictionRow]] = defaultdict(list)
     for prediction in session.scalars(_NEWEST_PREDICTIONS, {"run_ids": ids}):
         predictions[prediction.run_id].append(prediction)
-    forecasts: dict[str, list[Forecast]] = defaultdict(list)
+    forecasts: dict[str, list[ForecastRow]] = defaultdict(list)
     for forecast in session.scalars(_NEWEST_FORECASTS, {"run_ids": ids}):
         forecasts[forecast.run_id].append(forecast)
     return [
@@ -69,11 +74,13 @@ def summarize(
 
 
 def describe(
-    session: Session, run: Run, alerts: list[alert_schemas.Alert], *, public_url: str = ""
+    session: Session, run: RunRow, alerts: list[alert_schemas.Alert], *, public_url: str = ""
 ) -> schemas.Run:
     """Return a run with these alerts, its settings, streams and newest events."""
     (summary,) = summarize(session, [run], public_url=public_url)
-    streams = session.scalars(select(Stream).where(Stream.run_id == run.id).order_by(Stream.id))
+    streams = session.scalars(
+        select(StreamRow).where(StreamRow.run_id == run.id).order_by(StreamRow.id)
+    )
     return schemas.Run(
         **summary,
         config=run.config,
@@ -86,23 +93,23 @@ def describe(
     )
 
 
-def nearest_to_limit(streams: Collection[Stream]) -> Stream | None:
+def nearest_to_limit(streams: Collection[StreamRow]) -> StreamRow | None:
     """Return the stream with the highest share of its limit; without readings or limit that is
     0.
     """
     return max(streams, key=_used_ratio, default=None)
 
 
-def _used_ratio(stream: Stream) -> float:
+def _used_ratio(stream: StreamRow) -> float:
     used = used_bytes(stream.latest)
     return used / stream.limit_bytes if used and stream.limit_bytes else 0.0
 
 
 def _summary(
-    run: Run,
-    streams: Sequence[Stream],
-    predictions: Sequence[Prediction],
-    forecasts: Sequence[Forecast],
+    run: RunRow,
+    streams: Sequence[StreamRow],
+    predictions: Sequence[PredictionRow],
+    forecasts: Sequence[ForecastRow],
     public_url: str,
 ) -> schemas.RunSummary:
     stream = nearest_to_limit(streams)
@@ -121,7 +128,7 @@ def _summary(
     )
 
 
-def _predicted_peak(predictions: Sequence[Prediction], stream: Stream | None) -> int | None:
+def _predicted_peak(predictions: Sequence[PredictionRow], stream: StreamRow | None) -> int | None:
     """Return the newest predicted peak of the stream's device, else of any device."""
     if stream is not None:
         for prediction in predictions:
@@ -130,7 +137,7 @@ def _predicted_peak(predictions: Sequence[Prediction], stream: Stream | None) ->
     return predictions[0].peak_allocated_bytes if predictions else None
 
 
-def _worst(forecasts: Sequence[Forecast]) -> schemas.ForecastSummary | None:
+def _worst(forecasts: Sequence[ForecastRow]) -> schemas.ForecastSummary | None:
     worst = max(
         forecasts,
         key=lambda forecast: (LEVELS.index(forecast.level), forecast.oom_probability),

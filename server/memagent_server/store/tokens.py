@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.schemas import base as schemas
 from memagent_server.store.compiled_statements import CompiledSelect
-from memagent_server.store.models import Token
+from memagent_server.store.models import TokenRow
 from memagent_server.store.reading import to_schema
 
 SCOPES = ("ingest", "read", "admin")
@@ -33,12 +33,13 @@ class ValidToken:
 
 
 # compiled, for each request runs one or two of these
-_ANY = CompiledSelect(select(Token.id).limit(1))
-_VALID = select(*(getattr(Token, field.name) for field in fields(ValidToken))).where(
-    Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > bindparam("now"))
+_ANY = CompiledSelect(select(TokenRow.id).limit(1))
+_VALID = select(*(getattr(TokenRow, field.name) for field in fields(ValidToken))).where(
+    TokenRow.revoked_at.is_(None),
+    or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > bindparam("now")),
 )
-_BY_HASH = CompiledSelect(_VALID.where(Token.hash == bindparam("hash")))
-_BY_ID = CompiledSelect(_VALID.where(Token.id == bindparam("id")))
+_BY_HASH = CompiledSelect(_VALID.where(TokenRow.hash == bindparam("hash")))
+_BY_ID = CompiledSelect(_VALID.where(TokenRow.id == bindparam("id")))
 
 
 def create_token(
@@ -50,9 +51,9 @@ def create_token(
     now: float,
     projects: Sequence[str] = (),
     expires_at: float | None = None,
-) -> Token:
+) -> TokenRow:
     """Store a token by its hash. `projects` limits it to their runs; without them it opens all."""
-    token = Token(
+    token = TokenRow(
         name=name,
         scope=scope,
         hash=token_hash,
@@ -65,12 +66,12 @@ def create_token(
     return token
 
 
-def list_tokens(session: Session) -> Sequence[Token]:
+def list_tokens(session: Session) -> Sequence[TokenRow]:
     """Return all tokens ever created, the oldest first."""
-    return session.scalars(select(Token).order_by(Token.id)).all()
+    return session.scalars(select(TokenRow).order_by(TokenRow.id)).all()
 
 
-def describe_token(token: Token) -> schemas.Token:
+def describe_token(token: TokenRow) -> schemas.Token:
     """Return a token without its hash."""
     return to_schema(schemas.Token, token)
 
@@ -92,22 +93,22 @@ def any_token(connection: Session | Connection) -> bool:
 
 def revoke_token(session: Session, token_id: int, now: float) -> bool | None:
     """Revoke a token; return False if it was revoked before, None for an unknown one."""
-    if session.scalar(select(Token.id).where(Token.id == token_id)) is None:
+    if session.scalar(select(TokenRow.id).where(TokenRow.id == token_id)) is None:
         return None
-    return _revoke(session, Token.id == token_id, now) == 1
+    return _revoke(session, TokenRow.id == token_id, now) == 1
 
 
 def revoke_tokens(session: Session, name_or_id: str, now: float) -> int:
     """Revoke tokens by name or id; return how many were not revoked before."""
-    condition = Token.name == name_or_id
+    condition = TokenRow.name == name_or_id
     if name_or_id.isdecimal() and len(name_or_id) < 10:
-        condition = or_(condition, Token.id == int(name_or_id))
+        condition = or_(condition, TokenRow.id == int(name_or_id))
     return _revoke(session, condition, now)
 
 
 def mark_used(session: Session, token_id: int, now: float) -> None:
     """Note when a token was last used."""
-    session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
+    session.execute(update(TokenRow).where(TokenRow.id == token_id).values(last_used_at=now))
 
 
 def _find(
@@ -123,7 +124,7 @@ def _connection_of(connection: Session | Connection) -> Connection:
 
 def _revoke(session: Session, condition: ColumnElement[bool], now: float) -> int:
     result = session.execute(
-        update(Token).where(condition, Token.revoked_at.is_(None)).values(revoked_at=now)
+        update(TokenRow).where(condition, TokenRow.revoked_at.is_(None)).values(revoked_at=now)
     )
     assert isinstance(result, CursorResult)
     return result.rowcount

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, text
 from sqlalchemy.orm import Session
 
-from memagent_server.store.models import Dropped, Run, Snapshot, Stream
+from memagent_server.store.models import DroppedRow, RunRow, SnapshotRow, StreamRow
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ def usage(session: Session) -> Usage:
     """Return the size and content of the database."""
     runs, samples, snapshots = session.execute(
         select(
-            select(func.count()).select_from(Run).scalar_subquery(),
-            select(func.coalesce(func.sum(Stream.samples), 0)).scalar_subquery(),
-            select(func.count()).select_from(Snapshot).scalar_subquery(),
+            select(func.count()).select_from(RunRow).scalar_subquery(),
+            select(func.coalesce(func.sum(StreamRow.samples), 0)).scalar_subquery(),
+            select(func.count()).select_from(SnapshotRow).scalar_subquery(),
         )
     ).one()
     return Usage(_database_bytes(session), runs, int(samples), snapshots)
@@ -37,20 +37,20 @@ def usage(session: Session) -> Usage:
 
 def count_samples(session: Session) -> int:
     """Return the number of samples ever received, without those of deleted runs."""
-    return int(session.scalar(select(func.sum(Stream.samples))) or 0)
+    return int(session.scalar(select(func.sum(StreamRow.samples))) or 0)
 
 
 def count_runs_by_status(session: Session) -> dict[str, int]:
     """Return {status: runs}."""
-    query = select(Run.status, func.count()).group_by(Run.status)
+    query = select(RunRow.status, func.count()).group_by(RunRow.status)
     return dict(session.execute(query).all())
 
 
 def dropped_samples(session: Session, run_id: str | None = None) -> dict[str, int]:
     """Return {reason: samples that agents dropped}, of one run or of all."""
-    query = select(Dropped.reason, func.sum(Dropped.count)).group_by(Dropped.reason)
+    query = select(DroppedRow.reason, func.sum(DroppedRow.count)).group_by(DroppedRow.reason)
     if run_id is not None:
-        query = query.where(Dropped.run_id == run_id)
+        query = query.where(DroppedRow.run_id == run_id)
     return {reason: int(count) for reason, count in session.execute(query)}
 
 

@@ -29,7 +29,7 @@ from memagent_server.store.events import list_events
 from memagent_server.store.export import MIMETYPES, ExportError, export
 from memagent_server.store.forecasts import forecasts_of
 from memagent_server.store.leases import count_alive
-from memagent_server.store.models import Run
+from memagent_server.store.models import RunRow
 from memagent_server.store.predictions import page_predictions
 from memagent_server.store.rank_grid import rank_grid
 from memagent_server.store.run_list import RunQuery, list_runs
@@ -322,7 +322,7 @@ def get_comparison() -> Response:
     return json_answer(comparison)
 
 
-def _require_run(session: Session, run_id: str) -> Run:
+def _require_run(session: Session, run_id: str) -> RunRow:
     run = get_run(session, run_id)
     if run is None:
         raise UnknownRunError(run_id)

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.incidents import list_incidents
-from memagent_server.store.models import Notification, Transition
+from memagent_server.store.models import NotificationRow, TransitionRow
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.worker import Worker
@@ -93,13 +93,13 @@ class Bench:
 
     def notified_states(self, channel: str = "webhook") -> list[str]:
         """Return the states that a channel was notified of, in order."""
-        query = select(Transition.to_state).join(
-            Notification, Notification.transition_id == Transition.id
+        query = select(TransitionRow.to_state).join(
+            NotificationRow, NotificationRow.transition_id == TransitionRow.id
         )
         with self.database.read() as session:
             return list(
                 session.scalars(
-                    query.where(Notification.channel == channel).order_by(Notification.id)
+                    query.where(NotificationRow.channel == channel).order_by(NotificationRow.id)
                 )
             )
 

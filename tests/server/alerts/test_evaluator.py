@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select, text
 
 from memagent.wire.messages import Finish, RunStart
-from memagent_server.store.models import Notification, Stream
+from memagent_server.store.models import NotificationRow, StreamRow
 from memagent_server.store.runs import delete_run, finish_run, get_run, start_run
 
 
@@ -38,7 +38,7 @@ def avert(bench):
 
 def count_notifications(bench) -> int:
     with bench.database.read() as session:
-        return len(session.scalars(select(Notification)).all())
+        return len(session.scalars(select(NotificationRow)).all())
 
 
 def test_a_warning_becomes_critical_once_and_notifies_of_both(bench):
@@ -287,7 +287,7 @@ def test_a_notification_of_another_run_never_has_the_same_key(bench):
         bench.feed(0, 1200, leak, seq=0, run_id=run_id)
         bench.worker.evaluate()
         with bench.database.write() as session:
-            found = set(session.scalars(select(Notification.dedup_key)))
+            found = set(session.scalars(select(NotificationRow.dedup_key)))
             assert found and not found & keys
             keys |= found
             delete_run(session, run_id)
@@ -298,7 +298,7 @@ def test_a_device_whose_limit_is_not_known_is_ignored(bench):
         start_run(session, RunStart(run_id="r"), bench.now)
     bench.feed(0, 1200, leak, seq=0)
     with bench.database.write() as session:
-        stream = session.scalars(select(Stream)).one()
+        stream = session.scalars(select(StreamRow)).one()
         stream.limit_bytes = None
         stream.latest = {}
     assert not bench.worker.evaluate()

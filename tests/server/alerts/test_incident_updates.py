@@ -9,7 +9,7 @@ from memagent.units import DAY_S
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
 from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.store.incidents import acknowledge, lock_incident, mark_false, snooze
-from memagent_server.store.models import Feedback, Incident
+from memagent_server.store.models import FeedbackRow, IncidentRow
 from memagent_server.store.rules import put_rule
 from memagent_server.store.runs import delete_run, finish_run, start_run
 from memagent_server.store.samples import add_batch
@@ -218,7 +218,7 @@ def test_an_acknowledgement_is_stored_with_its_name(bench):
     (incident,) = bench.incidents()
     assert (incident["acked_by"], incident["note"], incident["state"]) == ("ana", "seen", "firing")
     with bench.database.read() as session:
-        assert [(row.kind, row.cause) for row in session.scalars(select(Feedback))] == [
+        assert [(row.kind, row.cause) for row in session.scalars(select(FeedbackRow))] == [
             ("ack", "leak")
         ]
 
@@ -255,9 +255,9 @@ def test_a_false_alarm_is_silent_unless_the_run_dies_and_counts_in_the_scoreboar
     assert bench.notified_states() == states
     with bench.database.write() as session:
         delete_run(session, "r")
-        (row,) = session.scalars(select(Feedback))
+        (row,) = session.scalars(select(FeedbackRow))
         assert (row.kind, row.project, row.incident_id) == ("false_alarm", "default", None)
-        assert session.scalars(select(Incident)).all() == []
+        assert session.scalars(select(IncidentRow)).all() == []
         assert scoreboard(session, now=bench.now, days=10_000).total.called_false == 1
 
 

@@ -25,7 +25,7 @@ from memagent_server.store.history import (
     StoredChunk,
     read_chunks,
 )
-from memagent_server.store.models import EvaluationMark, ForecasterState, Notification
+from memagent_server.store.models import EvaluationMarkRow, ForecasterStateRow, NotificationRow
 from memagent_server.store.rechunk import UNIT_ROWS
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
@@ -221,12 +221,12 @@ def test_what_forecasters_knew_is_let_go_when_the_run_has_ended(bench):
     bench.feed(0, 600, leak, seq=0)
     bench.worker.evaluate()
     with bench.database.read() as session:
-        assert session.scalar(select(func.count()).select_from(ForecasterState)) == 1
+        assert session.scalar(select(func.count()).select_from(ForecasterStateRow)) == 1
     bench.finish("completed", 600)
     bench.now += evaluator.PRUNE_EVERY_S
     bench.worker.evaluate()
     with bench.database.read() as session:
-        assert session.scalar(select(func.count()).select_from(ForecasterState)) == 0
+        assert session.scalar(select(func.count()).select_from(ForecasterStateRow)) == 0
 
 
 def test_a_worker_that_lags_behind_takes_over_what_the_other_decided(bench):
@@ -299,15 +299,15 @@ def test_a_worker_that_is_killed_at_any_write_loses_and_repeats_nothing(bench, w
     assert len(bench.alerts()) == 2 and len(bench.incidents()) == 1
     assert bench.notified_states() == ["firing"]
     with bench.database.read() as session:
-        assert session.scalar(select(func.count()).select_from(Notification)) == len(
+        assert session.scalar(select(func.count()).select_from(NotificationRow)) == len(
             bench.notified_states()
         ) + len(bench.notified_states("slack_webhook"))
-        assert session.scalar(select(func.count()).select_from(EvaluationMark)) == 2
+        assert session.scalar(select(func.count()).select_from(EvaluationMarkRow)) == 2
 
 
 def _received(bench, number: int):
     from sqlalchemy import update
 
-    from memagent_server.store.models import Chunk as StoredRow
+    from memagent_server.store.models import ChunkRow
 
-    return update(StoredRow).where(StoredRow.seq == 100 * number + 99).values(received_at=bench.now)
+    return update(ChunkRow).where(ChunkRow.seq == 100 * number + 99).values(received_at=bench.now)

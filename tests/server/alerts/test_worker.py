@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from memagent_server.alerts import evaluator
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.store.forecasts import forecasts_of, latest_risk
-from memagent_server.store.models import Chunk, Notification, Run
+from memagent_server.store.models import ChunkRow, NotificationRow, RunRow
 from memagent_server.store.runs import delete_run
 
 
@@ -123,7 +123,7 @@ def test_silence_resolves_nothing_and_becomes_lost_contact(bench):
     assert bench.alerts()[0]["state"] == "firing"
     bench.be_silent(30)
     with bench.database.read() as session:
-        assert session.get_one(Run, "r").status == "lost_contact"
+        assert session.get_one(RunRow, "r").status == "lost_contact"
     assert bench.path()[-1] == "lost_contact"
 
 
@@ -231,7 +231,7 @@ def test_a_chunk_that_is_damaged_is_skipped_and_logged(bench, caplog):
     bench.feed(600, 610, leak, seq=1)
     with bench.database.write() as session:
         session.execute(
-            update(Chunk).where(Chunk.seq == 609).values(packed=b"MAC1 and nothing else")
+            update(ChunkRow).where(ChunkRow.seq == 609).values(packed=b"MAC1 and nothing else")
         )
     bench.feed(610, 1200, leak, seq=2)
     bench.worker.evaluate()
@@ -255,6 +255,6 @@ def test_dispatching_fails_softly_and_is_visible(bench):
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.turn()
     with bench.database.read() as session:
-        waiting = session.scalars(select(Notification)).all()
+        waiting = session.scalars(select(NotificationRow)).all()
     assert waiting and all(item.state == "waiting" and item.attempts == 1 for item in waiting)
     assert all("127.0.0.1:9" not in (item.last_error or "") and item.last_error for item in waiting)

@@ -8,7 +8,7 @@ from msgspec import to_builtins
 from memagent.units import GIB
 from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
 from memagent_server.compare import components
-from memagent_server.store.models import Stream
+from memagent_server.store.models import StreamRow
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
@@ -242,7 +242,7 @@ def test_a_script_that_invents_a_phase_a_step_does_not_grow_its_stream(compare, 
                     session, "r", Batch(seq=seq, chunks=[Chunk(stream="D", columns=columns)]), 4.0
                 )
     with sqlite_database.read() as session:
-        assert len(session.query(Stream).one().peaks) == 80
+        assert len(session.query(StreamRow).one().peaks) == 80
 
 
 @pytest.mark.parametrize(("kind", "retained"), [("cuda", True), ("host", False)])

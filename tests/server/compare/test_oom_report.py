@@ -6,7 +6,7 @@ import pytest
 
 from memagent.wire.messages import Batch, Device, Event, Finish, RunStart
 from memagent_server.compare import autopsy
-from memagent_server.store.models import Run
+from memagent_server.store.models import RunRow
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.streams import current_streams
@@ -40,7 +40,7 @@ def title(database):
             stream = next(
                 (stream for stream in current_streams(session, ["r"]) if stream.rank == rank), None
             )
-            report = autopsy(session, session.get_one(Run, "r"), stream)
+            report = autopsy(session, session.get_one(RunRow, "r"), stream)
             return report.title if report else None
 
     return title

@@ -9,7 +9,7 @@ import pytest
 
 from memagent_server.ingest.validate import MAX_VIEWER_BYTES
 from memagent_server.store.forecasts import add_forecasts
-from memagent_server.store.models import Stream
+from memagent_server.store.models import StreamRow
 
 SUSPECT = {
     "kind": "graph", "holder": "total_loss: float tensor with 412 graphs", "file": "train.py", "line": 42, "function": "main",
@@ -182,7 +182,7 @@ def forecast(app, cause, level="warning"):
     from memagent.forecast import Forecast
 
     with app.extensions["memagent"].database.write() as session:
-        stream = session.query(Stream).filter_by(run_id="r").one()
+        stream = session.query(StreamRow).filter_by(run_id="r").one()
         answer = Forecast(level=level, step=2, oom_probability=0.9, cause=cause)
         add_forecasts(session, [(stream.run_id, stream.id, answer)], 1.0)
 

@@ -11,7 +11,7 @@ from memagent.wire.messages import RunStart
 from memagent_server.notify.channel import Channel, DeliveryFailedError, MissingChannel
 from memagent_server.notify.dispatcher import LEASE_S, Dispatcher
 from memagent_server.store.alerts import add_transition, list_alerts, open_alert
-from memagent_server.store.models import Alert, Incident, Notification
+from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow
 from memagent_server.store.outbox import (
     MAX_ATTEMPTS,
     ChannelFilter,
@@ -254,7 +254,7 @@ def test_a_dead_notification_can_be_sent_again(outbox, clock):
 
 def test_one_channel_does_not_wait_for_another(outbox, clock):
     with outbox.write() as session:
-        alert = session.get_one(Alert, 1)
+        alert = session.get_one(AlertRow, 1)
         add_transition(
             session,
             alert,
@@ -273,7 +273,7 @@ def test_one_channel_does_not_wait_for_another(outbox, clock):
 def test_alerts_of_one_incident_are_notified_in_order(outbox, clock):
     """Rank 1 joins an incident that rank 0 began: its message waits for those of rank 0."""
     with outbox.write() as session:
-        incident = Incident(
+        incident = IncidentRow(
             run_id="r",
             rule="oom_forecast",
             state="firing",
@@ -313,7 +313,10 @@ def test_alerts_of_one_incident_are_notified_in_order(outbox, clock):
 
 def leased_until(database) -> float:
     with database.read() as session:
-        return session.scalar(select(Notification.leased_until).where(Notification.id == 1)) or 0.0
+        return (
+            session.scalar(select(NotificationRow.leased_until).where(NotificationRow.id == 1))
+            or 0.0
+        )
 
 
 def wait_until(condition) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from memagent.wire.messages import RunStart
 from memagent_server.notify.dispatcher import LEASE_S
 from memagent_server.store.alerts import add_transition, open_alert
-from memagent_server.store.models import Alert, Incident, Notification, Transition
+from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow, TransitionRow
 from memagent_server.store.runs import start_run
 
 MAX_LINES = 1000
@@ -71,9 +71,9 @@ def two_messages(database):
                     channels=["test"],
                 )
             made = (
-                select(Notification.dedup_key)
-                .where(Notification.alert_id == alert.id)
-                .order_by(Notification.id)
+                select(NotificationRow.dedup_key)
+                .where(NotificationRow.alert_id == alert.id)
+                .order_by(NotificationRow.id)
             )
             return list(session.scalars(made))
 
@@ -100,7 +100,7 @@ def test_it_loses_nothing_wherever_it_is_killed(database, receiver, run_and_kill
         if status == 0:
             break
     with database.read() as session:
-        assert set(session.scalars(select(Notification.state))) == {"sent"}
+        assert set(session.scalars(select(NotificationRow.state))) == {"sent"}
     assert status == 0, "it never reached the end"
     assert before > 20 and twice > 5, "the kills did not hit the intended lines"
 
@@ -113,8 +113,8 @@ def test_an_edit_that_is_killed_loses_no_message(database, receiver, run_and_kil
     for kill_at in range(1, MAX_LINES):
         two_messages()
         with database.write() as session:
-            alert = session.scalars(select(Alert).order_by(Alert.id.desc()).limit(1)).one()
-            incident = Incident(
+            alert = session.scalars(select(AlertRow).order_by(AlertRow.id.desc()).limit(1)).one()
+            incident = IncidentRow(
                 run_id="r",
                 rule="oom_forecast",
                 state="firing",
@@ -126,23 +126,23 @@ def test_an_edit_that_is_killed_loses_no_message(database, receiver, run_and_kil
             session.flush()
             alert.incident_id = incident.id
             warning, end = session.scalars(
-                select(Notification)
-                .where(Notification.alert_id == alert.id)
-                .order_by(Notification.id)
+                select(NotificationRow)
+                .where(NotificationRow.alert_id == alert.id)
+                .order_by(NotificationRow.id)
             )
             warning.incident_id = end.incident_id = incident.id
             end.next_attempt_at = now + LEASE_S
         assert run_and_kill("turn", 0, now) == 0
         with database.write() as session:
-            session.get_one(Incident, incident.id).acked_at = 3.0
-            session.delete(session.get_one(Notification, end.id))  # the end is not there yet
+            session.get_one(IncidentRow, incident.id).acked_at = 3.0
+            session.delete(session.get_one(NotificationRow, end.id))  # the end is not there yet
         receiver.requests.clear()
         status = run_and_kill("turn", kill_at, now)
         edited += bool(receiver.requests)
         with database.write() as session:
             alert, incident = (
-                session.get_one(Alert, alert.id),
-                session.get_one(Incident, incident.id),
+                session.get_one(AlertRow, alert.id),
+                session.get_one(IncidentRow, incident.id),
             )
             add_transition(
                 session,
@@ -170,7 +170,7 @@ def test_it_opens_an_alert_with_its_message_or_not_at_all(database, run_and_kill
         status = run_and_kill("open", kill_at, 1000.0)
         with database.read() as session:
             transitions, notifications = (
-                session.scalar(select(func.count(of.id))) for of in (Transition, Notification)
+                session.scalar(select(func.count(of.id))) for of in (TransitionRow, NotificationRow)
             )
         assert transitions == notifications
         counts.add(notifications)

@@ -17,7 +17,7 @@ from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.webhook import Webhook
 from memagent_server.store.alerts import add_transition, list_alerts, open_alert
-from memagent_server.store.models import Notification
+from memagent_server.store.models import NotificationRow
 from memagent_server.store.outbox import ChannelFilter
 from memagent_server.store.runs import delete_run, start_run
 
@@ -110,7 +110,7 @@ def test_the_waits_grow_from_seconds_to_minutes(database, alert):
     for _ in range(12):
         assert dispatcher.turn()
         with database.read() as session:
-            waits.append(session.scalars(select(Notification.next_attempt_at)).one() - now)
+            waits.append(session.scalars(select(NotificationRow.next_attempt_at)).one() - now)
         now += waits[-1]
     for number, wait in enumerate(waits):
         assert 0.69 <= wait / min(2.0 * 2**number, 900.0) <= 1.31
@@ -147,7 +147,7 @@ def test_dispatchers_at_the_same_moment_send_each_message_once(database, alert):
 
     def waiting() -> int:
         with database.read() as session:
-            return session.scalar(select(func.count()).where(Notification.state != "sent")) or 0
+            return session.scalar(select(func.count()).where(NotificationRow.state != "sent")) or 0
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:

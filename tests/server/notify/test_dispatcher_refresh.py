@@ -15,7 +15,7 @@ from memagent_server.notify.pagerduty import PagerDuty
 from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.store.alerts import add_transition, change_alert, open_alert
 from memagent_server.store.forecasts import add_forecasts
-from memagent_server.store.models import Alert, Incident, Notification, Stream
+from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow, StreamRow
 from memagent_server.store.outbox import ChannelFilter, lease_for_refresh, lease_next
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
@@ -62,8 +62,8 @@ def warned(database):
             1.0,
         )
         add_snapshot(session, "r", SnapshotMessage(method="census", step=9, suspects=[blamed]), 1.0)
-        stream = session.scalars(select(Stream)).one()
-        incident = Incident(
+        stream = session.scalars(select(StreamRow)).one()
+        incident = IncidentRow(
             run_id="r",
             rule="oom_forecast",
             state="firing",
@@ -94,7 +94,7 @@ def forecast(warned):
 
     def forecast(step: int, **changes) -> None:
         with warned.write() as session:
-            stream = session.scalars(select(Stream)).one()
+            stream = session.scalars(select(StreamRow)).one()
             add_forecasts(
                 session, [(stream.run_id, stream.id, replace(WARNING, step=step, **changes))], 2.0
             )
@@ -142,7 +142,7 @@ def test_it_names_the_person_who_acknowledged(warned, slack, bot, clock):
     dispatcher = Dispatcher(warned, TEST, bot, "http://x", clock)
     dispatcher.turn()
     with warned.write() as session:
-        incident = session.scalars(select(Incident)).one()
+        incident = session.scalars(select(IncidentRow)).one()
         incident.acked_at = 3.0
         incident.acked_by = "ana"
     clock.now += REFRESH_EVERY_S
@@ -154,7 +154,7 @@ def test_it_acknowledges_in_pagerduty_once(warned, receiver, clock):
     dispatcher = Dispatcher(warned, TEST, PagerDuty("key", url=receiver.url), "http://x", clock)
     dispatcher.turn()
     with warned.write() as session:
-        session.scalars(select(Incident)).one().acked_at = 3.0
+        session.scalars(select(IncidentRow)).one().acked_at = 3.0
     for _ in range(3):
         clock.now += REFRESH_EVERY_S
         dispatcher.turn()
@@ -167,8 +167,8 @@ def test_it_does_not_edit_the_outcome(warned, slack, bot, clock, forecast):
     dispatcher = Dispatcher(warned, TEST, bot, "http://x", clock)
     dispatcher.turn()
     with warned.write() as session:
-        alert = session.scalars(select(Alert)).one()
-        session.scalars(select(Incident)).one().state = "oom"
+        alert = session.scalars(select(AlertRow)).one()
+        session.scalars(select(IncidentRow)).one().state = "oom"
         change_alert(session, alert, now=2.0, state="oom")
         add_transition(
             session,
@@ -204,12 +204,12 @@ def test_it_retries_a_refused_edit(warned, slack, bot, clock, forecast):
 def test_a_message_waits_for_the_edit_of_the_one_before_and_no_longer_than_its_lease(warned, clock):
     Dispatcher(warned, TEST, _Taking(), "http://x", clock).turn()
     with warned.write() as session:
-        (chapter,) = session.scalars(select(Notification))
+        (chapter,) = session.scalars(select(NotificationRow))
         assert lease_for_refresh(session, chapter, clock.now, LEASE_S)
         assert not lease_for_refresh(
             session, chapter, clock.now + 1.0, LEASE_S
         )  # another worker has it
-        alert = session.scalars(select(Alert)).one()
+        alert = session.scalars(select(AlertRow)).one()
         add_transition(
             session,
             alert,
@@ -238,7 +238,7 @@ def test_a_bug_in_a_refresh_keeps_the_receipt(warned, clock, forecast, caplog):
     clock.now += REFRESH_EVERY_S
     dispatcher.turn()
     with warned.read() as session:
-        (chapter,) = session.scalars(select(Notification))
+        (chapter,) = session.scalars(select(NotificationRow))
     assert (chapter.receipt["ts"], chapter.state, chapter.leased_until) == ("1", "sent", None)
     assert "could not be refreshed" in caplog.text and "the secret" not in caplog.text
 

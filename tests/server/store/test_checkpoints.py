@@ -9,7 +9,7 @@ import time
 from sqlalchemy import insert, select
 
 from memagent_server.store.engine import Database
-from memagent_server.store.models import Run
+from memagent_server.store.models import RunRow
 from memagent_server.store.sqlite import wal_checkpoint
 
 ROW = {
@@ -31,7 +31,7 @@ def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
     assert of_one > 8000 and max(sizes) < 400 * of_one / 2, "the log never began anew"
     other = Database(sqlite_database.url)
     with other.read() as session:
-        assert len(session.scalars(select(Run.id)).all()) == 400
+        assert len(session.scalars(select(RunRow.id)).all()) == 400
     other.close()
 
 
@@ -39,22 +39,22 @@ def test_a_reader_that_stays_holds_the_log_but_nobody_else(sqlite_database, monk
     monkeypatch.setattr(wal_checkpoint, "CHECKPOINT_BYTES", 64 * 1024)
     sqlite_database._checkpointer._start_bytes = 64 * 1024
     with sqlite_database.read() as session, caplog.at_level(logging.WARNING):
-        assert session.scalars(select(Run.id)).all() == []
+        assert session.scalars(select(RunRow.id)).all() == []
         for number in range(60):
             add_run(sqlite_database, f"r{number}")
-        assert session.scalars(select(Run.id)).all() == []
+        assert session.scalars(select(RunRow.id)).all() == []
     wait_until(lambda: not sqlite_database._checkpointer._thread.is_alive())
     for number in range(10):
         add_run(sqlite_database, f"later-{number}")
     wait_until(lambda: os.path.getsize(sqlite_database.engine.url.database + "-wal") < 64 * 1024)
     with sqlite_database.read() as session:
-        assert len(session.scalars(select(Run.id)).all()) == 70
+        assert len(session.scalars(select(RunRow.id)).all()) == 70
     assert not caplog.records
 
 
 def add_run(database, name):
     database.write_grouped(
-        lambda connection: connection.execute(insert(Run), {**ROW, "id": name, "name": name})
+        lambda connection: connection.execute(insert(RunRow), {**ROW, "id": name, "name": name})
     )
 
 

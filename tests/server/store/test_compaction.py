@@ -56,7 +56,7 @@ def send(database):
 
 def all_samples(database):
     with database.read() as session:
-        [stream] = session.scalars(select(models.Stream))
+        [stream] = session.scalars(select(models.StreamRow))
         found = {}
         for _, columns in read_samples(session, stream.id):
             for name, values in columns.items():
@@ -66,7 +66,7 @@ def all_samples(database):
 
 def chunk_rows(database):
     with database.read() as session:
-        return list(session.scalars(select(models.Chunk.rows).order_by(models.Chunk.seq)))
+        return list(session.scalars(select(models.ChunkRow.rows).order_by(models.ChunkRow.seq)))
 
 
 def end(database):
@@ -92,9 +92,9 @@ def test_1_all_of_a_run_that_is_over_is_cut_rolled_up_and_done(database, send):
     assert all_samples(database) == before
     with database.read() as session:
         assert find_tasks(session, LATER) == []
-        [stream] = session.scalars(select(models.Stream))
+        [stream] = session.scalars(select(models.StreamRow))
         assert (stream.compacted_seq, stream.rolled_seq, stream.is_compacted) == (1199, 1199, True)
-        assert set(session.scalars(select(models.Chunk.stats))) == {b""}
+        assert set(session.scalars(select(models.ChunkRow.stats))) == {b""}
 
 
 def test_1_a_launch_that_is_over_but_may_still_speak_is_left_alone(database, send):
@@ -212,8 +212,8 @@ def test_3_charts_of_rollups_hold_what_the_samples_hold(database, send, short_un
     compact_run(database, "r")
     check_charts(database, held)
     with database.read() as session:
-        buckets = select(models.Rollup.level, func.sum(models.Rollup.buckets)).group_by(
-            models.Rollup.level
+        buckets = select(models.RollupRow.level, func.sum(models.RollupRow.buckets)).group_by(
+            models.RollupRow.level
         )
         assert dict(session.execute(buckets).all()) == {0: 20, 1: 10, 2: 5, 3: 3, 4: 2}
 
@@ -257,8 +257,8 @@ def test_a_chunk_that_is_damaged_stays_and_the_others_are_compacted(database, se
     send(512, 1100, seq=seq)
     with database.write() as session:
         session.execute(
-            models.Chunk.__table__.update()
-            .where(models.Chunk.seq == 31)
+            models.ChunkRow.__table__.update()
+            .where(models.ChunkRow.seq == 31)
             .values(packed=b"MAC1 no more")
         )
     end(database)

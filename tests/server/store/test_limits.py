@@ -8,8 +8,7 @@ from sqlalchemy.orm import aliased
 
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.store.errors import ConflictError, UnknownRunError
-from memagent_server.store.models import Chunk as ChunkRow
-from memagent_server.store.models import Rank, Run, Stream
+from memagent_server.store.models import ChunkRow, RankRow, RunRow, StreamRow
 from memagent_server.store.runs import lock_run, start_run
 from memagent_server.store.samples import add_batch
 
@@ -35,59 +34,62 @@ def limited(database):
     return database.limited_to(("vision",))
 
 
-ALIAS, RANK = aliased(Run), aliased(Rank)
+ALIAS, RANK = aliased(RunRow), aliased(RankRow)
 NEWEST = (
-    select(func.max(Rank.attempt)).where(Rank.run_id == Run.id).correlate(Run).scalar_subquery()
+    select(func.max(RankRow.attempt))
+    .where(RankRow.run_id == RunRow.id)
+    .correlate(RunRow)
+    .scalar_subquery()
 )
 QUESTIONS = {
-    "entity": (select(Run), lambda rows: [row.id for (row,) in rows], ["a"]),
-    "column": (select(Run.id), list, [("a",)]),
+    "entity": (select(RunRow), lambda rows: [row.id for (row,) in rows], ["a"]),
+    "column": (select(RunRow.id), list, [("a",)]),
     "alias": (select(ALIAS.id), list, [("a",)]),
-    "count": (select(func.count()).select_from(Run), list, [(1,)]),
-    "sum of another table": (select(func.sum(Stream.samples)), list, [(1,)]),
-    "group": (select(Run.project, func.count()).group_by(Run.project), list, [("vision", 1)]),
+    "count": (select(func.count()).select_from(RunRow), list, [(1,)]),
+    "sum of another table": (select(func.sum(StreamRow.samples)), list, [(1,)]),
+    "group": (select(RunRow.project, func.count()).group_by(RunRow.project), list, [("vision", 1)]),
     "join": (
-        select(Stream.run_id, Run.name).join(Run, Run.id == Stream.run_id),
+        select(StreamRow.run_id, RunRow.name).join(RunRow, RunRow.id == StreamRow.run_id),
         list,
         [("a", "a")],
     ),
     "outer join": (
-        select(Stream.run_id, Run.id).outerjoin(Run, Run.id == Stream.run_id),
+        select(StreamRow.run_id, RunRow.id).outerjoin(RunRow, RunRow.id == StreamRow.run_id),
         list,
         [("a", "a")],
     ),
     "subquery": (
-        select(func.count()).select_from(select(Stream, Run.id).join(Run).subquery()),
+        select(func.count()).select_from(select(StreamRow, RunRow.id).join(RunRow).subquery()),
         list,
         [(1,)],
     ),
-    "in": (select(Rank.run_id).where(Rank.run_id.in_(select(Run.id))), list, [("a",)]),
-    "exists": (select(exists().where(Run.id == "b")), list, [(False,)]),
-    "scalar subquery": (select(select(func.count(Run.id)).scalar_subquery()), list, [(1,)]),
-    "common table": (select(select(Run.id).cte().c.id), list, [("a",)]),
+    "in": (select(RankRow.run_id).where(RankRow.run_id.in_(select(RunRow.id))), list, [("a",)]),
+    "exists": (select(exists().where(RunRow.id == "b")), list, [(False,)]),
+    "scalar subquery": (select(select(func.count(RunRow.id)).scalar_subquery()), list, [(1,)]),
+    "common table": (select(select(RunRow.id).cte().c.id), list, [("a",)]),
     "through a stream": (select(func.count(ChunkRow.seq)), list, [(1,)]),
     "alias of the same": (
-        select(Run.id, ALIAS.id).where(ALIAS.step == Run.step),
+        select(RunRow.id, ALIAS.id).where(ALIAS.step == RunRow.step),
         list,
         [("a", "a")],
     ),
     "joined alias of the same": (
-        select(Run.id, ALIAS.id).join(ALIAS, ALIAS.step == Run.step),
+        select(RunRow.id, ALIAS.id).join(ALIAS, ALIAS.step == RunRow.step),
         list,
         [("a", "a")],
     ),
     "outer joined alias": (
-        select(Run.id, ALIAS.id).outerjoin(ALIAS, ALIAS.id != Run.id),
+        select(RunRow.id, ALIAS.id).outerjoin(ALIAS, ALIAS.id != RunRow.id),
         list,
         [("a", None)],
     ),
     "joined alias of another": (
-        select(Run.id, RANK.run_id).join(RANK, RANK.rank < 1),
+        select(RunRow.id, RANK.run_id).join(RANK, RANK.rank < 1),
         list,
         [("a", "a")],
     ),
     "alias by a subquery": (
-        select(Run.id, RANK.run_id).outerjoin(RANK, RANK.attempt == NEWEST),
+        select(RunRow.id, RANK.run_id).outerjoin(RANK, RANK.attempt == NEWEST),
         list,
         [("a", "a")],
     ),
@@ -116,19 +118,22 @@ def test_a_question_that_was_asked_before_is_answered_anew_for_others(limited, d
 
 def test_a_key_of_another_project_finds_nothing(limited):
     with limited.read() as session:
-        assert session.get(Run, "a") is not None and session.get(Run, "b") is None
-        assert session.get(Rank, ("a", 0, 0)) is not None and session.get(Rank, ("b", 0, 0)) is None
+        assert session.get(RunRow, "a") is not None and session.get(RunRow, "b") is None
+        assert (
+            session.get(RankRow, ("a", 0, 0)) is not None
+            and session.get(RankRow, ("b", 0, 0)) is None
+        )
         with pytest.raises(UnknownRunError):
             lock_run(session, "b")
 
 
 def test_nothing_of_another_project_is_changed(limited, database):
     with limited.write() as session:
-        assert session.execute(update(Run).values(name="mine")).rowcount == 1
+        assert session.execute(update(RunRow).values(name="mine")).rowcount == 1
         assert session.execute(delete(ChunkRow)).rowcount == 1
-        assert session.execute(delete(Run).where(Run.id == "b")).rowcount == 0
+        assert session.execute(delete(RunRow).where(RunRow.id == "b")).rowcount == 0
     with database.read() as session:
-        assert session.execute(select(Run.id, Run.name).order_by(Run.id)).all() == [
+        assert session.execute(select(RunRow.id, RunRow.name).order_by(RunRow.id)).all() == [
             ("a", "mine"),
             ("b", "b"),
         ]
@@ -139,4 +144,4 @@ def test_an_id_that_is_taken_elsewhere_is_not_taken_over(limited, database):
     with pytest.raises(ConflictError, match="choose another"), limited.write() as session:
         start_run(session, RunStart(run_id="b", project="vision", name="mine"), 3.0)
     with database.read() as session:
-        assert session.get_one(Run, "b").name == "b"
+        assert session.get_one(RunRow, "b").name == "b"

@@ -20,8 +20,15 @@ from memagent_server.store.chunks import column_stats, pack_stats
 from memagent_server.store.compaction import compact_run
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SchemaError
-from memagent_server.store.models import Alert, Base, EvaluationMark, Incident, Notification, Stream
-from memagent_server.store.models import Chunk as StoredChunk
+from memagent_server.store.models import (
+    AlertRow,
+    Base,
+    ChunkRow,
+    EvaluationMarkRow,
+    IncidentRow,
+    NotificationRow,
+    StreamRow,
+)
 from memagent_server.store.predictions import list_predictions
 from memagent_server.store.run_list import RunQuery, find_runs, list_runs
 from memagent_server.store.runs import start_run
@@ -149,18 +156,18 @@ def test_alerts_from_before_become_incidents_of_their_own(empty):
         with empty.write() as session:
             told = [
                 (incident.id, incident.cause, incident.state, incident.opened_at, incident.fired_at, incident.closed_at)
-                for incident in session.query(Incident).order_by(Incident.id)
+                for incident in session.query(IncidentRow).order_by(IncidentRow.id)
             ]  # fmt: skip
             assert told == [
                 (3, "leak", "firing", 4.0, 4.0, None),
                 (5, None, "pending", 4.0, None, None),
                 (7, None, "oom", 4.0, 4.0, 6.0),
             ]
-            for kept in (Alert, Notification):
+            for kept in (AlertRow, NotificationRow):
                 assert [
                     (row.id, row.incident_id) for row in session.query(kept).order_by(kept.id)
                 ] == [(key, key) for key in (3, 5, 7)]
-            fresh = Incident(
+            fresh = IncidentRow(
                 run_id="r",
                 rule="leak",
                 state="pending",
@@ -193,7 +200,7 @@ def test_samples_survive_a_downgrade_and_an_upgrade(empty):
     migrate.downgrade(empty, "0002")
     migrate.upgrade(empty)
     with empty.read() as session:
-        [stream] = session.query(Stream)
+        [stream] = session.query(StreamRow)
         assert [columns["step"] for _, columns in read_samples(session, stream.id)] == [[1, 2]]
         assert stream.peaks == {}
 
@@ -324,15 +331,15 @@ def test_chunks_are_numbered_by_their_samples_and_back(empty):
     migrate.upgrade(empty)
     with empty.read() as session:
         kept = session.execute(
-            select(StoredChunk.run_id, StoredChunk.seq, StoredChunk.rows).order_by(StoredChunk.seq)
+            select(ChunkRow.run_id, ChunkRow.seq, ChunkRow.rows).order_by(ChunkRow.seq)
         )
         assert kept.all() == [("r", 9, 10), ("r", 29, 20), ("r", 59, 30)]
-        assert session.scalar(select(EvaluationMark.seq)) == 29
+        assert session.scalar(select(EvaluationMarkRow.seq)) == 29
         [(first, _), (second, _)] = [(seq, columns) for seq, columns in read_samples(session, 7)]
         assert (first, second) == (29, 59)
     compact_run(empty, "r")
     with empty.read() as session:
-        assert session.scalars(select(StoredChunk.rows)).all() == [50]
+        assert session.scalars(select(ChunkRow.rows)).all() == [50]
         chart = series(session, "r", fields=["allocated_bytes"], attempt=0, points=2000)
         assert (chart.samples, chart.step[0]) == (60, 9)  # of the first ten there is the summary
     migrate.downgrade(empty, "0008")

@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from memagent.wire.messages import RunStart
 from memagent_server.store.errors import UnknownRunError
-from memagent_server.store.models import Run, RunTag
+from memagent_server.store.models import RunRow, RunTagRow
 from memagent_server.store.run_list import MAX_TAGS, archive, change_tags
 from memagent_server.store.runs import delete_run, get_run, start_run
 
@@ -18,7 +18,7 @@ def tags(database):
 
     def tags(run_id):
         with database.read() as session:
-            rows = session.scalars(select(RunTag.tag).where(RunTag.run_id == run_id))
+            rows = session.scalars(select(RunTagRow.tag).where(RunTagRow.run_id == run_id))
             return get_run(session, run_id).tags, sorted(rows)
 
     return tags
@@ -66,7 +66,7 @@ def test_runs_are_archived_and_taken_back(start, database):
         with database.write() as session:
             archive(session, ["r"], is_archived=is_archived)
         with database.read() as session:
-            assert session.get_one(Run, "r").is_archived is is_archived
+            assert session.get_one(RunRow, "r").is_archived is is_archived
 
 
 def test_nothing_is_done_where_one_run_is_unknown(start, tags, database):
@@ -81,4 +81,4 @@ def test_a_deleted_run_takes_its_tags_along(start, database):
     with database.write() as session:
         delete_run(session, "r")
     with database.read() as session:
-        assert session.scalars(select(RunTag.tag)).all() == []
+        assert session.scalars(select(RunTagRow.tag)).all() == []

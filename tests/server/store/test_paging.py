@@ -6,7 +6,7 @@ import pytest
 
 from memagent.errors import WireError
 from memagent_server.store.cuda_contexts import page_contexts
-from memagent_server.store.models import DeviceContext, Event, Run
+from memagent_server.store.models import DeviceContextRow, EventRow, RunRow
 from memagent_server.store.reading import decode_cursor, encode_cursor, newest_page
 
 
@@ -36,7 +36,7 @@ def test_rows_that_came_at_the_same_time_are_read_once_each(database, limit):
     with database.write() as session:
         for at, gpu, torch in keys:
             facts = {"driver": "570", "runs": 1, "newest_bytes": 1, "low_bytes": 1, "high_bytes": 1}
-            session.add(DeviceContext(gpu=gpu, torch=torch, updated_at=at, **facts))
+            session.add(DeviceContextRow(gpu=gpu, torch=torch, updated_at=at, **facts))
     with database.read() as session:
         found = read_to_the_end(lambda cursor: context_page(session, limit, cursor))
     assert sorted((row.gpu, row.torch) for row in found) == sorted(
@@ -50,12 +50,14 @@ def test_rows_that_came_at_the_same_time_are_read_once_each(database, limit):
 def test_the_newest_come_first_and_what_comes_meanwhile_shifts_nothing(database, limit):
     def add(session, *steps):
         session.add_all(
-            Event(run_id="r", rank=0, attempt=0, step=step, at=1.0, kind="x") for step in steps
+            EventRow(run_id="r", rank=0, attempt=0, step=step, at=1.0, kind="x") for step in steps
         )
 
     with database.write() as session:
         session.add(
-            Run(id="r", project="p", name="r", status="running", created_at=1.0, last_seen_at=1.0)
+            RunRow(
+                id="r", project="p", name="r", status="running", created_at=1.0, last_seen_at=1.0
+            )
         )
         session.flush()
         add(session, *range(5))
@@ -63,7 +65,7 @@ def test_the_newest_come_first_and_what_comes_meanwhile_shifts_nothing(database,
     def turn(cursor):
         with database.write() as session:
             page, following = newest_page(
-                session, Event, Event.run_id == "r", limit=limit, cursor=cursor
+                session, EventRow, EventRow.run_id == "r", limit=limit, cursor=cursor
             )
             add(session, 99)
         return [event.step for event in page], following
@@ -72,7 +74,7 @@ def test_the_newest_come_first_and_what_comes_meanwhile_shifts_nothing(database,
 
 
 def test_a_key_is_read_as_it_was_written_and_no_other(database):
-    cursor = encode_cursor(Run(created_at=0.1 + 0.2, id="r"), (Run.created_at, Run.id))
+    cursor = encode_cursor(RunRow(created_at=0.1 + 0.2, id="r"), (RunRow.created_at, RunRow.id))
     assert decode_cursor(cursor, (float, str)) == (0.1 + 0.2, "r")
     for kinds in ((str, str), (float, str, str), (float,)):
         with pytest.raises(WireError, match="leave it out") as caught:

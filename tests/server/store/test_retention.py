@@ -25,9 +25,7 @@ from memagent_server.schemas.runs import Statistics
 from memagent_server.store import compaction, rechunk, retention
 from memagent_server.store.compaction import compact_run
 from memagent_server.store.history import read_chunks, read_summaries
-from memagent_server.store.models import Base, Run, Stream
-from memagent_server.store.models import Batch as StoredBatch
-from memagent_server.store.models import Chunk as StoredChunk
+from memagent_server.store.models import Base, BatchRow, ChunkRow, RunRow, StreamRow
 from memagent_server.store.retention import (
     DAY_S,
     Limits,
@@ -97,7 +95,7 @@ def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"], points=1000)
         window = series(session, "r", fields=["allocated_bytes"], first=30, last=39, points=1000)
-        stream = session.scalars(select(Stream)).one()
+        stream = session.scalars(select(StreamRow)).one()
         assert list(read_chunks(session, stream)) == []
         summaries = list(read_summaries(session, stream, CHUNKS * ROWS, ["allocated_bytes"]))
         assert get_run(session, "r").keeps == "rollups"
@@ -114,18 +112,14 @@ def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(
 def test_a_run_that_goes_on_keeps_its_newest_samples_and_the_chart_of_all(database, record):
     record(finished=False)
     with database.write() as session:
-        session.execute(
-            update(StoredChunk).where(StoredChunk.seq < 4 * ROWS).values(received_at=50.0)
-        )
+        session.execute(update(ChunkRow).where(ChunkRow.seq < 4 * ROWS).values(received_at=50.0))
     assert delete_samples(database, "r", 0.5) == 0  # nothing came in before then
     with database.write() as session:
-        session.execute(
-            update(StoredChunk).where(StoredChunk.seq >= 4 * ROWS).values(received_at=90.0)
-        )
+        session.execute(update(ChunkRow).where(ChunkRow.seq >= 4 * ROWS).values(received_at=90.0))
     assert delete_samples(database, "r", 60.0) == 4
     with database.read() as session:
         found = series(session, "r", fields=["allocated_bytes"])
-        stream = session.scalars(select(Stream)).one()
+        stream = session.scalars(select(StreamRow)).one()
         assert [chunk.columns["step"][0] for chunk in read_chunks(session, stream)] == [40, 50]
         assert get_run(session, "r").keeps == "samples"
     assert (found.samples, max(found.series["allocated_bytes"].max)) == (CHUNKS * ROWS, 999)
@@ -135,7 +129,7 @@ def test_a_run_whose_samples_are_gone_may_go_on(database, record):
     record()
     delete_samples(database, "r", ENDED_AT + 1)
     with database.write() as session:
-        assert session.scalar(select(func.count()).select_from(StoredBatch)) == 0
+        assert session.scalar(select(func.count()).select_from(BatchRow)) == 0
     record("r", finished=False)  # delivered again: nothing is doubled
     with database.write() as session:
         columns = {"step": [60, 61], "allocated_bytes": [1, 2]}
@@ -174,7 +168,7 @@ def test_a_run_that_was_resumed_meanwhile_keeps_all_it_has(database, record, old
     record()
     with database.write() as session:
         start_run(session, RunStart(run_id="r", attempt=1), 200.0)
-        session.execute(update(StoredChunk).values(received_at=400.0))
+        session.execute(update(ChunkRow).values(received_at=400.0))
     assert delete_samples(database, "r", 300.0) == 0
     assert not delete_ended_run(database, "r", 300.0)
     with database.read() as session:
@@ -264,7 +258,7 @@ def test_what_is_unclear_is_refused(prune, arguments):
 
 def _belonging_to_a_run() -> list[Table]:
     """`runs`, and every table from which foreign keys lead there or that names a run; parents first."""
-    found = [Base.metadata.tables[Run.__tablename__]]
+    found = [Base.metadata.tables[RunRow.__tablename__]]
     for table in Base.metadata.sorted_tables:
         leads_there = any(key.column.table in found for key in table.foreign_keys)
         if table not in found and (leads_there or "run_id" in table.columns):

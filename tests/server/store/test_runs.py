@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
 from memagent_server.store.errors import UnknownRunError
-from memagent_server.store.models import Base, Rank, Run, Stream
+from memagent_server.store.models import Base, RankRow, RunRow, StreamRow
 from memagent_server.store.runs import delete_run, finish_run, get_run, lose_contact, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.streams import current_streams
@@ -91,7 +91,7 @@ def test_rank_0_names_a_run_that_another_rank_created(start):
 def test_its_devices_become_streams(start, database):
     start()
     with database.read() as session:
-        stream = session.scalars(select(Stream)).one()
+        stream = session.scalars(select(StreamRow)).one()
     assert (stream.device, stream.kind, stream.name, stream.limit_bytes, stream.limit_source) == (
         "host",
         "host",
@@ -148,7 +148,7 @@ def test_ranks_of_a_launch_need_not_share_an_attempt(start, finish, database):
         start(rank=rank, attempt=attempt, world_size=2)
     with database.read() as session:
         current = session.execute(
-            select(Rank.rank, Rank.attempt).where(Rank.is_current).order_by(Rank.rank)
+            select(RankRow.rank, RankRow.attempt).where(RankRow.is_current).order_by(RankRow.rank)
         ).all()
     assert [tuple(row) for row in current] == [(0, 203), (1, 201)]
     finish("completed", rank=0, attempt=203)
@@ -269,6 +269,8 @@ def test_ranks_may_start_at_once(database):
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(start, range(8))) == 1
     with database.read() as session:
-        assert session.scalar(select(func.count()).select_from(Run)) == 1
-        assert session.scalar(select(func.count()).select_from(Rank).where(Rank.is_current)) == 8
-        assert session.scalar(select(func.count()).select_from(Stream)) == 8
+        assert session.scalar(select(func.count()).select_from(RunRow)) == 1
+        assert (
+            session.scalar(select(func.count()).select_from(RankRow).where(RankRow.is_current)) == 8
+        )
+        assert session.scalar(select(func.count()).select_from(StreamRow)) == 8

@@ -46,7 +46,7 @@ def batch_of(seq, steps=(), *, stream="host", **facts):
 
 def stored(database):
     with database.read() as session:
-        ids = session.scalars(select(models.Stream.id)).all()
+        ids = session.scalars(select(models.StreamRow.id)).all()
         return sorted(
             step
             for stream_id in ids
@@ -59,7 +59,7 @@ def test_samples_come_back_as_they_went_in(database, send):
     assert send(0, range(3)).samples == 3
     send(1, range(3, 5))
     with database.read() as session:
-        stream = session.scalars(select(models.Stream)).one()
+        stream = session.scalars(select(models.StreamRow)).one()
         found = list(read_samples(session, stream.id))
         later = list(read_samples(session, stream.id, after_seq=2))
     assert [seq for seq, _ in found] == [2, 4]
@@ -76,14 +76,14 @@ def test_a_packed_chunk_is_kept_byte_for_byte(database, run_id):
     with database.write() as session:
         add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="host", packed=packed)]), 2.0)
     with database.read() as session:
-        assert session.scalars(select(models.Chunk.packed)).one() == packed
+        assert session.scalars(select(models.ChunkRow.packed)).one() == packed
 
 
 def test_many_chunks_are_read_in_the_order_of_their_arrival(database, send):
     for seq in range(150):
         send(seq, [seq])
     with database.read() as session:
-        stream = session.scalars(select(models.Stream)).one()
+        stream = session.scalars(select(models.StreamRow)).one()
         assert [columns["step"] for _, columns in read_samples(session, stream.id)] == [
             [seq] for seq in range(150)
         ]
@@ -93,7 +93,7 @@ def test_the_stream_shows_its_newest_values_and_its_peak(database, send):
     send(0, [1, 9])
     send(1, [10])
     with database.read() as session:
-        stream = session.scalars(select(models.Stream)).one()
+        stream = session.scalars(select(models.StreamRow)).one()
     assert (stream.first_step, stream.last_step, stream.samples, stream.chunks) == (1, 10, 3, 2)
     assert (stream.peak_bytes, stream.last_sample_at) == (10_000, 110.0)
     assert stream.latest == {"step": 10, "time_s": 110.0, "allocated_bytes": 10_000}
@@ -113,7 +113,7 @@ def test_a_value_that_is_not_in_every_sample_is_remembered(database, run_id):
             3.0,
         )
     with database.read() as session:
-        stream = session.scalars(select(models.Stream)).one()
+        stream = session.scalars(select(models.StreamRow)).one()
     assert (stream.latest["parameters_bytes"], stream.latest["step"], stream.limit_bytes) == (
         7,
         3,
@@ -144,7 +144,7 @@ def test_scalars_have_a_stream_of_their_own_and_may_be_anything(database, run_id
     with database.write() as session:
         add_batch(session, run_id, Batch(seq=0, chunks=[chunk]), 2.0)
     with database.read() as session:
-        stream = session.scalars(select(models.Stream)).one()
+        stream = session.scalars(select(models.StreamRow)).one()
     assert (stream.kind, stream.peak_bytes) == ("scalars", None)
     assert stream.latest == {"step": 3, "loss": None, "cache_bytes": -1.0}
 
@@ -154,7 +154,7 @@ def test_an_unknown_stream_is_made_of_the_kind_its_name_says(database, run_id):
         for seq, stream in enumerate(("host", "GPU-1", "scalars")):
             add_batch(session, run_id, batch_of(seq, [1], stream=stream), 2.0)
     with database.read() as session:
-        kinds = {stream.device: stream.kind for stream in session.scalars(select(models.Stream))}
+        kinds = {stream.device: stream.kind for stream in session.scalars(select(models.StreamRow))}
     assert kinds == {"host": "host", "GPU-1": "cuda", "scalars": "scalars"}
 
 
@@ -166,8 +166,8 @@ def test_events_and_dropped_counts_are_kept(database, send):
     )
     send(1, dropped_samples={"queue_full": 5, "rejected": 1})
     with database.read() as session:
-        event = session.scalars(select(models.Event)).one()
-        dropped = {row.reason: row.count for row in session.scalars(select(models.Dropped))}
+        event = session.scalars(select(models.EventRow)).one()
+        dropped = {row.reason: row.count for row in session.scalars(select(models.DroppedRow))}
     assert (event.kind, event.step, event.at, event.data) == ("oom", 3, 5.0, {"asked_bytes": 7})
     assert dropped == {"queue_full": 5, "rejected": 1}
 
@@ -176,7 +176,7 @@ def test_an_older_dropped_count_that_comes_late_does_not_turn_it_back(database, 
     send(1, dropped_samples={"queue_full": 5})
     send(0, dropped_samples={"queue_full": 3})
     with database.read() as session:
-        assert session.scalars(select(models.Dropped.count)).one() == 5
+        assert session.scalars(select(models.DroppedRow.count)).one() == 5
 
 
 def test_the_second_delivery_changes_nothing(database, send):
@@ -187,8 +187,8 @@ def test_the_second_delivery_changes_nothing(database, send):
     assert (second.samples, second.next_seq) == (first.samples, first.next_seq) == (10, 1)
     assert stored(database) == list(range(10))
     with database.read() as session:
-        assert session.scalar(select(func.count()).select_from(models.Event)) == 1
-        assert session.scalars(select(models.Stream)).one().samples == 10
+        assert session.scalar(select(func.count()).select_from(models.EventRow)) == 1
+        assert session.scalars(select(models.StreamRow)).one().samples == 10
 
 
 def test_another_batch_under_the_same_key_is_refused(database, send):
@@ -215,8 +215,8 @@ def test_a_batch_that_cannot_be_read_leaves_nothing(database, run_id):
     with pytest.raises(WireError), database.write() as session:
         add_batch(session, run_id, Batch(seq=0, chunks=[good, bad]), 2.0)
     with database.read() as session:
-        for model in (models.Batch, models.Stream, models.Chunk, models.Rank):
-            expected = 1 if model is models.Rank else 0
+        for model in (models.BatchRow, models.StreamRow, models.ChunkRow, models.RankRow):
+            expected = 1 if model is models.RankRow else 0
             assert session.scalar(select(func.count()).select_from(model)) == expected
 
 
@@ -237,15 +237,15 @@ def test_threads_that_send_the_same_batches_store_each_once(database, run_id):
         list(pool.map(send_all, range(6)))
     assert stored(database) == list(range(300))
     with database.read() as session:
-        assert sum(session.scalars(select(models.Stream.samples))) == 300
-        assert sum(session.scalars(select(models.Stream.chunks))) == 30
+        assert sum(session.scalars(select(models.StreamRow.samples))) == 300
+        assert sum(session.scalars(select(models.StreamRow.chunks))) == 30
 
 
 def test_a_batch_that_comes_late_is_kept_and_turns_nothing_back(database, send):
     assert send(1, range(10, 20), now=5.0).next_seq == 0
     assert send(0, range(10), now=9.0).next_seq == 2
     with database.read() as session:
-        stream = session.scalars(select(models.Stream)).one()
+        stream = session.scalars(select(models.StreamRow)).one()
         run = get_run(session, "r")
     assert (stream.first_step, stream.last_step, stream.samples, stream.chunks) == (0, 19, 20, 2)
     assert (stream.latest["step"], stream.latest["allocated_bytes"], stream.last_sample_at) == (
@@ -263,7 +263,7 @@ def test_steps_that_overlap_are_kept_as_they_were_sent(database, send):
     send(1, range(5, 15))
     send(2, range(3))
     with database.read() as session:
-        stream = session.scalars(select(models.Stream)).one()
+        stream = session.scalars(select(models.StreamRow)).one()
     assert (stream.first_step, stream.last_step, stream.samples) == (0, 14, 23)
     assert stored(database) == sorted([*range(10), *range(5, 15), *range(3)])
 
@@ -272,7 +272,7 @@ def test_a_rank_that_starts_again_has_streams_and_batches_of_its_own(database, s
     send(0, range(100))
     send(0, range(50, 60), attempt=7)
     with database.read() as session:
-        found = {stream.attempt: stream for stream in session.scalars(select(models.Stream))}
+        found = {stream.attempt: stream for stream in session.scalars(select(models.StreamRow))}
         run = get_run(session, "r")
     assert [(found[attempt].samples, found[attempt].is_current) for attempt in (0, 7)] == [
         (100, False),
@@ -300,10 +300,10 @@ def test_a_clock_that_is_wrong_is_shown_and_believed_nowhere_else(database, run_
             1_700_000_000.0,
         )
     with database.read() as session:
-        stream = session.scalars(select(models.Stream)).one()
+        stream = session.scalars(select(models.StreamRow)).one()
         [(_, found)] = read_samples(session, stream.id)
         assert get_run(session, "r").last_seen_at == 1_700_000_000.0
-        assert session.scalars(select(models.Chunk.received_at)).one() == 1_700_000_000.0
+        assert session.scalars(select(models.ChunkRow.received_at)).one() == 1_700_000_000.0
     assert found["time_s"] == columns["time_s"]
     assert (stream.last_step, stream.latest["time_s"]) == (3, time_s)
 
@@ -327,6 +327,6 @@ def test_a_crowd_of_ranks_stores_each_batch_once(database, run_id):
     assert stored(database) == sorted(4 * list(range(100)))
     with database.read() as session:
         assert {
-            rank.rank: rank.next_seq for rank in session.scalars(select(models.Rank))
+            rank.rank: rank.next_seq for rank in session.scalars(select(models.RankRow))
         } == dict.fromkeys(range(4), 10)
-        assert [stream.chunks for stream in session.scalars(select(models.Stream))] == [10] * 4
+        assert [stream.chunks for stream in session.scalars(select(models.StreamRow))] == [10] * 4

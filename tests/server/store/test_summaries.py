@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 from sqlalchemy import event
 
 from memagent.wire.messages import Batch, Chunk, Device, Event, PredictionMessage, RunStart
-from memagent_server.store.models import Forecast
+from memagent_server.store.models import ForecastRow
 from memagent_server.store.predictions import add_prediction, list_predictions
 from memagent_server.store.run_list import RunQuery, list_runs
 from memagent_server.store.runs import get_run, start_run
@@ -43,7 +43,7 @@ def run_id(database):
 
 def forecast(stream, **facts):
     blank = {"at": 1.0, "step": 1, "level": "ok", "oom_probability": 0.0}
-    return Forecast(run_id=stream.run_id, stream_id=stream.id, **{**blank, **facts})
+    return ForecastRow(run_id=stream.run_id, stream_id=stream.id, **{**blank, **facts})
 
 
 def test_a_summary_shows_the_stream_that_is_nearest_to_its_limit(database, run_id):

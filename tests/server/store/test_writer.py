@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import BusyError
 from memagent_server.store.group_commit import GroupWriter
-from memagent_server.store.models import Dropped, Run
+from memagent_server.store.models import DroppedRow, RunRow
 
 
 def run_row(name):
@@ -27,7 +27,7 @@ def add(name):
     """Work that adds a run, and says so."""
 
     def work(connection):
-        connection.execute(insert(Run), run_row(name))
+        connection.execute(insert(RunRow), run_row(name))
         return name
 
     return work
@@ -35,7 +35,7 @@ def add(name):
 
 def names(database):
     with database.read() as session:
-        return sorted(session.scalars(select(Run.id)))
+        return sorted(session.scalars(select(RunRow.id)))
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_what_returns_is_committed(database):
 
 def test_work_that_fails_before_it_changed_anything_fails_alone(sqlite_database, crowd):
     def ask(connection):
-        raise LookupError(connection.scalar(select(func.count()).select_from(Run)))
+        raise LookupError(connection.scalar(select(func.count()).select_from(RunRow)))
 
     outcomes, transactions = crowd(add("a"), add("b"), ask, add("c"))
     assert [str(outcome) for outcome in outcomes] == ["a", "b", "2", "c"]
@@ -97,7 +97,7 @@ def test_work_that_fails_half_done_leaves_no_half_and_harms_nobody(sqlite_databa
     def half(connection):
         add("half")(connection)
         connection.execute(
-            insert(Dropped),
+            insert(DroppedRow),
             {"run_id": "nobody", "rank": 0, "attempt": 0, "reason": "x", "count": 1},
         )
 
@@ -111,7 +111,7 @@ def test_a_commit_that_fails_fails_for_everybody(sqlite_database, crowd):
     def owe(connection):
         connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")  # noticed at COMMIT only
         connection.execute(
-            insert(Dropped),
+            insert(DroppedRow),
             {"run_id": "nobody", "rank": 0, "attempt": 0, "reason": "x", "count": 1},
         )
 

@@ -9,7 +9,7 @@ import pytest
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rules import RULES
 from memagent_server.http import auth
-from memagent_server.store.models import Stream, Token
+from memagent_server.store.models import StreamRow, TokenRow
 from memagent_server.store.runs import lock_run
 
 HTML = {"Accept": "text/html"}
@@ -35,7 +35,7 @@ def alert_id(app, client):
     with context.database.write() as session:
         lock_run(session, "r")
         incidents = IncidentTransaction(session, ("webhook",), context.clock())
-        stream = session.query(Stream).filter_by(run_id="r").one()
+        stream = session.query(StreamRow).filter_by(run_id="r").one()
         alert = incidents.open(
             "r", stream.id, "oom_forecast", severity="warning", step=890, data=FACTS, cause="leak"
         )
@@ -83,11 +83,14 @@ def test_an_alert_that_is_over_cannot_be_snoozed(app, client, alert_id):
     client.post("/api/v1/runs/r/finish", json={"status": "completed"})
     context = app.extensions["memagent"]
     with context.database.write() as session:
-        from memagent_server.store.models import Alert
+        from memagent_server.store.models import AlertRow
 
         incidents = IncidentTransaction(session, (), context.clock())
         incidents.end(
-            session.get(Alert, alert_id), "finished", step=950, reason="the run ended as completed"
+            session.get(AlertRow, alert_id),
+            "finished",
+            step=950,
+            reason="the run ended as completed",
         )
         incidents.flush()
     assert said(client, alert_id, "snooze")[0] == 409
@@ -112,7 +115,7 @@ def test_readers_acknowledge_and_only_admins_set_rules(app, client, alert_id):
     with context.database.write() as session:
         for scope, token in tokens.items():
             session.add(
-                Token(
+                TokenRow(
                     name=f"{scope}-token",
                     scope=scope,
                     hash=auth.token_hash(context.settings, token),

@@ -15,7 +15,7 @@ OPEN_ALERT_STATES = ("pending", "firing")
 NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead", "skipped")
 
 
-class Forecast(Base):
+class ForecastRow(Base):
     """The forecast of a stream after `step`; a row for every material change."""
 
     __tablename__ = "forecasts"
@@ -42,7 +42,7 @@ class Forecast(Base):
     )
 
 
-class Incident(Base):
+class IncidentRow(Base):
     """The alerts of a launch with one rule and one cause, on any number of ranks: one thing to
     people.
 
@@ -75,7 +75,7 @@ class Incident(Base):
     )
 
 
-class Alert(Base):
+class AlertRow(Base):
     """One rule about one stream of a run, from pending to its end.
 
     `version` guards against two workers (`UPDATE ... WHERE`).
@@ -107,7 +107,7 @@ class Alert(Base):
     )
 
 
-class Transition(Base):
+class TransitionRow(Base):
     """A change of an alert's state or severity, with the input of the decision."""
 
     __tablename__ = "transitions"
@@ -124,7 +124,7 @@ class Transition(Base):
     __table_args__ = (Index("ix_transitions_alert", "alert_id", "id"),)
 
 
-class Notification(Base):
+class NotificationRow(Base):
     """The outbox: one message to one channel about one transition. Leased, sent, then marked: at
     least
     once.
@@ -156,7 +156,7 @@ class Notification(Base):
     )
 
 
-class RuleSetting(Base):
+class RuleSettingRow(Base):
     """A project's setting of a rule: on or off, the lowest severity that notifies, and thresholds.
 
     Project `*` stands for all others.
@@ -174,7 +174,7 @@ class RuleSetting(Base):
     updated_by: Mapped[str | None] = mapped_column(String(200))
 
 
-class Feedback(Base):
+class FeedbackRow(Base):
     """People's feedback on an incident. It outlives the run: the forecaster is judged by it."""
 
     __tablename__ = "feedback"

@@ -27,7 +27,7 @@ _KEEPS_MORE = "keeps <> 'record'"
 _DIED = "status IN ('oom', 'lost_contact')"
 
 
-class Run(Base):
+class RunRow(Base):
     """One run with all its launches and ranks."""
 
     __tablename__ = "runs"
@@ -39,7 +39,7 @@ class Run(Base):
     status: Mapped[str] = mapped_column(String(20))
     attempt: Mapped[int] = mapped_column(default=0)
     """The newest attempt any rank has started. Ranks choose theirs apart from each other: see
-    `Rank.is_current`.
+    `RankRow.is_current`.
     """
     world_size: Mapped[int] = mapped_column(Integer, default=1)
     total_steps: Mapped[int | None]
@@ -51,7 +51,7 @@ class Run(Base):
     error: Mapped[str | None] = mapped_column(Text)
     config: Mapped[dict[str, Any]] = mapped_column(default=dict)
     tags: Mapped[list[Any]] = mapped_column(default=list)
-    """What the list shows and searches; `RunTag` holds the same to filter by."""
+    """What the list shows and searches; `RunTagRow` holds the same to filter by."""
     are_tags_edited: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether people have changed the tags: a launch that resumes the run then leaves them
     alone.
@@ -91,7 +91,7 @@ class Run(Base):
     )
 
 
-class RunTag(Base):
+class RunTagRow(Base):
     """A tag of a run. `created_at` is the run's: a list by tag is read from the index in order."""
 
     __tablename__ = "run_tags"
@@ -102,7 +102,7 @@ class RunTag(Base):
     __table_args__ = (Index("ix_run_tags_tag", "tag", "created_at", "run_id"),)
 
 
-class Rank(Base):
+class RankRow(Base):
     """One rank in one attempt. The ranks of the newest launch are current; they decide the run's
     status.
     """
@@ -125,7 +125,7 @@ class Rank(Base):
     """
 
 
-class Event(Base):
+class EventRow(Base):
     """Something that happened once in a run, as its agent reported it."""
 
     __tablename__ = "events"
@@ -141,7 +141,7 @@ class Event(Base):
     __table_args__ = (Index("ix_events_run", "run_id", "id"),)
 
 
-class Prediction(Base):
+class PredictionRow(Base):
     """An estimate for one rank and device; the newest of a method counts."""
 
     __tablename__ = "predictions"
@@ -166,7 +166,7 @@ class Prediction(Base):
     __table_args__ = (Index("ix_predictions_run", "run_id", "id"),)
 
 
-class DeviceContext(Base):
+class DeviceContextRow(Base):
     """GPU memory of processes outside of tensors, as agents measured it. Unknown versions are
     `unknown`.
     """
@@ -182,7 +182,7 @@ class DeviceContext(Base):
     updated_at: Mapped[float]
 
 
-class Snapshot(Base):
+class SnapshotRow(Base):
     """The holders of the memory of one rank and device.
 
     `body` is zlib of msgpack {stacks, tensors}, `viewer` zlib of torch's own page: large, read one

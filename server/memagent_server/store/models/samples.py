@@ -21,7 +21,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from memagent_server.store.models.base import Base, Id
 
 
-class Stream(Base):
+class StreamRow(Base):
     """The samples of one rank and device in one attempt, or a rank's scalars.
 
     `latest` holds the newest known value of every column: lists, metrics and alerts read no chunks.
@@ -78,7 +78,7 @@ class Stream(Base):
     )
 
 
-class Batch(Base):
+class BatchRow(Base):
     """A stored batch: its key makes a second delivery a no-op."""
 
     __tablename__ = "batches"
@@ -92,7 +92,7 @@ class Batch(Base):
     received_at: Mapped[float]
 
 
-class Dropped(Base):
+class DroppedRow(Base):
     """Samples that a rank had to drop, cumulative by reason."""
 
     __tablename__ = "dropped_samples"
@@ -103,7 +103,7 @@ class Dropped(Base):
     count: Mapped[int]
 
 
-class Chunk(Base):
+class ChunkRow(Base):
     """Consecutive packed samples of a stream. `seq` is the position of the last one in the stream,
     from 0.
 
@@ -128,7 +128,7 @@ class Chunk(Base):
     __table_args__ = ({"postgresql_partition_by": "HASH (run_id)"},)
 
 
-class Rollup(Base):
+class RollupRow(Base):
     """Minimum, maximum and last of every column: `rollups.BLOCK_BUCKETS` buckets of one level.
 
     A bucket of level 0 stands for a compacted chunk, one of the next level for two of the level
@@ -149,8 +149,8 @@ class Rollup(Base):
     __table_args__ = ({"postgresql_partition_by": "HASH (run_id)"},)
 
 
-SampleTable = type[Chunk] | type[Rollup]
-SAMPLE_TABLES: tuple[SampleTable, ...] = (Chunk, Rollup)
+SampleTable = type[ChunkRow] | type[RollupRow]
+SAMPLE_TABLES: tuple[SampleTable, ...] = (ChunkRow, RollupRow)
 
 
 def of_run(bulk: SampleTable, run_id: str) -> tuple[ColumnElement[bool], ...]:
@@ -158,5 +158,5 @@ def of_run(bulk: SampleTable, run_id: str) -> tuple[ColumnElement[bool], ...]:
     run.
     """
     return bulk.run_id == run_id, bulk.stream_id.in_(
-        select(Stream.id).where(Stream.run_id == run_id)
+        select(StreamRow.id).where(StreamRow.run_id == run_id)
     )

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from memagent_server.store.models.base import Base, Id
 
 
-class Token(Base):
+class TokenRow(Base):
     """An access token, stored as a keyed hash; the token itself is shown once, when it is made."""
 
     __tablename__ = "tokens"
@@ -31,7 +31,7 @@ SHARDS = 64
 """As many workers can share the work, at most."""
 
 
-class EvaluationMark(Base):
+class EvaluationMarkRow(Base):
     """How far the alerts of a stream are decided, and their states then. Written with every change
     of an
     alert.
@@ -47,7 +47,7 @@ class EvaluationMark(Base):
     """{rule: state, severity, in_a_row, since}"""
 
 
-class ForecasterState(Base):
+class ForecasterStateRow(Base):
     """A forecaster's state, so that another worker need not read the stream's whole past.
 
     A state of another forecaster version is ignored.
@@ -75,7 +75,7 @@ class WorkerRow(Base):
     seen_at: Mapped[float]
 
 
-class Shard(Base):
+class ShardRow(Base):
     """A share of all runs and channels, and its worker. The migration creates the SHARDS rows."""
 
     __tablename__ = "shards"

@@ -22,7 +22,7 @@ from memagent_server.store.engine import Session
 from memagent_server.store.export import FORMATS
 from memagent_server.store.forecasts import first_warning, forecasts_of
 from memagent_server.store.incidents import list_incidents
-from memagent_server.store.models import Run, Stream
+from memagent_server.store.models import RunRow, StreamRow
 from memagent_server.store.predictions import prediction_for
 from memagent_server.store.runs import get_run
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
@@ -46,7 +46,7 @@ def show_run(run_id: str) -> Response:
     rank, device = query.number("rank", least=0, most=2**31 - 1), query.text("device")
     with current().database.read() as session:
         run = _describe_run(session, run_id)
-        stored = session.get_one(Run, run_id)
+        stored = session.get_one(RunRow, run_id)
         roots = display_roots(stored.environment)
         current_ones = [item for item in run["streams"] if item["is_current"]]
         streams = [item for item in current_ones if item["kind"] != "scalars"]
@@ -112,7 +112,7 @@ def _describe_run(session: Session, run_id: str) -> dict[str, Any]:
     return {**describe(session, run, alerts), "incidents": incidents}
 
 
-def _stream_row(session: Session, run_id: str, stream: Record | None) -> Stream | None:
+def _stream_row(session: Session, run_id: str, stream: Record | None) -> StreamRow | None:
     if stream is None:
         return None
     key = (stream["rank"], stream["device"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent_server.http import auth
-from memagent_server.store.models import Token
+from memagent_server.store.models import TokenRow
 from memagent_server.web.rendering import safe_path
 
 HTML = {"Accept": "text/html"}
@@ -19,7 +19,7 @@ def token_of(sqlite_app):
         context, token = sqlite_app.extensions["memagent"], auth.new_token()
         with context.database.write() as session:
             session.add(
-                Token(
+                TokenRow(
                     name=scope,
                     scope=scope,
                     hash=auth.token_hash(context.settings, token),

@@ -8,7 +8,13 @@ import re
 import pytest
 
 from memagent.units import GIB
-from memagent_server.store.models import Alert, Forecast, Incident, Stream, Transition
+from memagent_server.store.models import (
+    AlertRow,
+    ForecastRow,
+    IncidentRow,
+    StreamRow,
+    TransitionRow,
+)
 from memagent_server.web import assets
 
 MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
@@ -62,25 +68,27 @@ def warn(database, run_id="r", **changes):
         "eta_s": 1500.0, "used_bytes": 2 * GIB, "limit_bytes": 8 * GIB, "growth_bytes_per_step": 1000.0, "growing_since_step": 1,
     }  # fmt: skip
     with database.write() as session:
-        stream = session.query(Stream).filter_by(run_id=run_id).first()
-        session.add(Forecast(run_id=run_id, stream_id=stream.id, at=1.0, **{**figures, **changes}))
+        stream = session.query(StreamRow).filter_by(run_id=run_id).first()
+        session.add(
+            ForecastRow(run_id=run_id, stream_id=stream.id, at=1.0, **{**figures, **changes})
+        )
 
 
 def alarm(database, summary="it leaks", reason="because", run_id="r", state="firing"):
     with database.write() as session:
-        incident = Incident(
+        incident = IncidentRow(
             run_id=run_id, rule="oom_forecast", severity="warning", state=state, opened_at=1.0, fired_at=1.0, updated_at=1.0
         )  # fmt: skip
         session.add(incident)
         session.flush()
-        alert = Alert(
+        alert = AlertRow(
             run_id=run_id, incident_id=incident.id, rule="oom_forecast", severity="warning", state=state, opened_at=1.0, updated_at=1.0,
             first_step=1, step=2, summary=summary,
         )  # fmt: skip
         session.add(alert)
         session.flush()
         session.add(
-            Transition(
+            TransitionRow(
                 alert_id=alert.id,
                 at=1.0,
                 step=2,

@@ -167,7 +167,7 @@ class PostgresCluster:
 @contextmanager
 def temporary_cluster(programs: Path) -> Iterator[PostgresCluster]:
     """One that is gone afterwards; those whose session was killed, which go on running, are ended first."""
-    from memagent_server.observability import temp_dirs
+    from memagent_server.files import temp_dirs
 
     def end(folder: Path) -> None:
         _as_postgres(

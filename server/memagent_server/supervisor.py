@@ -30,7 +30,8 @@ import urllib3
 from flask import Flask
 
 from memagent.errors import MemagentError, SettingError
-from memagent_server.observability import logs, self_metrics, temp_dirs
+from memagent_server.files import temp_dirs
+from memagent_server.observability import logs, self_metrics
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memagent_server import file_lock
+from memagent_server.files import file_lock
 from memagent_server.observability import self_metrics
 
 _log = logging.getLogger(__name__)

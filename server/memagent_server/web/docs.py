@@ -20,9 +20,9 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
+from memagent_server.files.resources import resource_dir
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.resources import resource_dir
 from memagent_server.web.docs_search import MAX_QUERY_CHARACTERS, Section, search, sections_of
 from memagent_server.web.rendering import render_page
 

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.reliability.check import check
 from benchmarks.reliability.load import Load, shortened_delays
-from memagent_server.observability import temp_dirs
+from memagent_server.files import temp_dirs
 from tests.postgres import PostgresCluster
 
 PATIENCE_S = 90.0

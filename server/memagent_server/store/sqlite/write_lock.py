@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from memagent_server.file_lock import FileLock
+from memagent_server.files.file_lock import FileLock
 
 ENTRY_SUFFIX = "-door"
 WRITE_SUFFIX = "-room"

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from memagent_server import file_lock
+from memagent_server.files import file_lock
 
 OWNER = "owner"
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from memagent_server.observability import temp_dirs
+from memagent_server.files import temp_dirs
 
 OWNER = """
 import sys
-from memagent_server.http import temp_dirs
+from memagent_server.files import temp_dirs
 with temp_dirs.folder("memagent-test-") as folder:
     print(folder, flush=True)
     sys.stdin.read()

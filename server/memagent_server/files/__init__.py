@@ -1,0 +1,1 @@
+"""Locks on files, temporary folders, and the folders that the package ships."""

@@ -15,7 +15,7 @@ from typing import Any
 from memagent.errors import SettingError
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.local_forecast.monitor import risk_of, warning_text
-from memagent.replay import ReplayedForecast, Trace, read_trace, replay
+from memagent.replay import ReplayedForecast, ReplayTrace, read_trace, replay
 from memagent.units import format_bytes, parse_bytes
 
 
@@ -81,7 +81,7 @@ def _first_warning(forecasts: Sequence[ReplayedForecast]) -> int | None:
 
 
 def _to_json(
-    trace: Trace, forecasts: Sequence[ReplayedForecast], shown: Sequence[ReplayedForecast]
+    trace: ReplayTrace, forecasts: Sequence[ReplayedForecast], shown: Sequence[ReplayedForecast]
 ) -> dict[str, Any]:
     return {
         "run_id": trace.run_id,
@@ -100,7 +100,7 @@ def _to_json(
     }
 
 
-def _first_line(trace: Trace, forecasts: Sequence[ReplayedForecast]) -> str:
+def _first_line(trace: ReplayTrace, forecasts: Sequence[ReplayedForecast]) -> str:
     limits = ", ".join(
         f"{device.name} {format_bytes(device.limit_bytes)}"
         for device in trace.devices
@@ -109,7 +109,7 @@ def _first_line(trace: Trace, forecasts: Sequence[ReplayedForecast]) -> str:
     return f"run {trace.run_id}, rank {trace.rank}: {len(forecasts):,} samples; limit of {limits}"
 
 
-def _line(trace: Trace, replayed: ReplayedForecast) -> str:
+def _line(trace: ReplayTrace, replayed: ReplayedForecast) -> str:
     forecast = replayed.forecast
     if forecast.level in PAGING_LEVELS:
         return warning_text(risk_of(trace.rank, replayed.device, forecast), replayed.device.name)
@@ -117,7 +117,7 @@ def _line(trace: Trace, replayed: ReplayedForecast) -> str:
     return f"step {forecast.step:,}: {replayed.device.name}: {forecast.level}{chance}"
 
 
-def _last_line(trace: Trace, forecasts: Sequence[ReplayedForecast]) -> str:
+def _last_line(trace: ReplayTrace, forecasts: Sequence[ReplayedForecast]) -> str:
     first = _first_warning(forecasts)
     warned = "no warning" if first is None else f"first warning at step {first:,}"
     if trace.oom_step is None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer, to_columns
 from memagent.delivery.envelope import seal
-from memagent.delivery.partial_batch import Columns, pack_chunk
+from memagent.delivery.partial_batch import StreamColumns, pack_chunk
 from memagent.delivery.sender import Sender
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.wire.codec import encode
@@ -50,7 +50,7 @@ class Collector:
         drops: DroppedSamples,
         guard: ErrorGuard,
         *,
-        observe: Callable[[str, Columns], None],
+        observe: Callable[[str, StreamColumns], None],
         refresh: Callable[[], None],
     ) -> None:
         self._run_id = run_id
@@ -126,7 +126,7 @@ class Collector:
             return True
         return silence_s >= BATCH_EVERY_S and bool(rows or self._events)
 
-    def _drain(self) -> list[tuple[str, Columns]]:
+    def _drain(self) -> list[tuple[str, StreamColumns]]:
         """Move rows from the buffers to the batch in progress. Return them as columns by stream."""
         new_rows = []
         for buffer, pending in zip(self._buffers, self._pending, strict=True):
@@ -140,12 +140,12 @@ class Collector:
                 self._drops["queue_full"] += len(rows) - room
         return new_rows
 
-    def _notify(self, new_rows: list[tuple[str, Columns]]) -> None:
+    def _notify(self, new_rows: list[tuple[str, StreamColumns]]) -> None:
         for stream, columns in new_rows:
             with self._guard.section("local forecast"):
                 self._observe(stream, columns)
 
-    def _draft(self, new_rows: list[tuple[str, Columns]]) -> None:
+    def _draft(self, new_rows: list[tuple[str, StreamColumns]]) -> None:
         """Write to the disk what came since the last draft."""
         events = self._events[self._drafted_events :]
         if not new_rows and not events:

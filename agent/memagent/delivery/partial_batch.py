@@ -14,7 +14,7 @@ from memagent.wire.columns import Value, pack
 from memagent.wire.fields import SCALARS_STREAM, kind_of, scalar_kind_of
 from memagent.wire.messages import Batch, Chunk
 
-Columns = dict[str, list[Value]]
+StreamColumns = dict[str, list[Value]]
 
 
 def pack_chunk(stream: str, columns: Mapping[str, Sequence[Value]]) -> Chunk:
@@ -36,7 +36,7 @@ def merge_drafts(bodies: Sequence[bytes], *, after: bytes | None) -> bytes | Non
     newest = max(draft.seq for draft in drafts)
     drafts = [draft for draft in drafts if draft.seq == newest]
     last = drafts[-1]
-    streams: dict[str, Columns] = {}
+    streams: dict[str, StreamColumns] = {}
     for chunk in (chunk for draft in drafts for chunk in draft.chunks):
         _extend(streams.setdefault(chunk.stream, {}), chunk.columns or {})
     chunks = (_pack_if_valid(stream, columns) for stream, columns in streams.items())
@@ -51,7 +51,7 @@ def merge_drafts(bodies: Sequence[bytes], *, after: bytes | None) -> bytes | Non
     return encode(batch)
 
 
-def _extend(columns: Columns, more: Mapping[str, Sequence[Value]]) -> None:
+def _extend(columns: StreamColumns, more: Mapping[str, Sequence[Value]]) -> None:
     """Add rows. A column that one side lacks is None there."""
     before, added = _row_count(columns), _row_count(more)
     for name in dict.fromkeys((*columns, *more)):
@@ -62,7 +62,7 @@ def _row_count(columns: Mapping[str, Sequence[Value]]) -> int:
     return len(next(iter(columns.values()), ()))
 
 
-def _pack_if_valid(stream: str, columns: Columns) -> Chunk | None:
+def _pack_if_valid(stream: str, columns: StreamColumns) -> Chunk | None:
     try:
         return pack_chunk(stream, columns)
     except WireError:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from memagent.settings import Settings
 
-Level = Literal["ok", "warning", "problem"]
+FindingLevel = Literal["ok", "warning", "problem"]
 DEADLINE_S = 30.0
 """Time for all checks together; they run in parallel."""
 
@@ -17,7 +17,7 @@ DEADLINE_S = 30.0
 class Finding:
     """One finding and what to do about it. A problem keeps memagent from working."""
 
-    level: Level
+    level: FindingLevel
     text: str
     advice: str = ""
 

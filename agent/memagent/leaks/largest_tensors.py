@@ -49,7 +49,7 @@ class LargeTensor:
 
 
 @dataclass(frozen=True)
-class TensorOrigin:
+class TensorSource:
     """A readable expression, and the line that sets it, if known."""
 
     name: str
@@ -86,21 +86,21 @@ def largest_tensors(
     # From here, `tensors` is the only list here that refers to them: the name search ignores it.
     storages.clear()
     found.clear()
-    origins = _origins(tensors, names, models, error)
+    sources = _sources(tensors, names, models, error)
     return [
-        _describe(tensor, size, names, origins) for size, tensor in zip(sizes, tensors, strict=True)
+        _describe(tensor, size, names, sources) for size, tensor in zip(sizes, tensors, strict=True)
     ]
 
 
-def _origins(
+def _sources(
     tensors: Sequence[Any],
     names: dict[int, tuple[str, str]],
     models: Sequence[Any],
     error: BaseException | None,
-) -> dict[int, TensorOrigin]:
-    """Return the origins of tensors that no model or optimizer has a name for, by id."""
+) -> dict[int, TensorSource]:
+    """Return the sources of tensors that no model or optimizer has a name for, by id."""
     unnamed = [tensor for tensor in tensors if id(tensor) not in names]
-    variables: list[TensorOrigin | None] = [None] * len(unnamed)
+    variables: list[TensorSource | None] = [None] * len(unnamed)
     with suppress(MemoryError):
         variables = variables_holding(unnamed, error, ignored=tensors)
     parameters = {key: name for key, (name, kind) in names.items() if kind == "parameter"}
@@ -110,8 +110,8 @@ def _origins(
         for path, module in model.named_modules()
     }
     return {
-        id(tensor): origin or TensorOrigin(describe_output(tensor, parameters, modules))
-        for tensor, origin in zip(unnamed, variables, strict=True)
+        id(tensor): source or TensorSource(describe_output(tensor, parameters, modules))
+        for tensor, source in zip(unnamed, variables, strict=True)
     }
 
 
@@ -164,10 +164,10 @@ def _model_names(
 
 
 def _describe(
-    tensor: Any, size: int, names: dict[int, tuple[str, str]], origins: dict[int, TensorOrigin]
+    tensor: Any, size: int, names: dict[int, tuple[str, str]], sources: dict[int, TensorSource]
 ) -> LargeTensor:
-    origin = origins.get(id(tensor), TensorOrigin(""))
-    name, kind = names.get(id(tensor), (origin.name, "other"))
+    source = sources.get(id(tensor), TensorSource(""))
+    name, kind = names.get(id(tensor), (source.name, "other"))
     return LargeTensor(
         name=name,
         kind=kind,
@@ -175,8 +175,8 @@ def _describe(
         dtype=str(tensor.dtype).removeprefix("torch."),
         device=str(tensor.device),
         size_bytes=size,
-        file=origin.file,
-        line=origin.line,
+        file=source.file,
+        line=source.line,
     )
 
 
@@ -185,7 +185,7 @@ def _describe(
 
 def variables_holding(
     tensors: Sequence[Any], error: BaseException | None = None, *, ignored: Sequence[Any] = ()
-) -> list[TensorOrigin | None]:
+) -> list[TensorSource | None]:
     """Return the names by which the script's functions hold these tensors, as far as time allows.
 
     Includes functions that the `error` ended. ignored: one more own list that refers to tensors.
@@ -196,19 +196,19 @@ def variables_holding(
     scopes = UserScopes(ended)
     budget = TimeBudget.after(cpu_s=_MAX_CPU_S, wall_s=2 * _MAX_CPU_S)
     search = ReferrerSearch(scopes, {id(tensors), id(ignored), id(ended)}, budget)
-    origins: list[TensorOrigin | None] = []
+    sources: list[TensorSource | None] = []
     try:
         for tensor in tensors:
             name = None if budget.is_over() else search.name(tensor).name
             is_known = name is not None and name.is_in_script
-            origins.append(_origin(scopes, name) if name is not None and is_known else None)
+            sources.append(_source(scopes, name) if name is not None and is_known else None)
     finally:
         search.close()
         source_lines.clear_cache()
-    return origins
+    return sources
 
 
-def _origin(scopes: UserScopes, name: ObjectName) -> TensorOrigin:
+def _source(scopes: UserScopes, name: ObjectName) -> TensorSource:
     line = next(iter(lines_of(scopes, name)), None)
     if line is None:
         first = name.code.co_firstlineno if name.code is not None else None
@@ -219,8 +219,8 @@ def _origin(scopes: UserScopes, name: ObjectName) -> TensorOrigin:
             lines = (source_lines.first_assignment(scope, part) for part in identifiers)
             line = next(filter(None, lines), None)
     if line is None:
-        return TensorOrigin(name.expression, name.file)
-    return TensorOrigin(name.expression, line.file, line.line)
+        return TensorSource(name.expression, name.file)
+    return TensorSource(name.expression, line.file, line.line)
 
 
 # -- names by operation -------------------------------------------------------------------------

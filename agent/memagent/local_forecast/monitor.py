@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from memagent.delivery.partial_batch import Columns
+from memagent.delivery.partial_batch import StreamColumns
 from memagent.diagnostics.console import notify_user
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.estimator.estimate import Estimate
@@ -84,7 +84,7 @@ class ForecastMonitor:
                 entry.forecaster, entry.device.id, is_secondary_host=entry.is_secondary_host
             )
 
-    def observe(self, stream: str, columns: Columns) -> None:
+    def observe(self, stream: str, columns: StreamColumns) -> None:
         """Forecast from consecutive samples of one stream."""
         entry = self._forecasts.get(stream)
         if entry is None:

@@ -14,7 +14,7 @@ from memagent.probe import RawReading
 from memagent.probe.accelerator import torch_device
 from memagent.probe.nvml import DeviceNvml, EmptyNvml
 from memagent.probe.nvml_device import NvmlReading
-from memagent.probe.peaks import Stats, shared_counters
+from memagent.probe.peaks import CudaStats, shared_counters
 from memagent.wire.columns import Value
 from memagent.wire.messages import Event
 
@@ -64,7 +64,7 @@ class CudaProbe:
         self._counters = shared_counters(torch._C)
         self._counters.open()
         self._reserved_peak = 0
-        self._last: Stats = torch._C._cuda_memoryStats(index)
+        self._last: CudaStats = torch._C._cuda_memoryStats(index)
 
     @property
     def limit_bytes(self) -> int | None:

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-Stats = dict[str, Any]
+CudaStats = dict[str, Any]
 """The nested dict of c10::CachingDeviceAllocator::DeviceStats: statistic -> pool -> {current, peak,
 allocated, freed}."""
 
@@ -35,24 +35,24 @@ class DevicePeaks:
 
     __slots__ = ("_paths", "_user_peaks", "allocated", "reserved")
 
-    def __init__(self, stats: Stats) -> None:
+    def __init__(self, stats: CudaStats) -> None:
         self._paths = _peak_paths(stats)
         self._user_peaks = [0] * len(self._paths)
         self.allocated = 0
         self.reserved = 0
 
-    def save_phase_peaks(self, stats: Stats) -> None:
+    def save_phase_peaks(self, stats: CudaStats) -> None:
         """Save memagent's peaks before a reset."""
         self.allocated = max(self.allocated, stats["allocated_bytes"]["all"]["peak"])
         self.reserved = max(self.reserved, stats["reserved_bytes"]["all"]["peak"])
 
-    def save_user_peaks(self, stats: Stats) -> None:
+    def save_user_peaks(self, stats: CudaStats) -> None:
         """Save the user's peaks before memagent resets the counters."""
         self._user_peaks = list(
             map(max, self._user_peaks, [_counter(stats, path)["peak"] for path in self._paths])
         )
 
-    def restore_user_peaks(self, stats: Stats) -> Stats:
+    def restore_user_peaks(self, stats: CudaStats) -> CudaStats:
         """Return `stats` with the peaks that the user would see without memagent."""
         for path, peak in zip(self._paths, self._user_peaks, strict=True):
             counter = _counter(stats, path)
@@ -77,7 +77,7 @@ class PeakCounters:
         self._originals: dict[str, Any] = {}
         self._wrappers: dict[str, Any] = {}
         self._probes = 0
-        self._read: Callable[[int], Stats] = core._cuda_memoryStats
+        self._read: Callable[[int], CudaStats] = core._cuda_memoryStats
         self._reset: Callable[[int], None] = core._cuda_resetPeakMemoryStats
 
     def open(self) -> None:
@@ -94,7 +94,7 @@ class PeakCounters:
             if self._probes == 0 and not self._devices:
                 self._uninstall()
 
-    def read_and_reset(self, device: int) -> tuple[int, int, Stats]:
+    def read_and_reset(self, device: int) -> tuple[int, int, CudaStats]:
         """Return the peaks of allocated and reserved bytes since the last call, and raw stats."""
         with self._lock:
             stats = self._read(device)
@@ -113,7 +113,7 @@ class PeakCounters:
             peaks = self._peaks_of(device, stats)
             return max(peaks.allocated, int(stats["allocated_bytes"]["all"]["peak"]))
 
-    def _peaks_of(self, device: int, stats: Stats) -> DevicePeaks:
+    def _peaks_of(self, device: int, stats: CudaStats) -> DevicePeaks:
         peaks = self._devices.get(device)
         if peaks is None:
             peaks = self._devices[device] = DevicePeaks(stats)
@@ -139,8 +139,8 @@ class PeakCounters:
         self._originals.clear()
         self._wrappers.clear()
 
-    def _wrap_reader(self, original: Callable[[int], Stats]) -> Callable[[int], Stats]:
-        def read(device: int) -> Stats:
+    def _wrap_reader(self, original: Callable[[int], CudaStats]) -> Callable[[int], CudaStats]:
+        def read(device: int) -> CudaStats:
             # The lock keeps a reader from seeing raw counters between a read and its reset.
             with self._lock:
                 stats = original(device)
@@ -179,7 +179,7 @@ def shared_counters(core: Any) -> PeakCounters:
         return _shared
 
 
-def _peak_paths(stats: Stats) -> list[tuple[str, str | None]]:
+def _peak_paths(stats: CudaStats) -> list[tuple[str, str | None]]:
     """Return the places of `peak` values: (statistic, pool), or (statistic, None) without pools.
 
     Statistics of another form, such as `reserved_bytes_by_private_pools` with its tuple keys, have
@@ -199,7 +199,7 @@ def _peak_paths(stats: Stats) -> list[tuple[str, str | None]]:
     return paths
 
 
-def _counter(stats: Stats, path: tuple[str, str | None]) -> dict[str, int]:
+def _counter(stats: CudaStats, path: tuple[str, str | None]) -> dict[str, int]:
     name, pool = path
     counter: dict[str, int] = stats[name] if pool is None else stats[name][pool]
     return counter

@@ -16,7 +16,7 @@ from msgspec import structs
 from memagent.delivery.run_file import SUFFIX, read_frames
 from memagent.errors import SettingError, WireError
 from memagent.forecast import Hints
-from memagent.replay.replay import Trace, TracePart
+from memagent.replay.replay import ReplayTrace, TracePart
 from memagent.wire.codec import decode
 from memagent.wire.columns import Value, unpack
 from memagent.wire.fields import SCALARS_STREAM, kind_of
@@ -31,7 +31,7 @@ def read_trace(
     rank: int | None = None,
     limit_bytes: int | None = None,
     total_steps: int | None = None,
-) -> Trace:
+) -> ReplayTrace:
     """Read a trace by the suffix of `path`.
 
     `limit_bytes` (of the training device) and `total_steps` replace the recorded values.
@@ -51,13 +51,13 @@ def read_trace(
     return trace
 
 
-def _read(path: Path, rank: int | None) -> Trace:
+def _read(path: Path, rank: int | None) -> ReplayTrace:
     if path.suffix == ".csv":
         return _read_csv(path, rank)
     return _read_json(path) if path.suffix == ".json" else _read_run_file(path)
 
 
-def _with(trace: Trace, limit_bytes: int | None, total_steps: int | None) -> Trace:
+def _with(trace: ReplayTrace, limit_bytes: int | None, total_steps: int | None) -> ReplayTrace:
     devices, parts = list(trace.devices), trace.parts
     if limit_bytes is not None and devices:
         devices[0] = structs.replace(devices[0], limit_bytes=limit_bytes)
@@ -71,7 +71,7 @@ def _with(trace: Trace, limit_bytes: int | None, total_steps: int | None) -> Tra
 # -- run files ---------------------------------------------------------------------------------
 
 
-def _read_run_file(path: Path) -> Trace:
+def _read_run_file(path: Path) -> ReplayTrace:
     frames = list(read_frames(path))
     if not frames:
         raise WireError("the file holds no run")
@@ -96,7 +96,7 @@ def _read_run_file(path: Path) -> Trace:
                 hints = hints.merged_with(event.data) if event.kind in _HINTS else hints
                 oom_step = event.step if event.kind == "oom" else oom_step
             parts += _parts(batch, hints)
-    return Trace(start.run_id, start.rank, start.devices, parts, status, oom_step)
+    return ReplayTrace(start.run_id, start.rank, start.devices, parts, status, oom_step)
 
 
 def _parts(batch: Batch, hints: Hints) -> Iterator[TracePart]:
@@ -109,7 +109,7 @@ def _parts(batch: Batch, hints: Hints) -> Iterator[TracePart]:
 # -- CSV and JSON ------------------------------------------------------------------------------
 
 
-def _read_csv(path: Path, rank: int | None) -> Trace:
+def _read_csv(path: Path, rank: int | None) -> ReplayTrace:
     """Read one rank, by default the first one, in its newest attempt."""
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["device"] != SCALARS_STREAM]
@@ -142,7 +142,7 @@ def _value(name: str, text: str) -> Value:
     return int(text) if kind_of(name) == "int" else float(text)
 
 
-def _read_json(path: Path) -> Trace:
+def _read_json(path: Path) -> ReplayTrace:
     """Read `{"limit_bytes": 1, "total_steps": 2, "columns": {"step": [], "allocated_bytes": []}}`.
 
     Only `columns` is required.
@@ -162,7 +162,9 @@ def _read_json(path: Path) -> Trace:
     return _with(trace, found.get("limit_bytes"), found.get("total_steps"))
 
 
-def _trace(run_id: str, rank: int, streams: Mapping[str, Mapping[str, Sequence[Value]]]) -> Trace:
+def _trace(
+    run_id: str, rank: int, streams: Mapping[str, Mapping[str, Sequence[Value]]]
+) -> ReplayTrace:
     devices = []
     for name, columns in streams.items():
         limits = [int(limit) for limit in columns.get("limit_bytes", ()) if limit]
@@ -170,7 +172,7 @@ def _trace(run_id: str, rank: int, streams: Mapping[str, Mapping[str, Sequence[V
         devices.append(
             Device(id=name, kind=kind, name=name, limit_bytes=limits[-1] if limits else None)
         )
-    return Trace(
+    return ReplayTrace(
         run_id,
         rank,
         devices,

@@ -20,7 +20,7 @@ class TracePart:
 
 
 @dataclass(frozen=True)
-class Trace:
+class ReplayTrace:
     """A recorded run of one rank; the model trains on the first of `devices`.
 
     `status` is the end of the run, None if the recording has none.
@@ -42,7 +42,7 @@ class ReplayedForecast:
     forecast: Forecast
 
 
-def replay(trace: Trace) -> Iterator[ReplayedForecast]:
+def replay(trace: ReplayTrace) -> Iterator[ReplayedForecast]:
     """Yield the forecast after each row; skip devices without a limit."""
     devices = {device.id: device for device in trace.devices}
     forecasters: dict[str, Forecaster] = {}

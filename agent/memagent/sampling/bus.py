@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from memagent.delivery.partial_batch import Columns
+from memagent.delivery.partial_batch import StreamColumns
 from memagent.diagnostics.error_guard import ErrorGuard
 from memagent.wire.messages import Event
 
-Subscriber = Callable[[str, Columns], None]
+Subscriber = Callable[[str, StreamColumns], None]
 
 
 class EventSink(Protocol):
@@ -34,7 +34,7 @@ class SampleBus:
         # A new tuple: another thread may be iterating over this one.
         self._subscribers = (*self._subscribers, (name, subscriber))
 
-    def publish(self, stream: str, columns: Columns) -> None:
+    def publish(self, stream: str, columns: StreamColumns) -> None:
         for name, subscriber in self._subscribers:
             with self._guard.section(name):
                 subscriber(stream, columns)

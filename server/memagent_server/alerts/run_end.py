@@ -15,7 +15,7 @@ from collections.abc import Collection
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, Policy
 from memagent_server.alerts.rule_input import RuleInput
-from memagent_server.alerts.state import AlertState, state_after_run
+from memagent_server.alerts.state import RuleState, state_after_run
 from memagent_server.store.alerts import open_alerts, unreported_ends, was_warned
 from memagent_server.store.engine import Session
 from memagent_server.store.models import RankRow, RunRow, StreamRow
@@ -45,7 +45,7 @@ def end_alerts(
             status, step, reason = run.status, run.step, _reason(run)
         else:
             continue
-        before = AlertState("firing" if alert.state == "firing" else "pending")
+        before = RuleState("firing" if alert.state == "firing" else "pending")
         after = state_after_run(before, status, now)
         incidents.end(alert, after.state, step=step, reason=reason)
     incidents.flush()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import RuleInput
-from memagent_server.alerts.state import AlertState
+from memagent_server.alerts.state import RuleState
 from memagent_server.alerts.stream_state import (
     AlertChange,
     StreamEvaluation,
@@ -44,7 +44,7 @@ class RuleCheck:
 class RunEvaluation:
     """Alert states of a run, by rule and stream."""
 
-    states: dict[tuple[str, int], AlertState] = field(default_factory=dict)
+    states: dict[tuple[str, int], RuleState] = field(default_factory=dict)
 
     def has_states_for(self, checks: Iterable[RuleCheck]) -> bool:
         """Return False if a state is unknown: it depends on the store's open alerts."""
@@ -115,7 +115,7 @@ def _fullness(stream: StreamHead) -> tuple[bool, int]:
     return stream.kind != "host", stream.peak_bytes or 0
 
 
-def _stored_state(open_alerts: Collection[AlertRow], check: RuleCheck) -> AlertState:
+def _stored_state(open_alerts: Collection[AlertRow], check: RuleCheck) -> RuleState:
     """Return the state of the newest open alert of a rule, and of the stream if it has one."""
     rule = check.config.rule.name
     candidates = [
@@ -125,8 +125,8 @@ def _stored_state(open_alerts: Collection[AlertRow], check: RuleCheck) -> AlertS
     ]
     alert = max(candidates, key=lambda alert: alert.id, default=None)
     if alert is None:
-        return AlertState()
+        return RuleState()
     severity: Severity = next((known for known in SEVERITIES if known == alert.severity), "note")
-    return AlertState(
+    return RuleState(
         "firing" if alert.state == "firing" else "pending", severity, 0, alert.opened_at
     )

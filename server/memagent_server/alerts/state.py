@@ -53,7 +53,7 @@ PER_SAMPLE = Hysteresis()
 
 
 @dataclass(frozen=True)
-class AlertState:
+class RuleState:
     """State of one alert.
 
     `in_a_row` counts equal observations: problems while pending, calm ones while firing. `since` is
@@ -75,20 +75,20 @@ class AlertState:
 
 
 def next_state(
-    current: AlertState,
+    current: RuleState,
     level: str,
     now: float,
     hysteresis: Hysteresis = PER_SAMPLE,
     *,
     may_fire: bool = True,
-) -> AlertState:
+) -> RuleState:
     """Return the state after an observation of `level`; `may_fire` is False for an old one (9)."""
     severity = next((known for known in SEVERITIES if known == level), None)
     if severity is not None:
-        before = AlertState() if current.is_final else current
+        before = RuleState() if current.is_final else current
         return _after_problem(before, severity, now, hysteresis, may_fire)
     if current.state == "pending":
-        return AlertState()
+        return RuleState()
     if current.state == "firing":
         calm = current.in_a_row + 1
         if calm >= hysteresis.calm and now - current.since >= hysteresis.hold_s:
@@ -97,12 +97,12 @@ def next_state(
     return current
 
 
-def state_after_run(current: AlertState, run_status: str, now: float) -> AlertState:
+def state_after_run(current: RuleState, run_status: str, now: float) -> RuleState:
     """Return the state after the run has ended with `run_status`."""
     if current.state == "firing" or (current.state == "pending" and run_status == "oom"):
         deaths: dict[str, State] = {"oom": "oom", "lost_contact": "lost_contact"}
         return replace(current, state=deaths.get(run_status, "finished"), in_a_row=0, since=now)
-    return AlertState() if current.state == "pending" else current
+    return RuleState() if current.state == "pending" else current
 
 
 def worst_state(*states: str) -> str:
@@ -115,8 +115,8 @@ def worst_severity(*severities: str) -> str:
 
 
 def _after_problem(
-    current: AlertState, severity: Severity, now: float, hysteresis: Hysteresis, may_fire: bool
-) -> AlertState:
+    current: RuleState, severity: Severity, now: float, hysteresis: Hysteresis, may_fire: bool
+) -> RuleState:
     if current.state != "ok" and SEVERITIES.index(current.severity) > SEVERITIES.index(severity):
         worst = current.severity
     else:
@@ -125,5 +125,5 @@ def _after_problem(
         return replace(current, severity=worst, in_a_row=0)
     in_a_row = current.in_a_row + 1 if current.state == "pending" else 1
     if may_fire and (severity == "critical" or in_a_row >= hysteresis.confirm):
-        return AlertState("firing", worst, 0, now)
-    return AlertState("pending", worst, in_a_row, now)
+        return RuleState("firing", worst, 0, now)
+    return RuleState("pending", worst, in_a_row, now)

@@ -25,7 +25,7 @@ from memagent.forecast.state import dump_state, load_state
 from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
-from memagent_server.alerts.state import AlertState, next_state
+from memagent_server.alerts.state import RuleState, next_state
 from memagent_server.store.chunks import Stats
 from memagent_server.store.engine import Session
 from memagent_server.store.evaluation import StreamHead, StreamMark
@@ -48,7 +48,7 @@ class AlertChange:
     """Transition of a rule's alert to `state`, caused by `result` at `step`."""
 
     rule: str
-    state: AlertState
+    state: RuleState
     result: RuleResult
     step: int
     reason: str = ""
@@ -108,7 +108,7 @@ class StreamEvaluation:
     mark: int = -1
     open_at_mark: dict[str, tuple[str, str]] = field(default_factory=dict)
     """State and severity of the alerts that were open at the mark, by rule."""
-    states: dict[str, AlertState] = field(default_factory=dict)
+    states: dict[str, RuleState] = field(default_factory=dict)
     arrival: ArrivalRate = field(default_factory=ArrivalRate)
     newest: Forecast | None = None
     reported: Forecast | None = None
@@ -120,15 +120,15 @@ class StreamEvaluation:
         """Return False for a new stream with a reused id: SQLite reuses the ids of deleted rows."""
         return (self.run_id, self.run_born_at) == (stream.run_id, stream.run_born_at)
 
-    def state_of(self, rule: str) -> AlertState:
-        return self.states.get(rule, AlertState())
+    def state_of(self, rule: str) -> RuleState:
+        return self.states.get(rule, RuleState())
 
     def has_open_alert(self, rules: Iterable[str]) -> bool:
         return any(self.state_of(rule).is_open for rule in rules)
 
     def load_mark(self, seq: int, states: Mapping[str, Any]) -> None:
         """Adopt the decisions of another worker, or those from before a restart."""
-        self.states = {rule: AlertState(**values) for rule, values in states.items()}
+        self.states = {rule: RuleState(**values) for rule, values in states.items()}
         self.set_mark(seq)
 
     def set_mark(self, seq: int) -> None:
@@ -138,7 +138,7 @@ class StreamEvaluation:
 
     def stored_states(self) -> dict[str, Any]:
         """Return the states that differ from the initial one, for JSON."""
-        return {rule: asdict(state) for rule, state in self.states.items() if state != AlertState()}
+        return {rule: asdict(state) for rule, state in self.states.items() if state != RuleState()}
 
 
 def open_alerts(states: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
@@ -146,7 +146,7 @@ def open_alerts(states: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return {
         rule: (values["state"], values["severity"])
         for rule, values in states.items()
-        if AlertState(**values).is_open
+        if RuleState(**values).is_open
     }
 
 
@@ -304,14 +304,14 @@ def _apply_rules(
     return changes
 
 
-def is_change(before: AlertState, after: AlertState) -> bool:
+def is_change(before: RuleState, after: RuleState) -> bool:
     """Return True for a change of state or severity of an alert that is, or was, open."""
     is_different = (after.state, after.severity) != (before.state, before.severity)
     return is_different and (before.is_open or after.is_open)
 
 
 def alert_change(
-    config: RuleConfig, state: AlertState, result: RuleResult, step: int
+    config: RuleConfig, state: RuleState, result: RuleResult, step: int
 ) -> AlertChange:
     reason = "" if config.is_on else SWITCHED_OFF
     return AlertChange(config.rule.name, state, result, step, reason)
@@ -319,17 +319,17 @@ def alert_change(
 
 def evaluate_rule(
     config: RuleConfig,
-    before: AlertState,
+    before: RuleState,
     rule_input: RuleInput,
     at: float,
     *,
     may_fire: bool = True,
-) -> tuple[AlertState, RuleResult]:
+) -> tuple[RuleState, RuleResult]:
     """Return a rule's next state and its result. A rule that was switched off closes at once."""
     if not config.is_on:
         if before.state == "firing":
-            return AlertState("averted", before.severity, 0, at), CALM
-        return AlertState(), CALM
+            return RuleState("averted", before.severity, 0, at), CALM
+        return RuleState(), CALM
     result = config.rule.decide(rule_input, config.thresholds, before.state == "firing")
     severity = config.severity(result.level) or "ok"
     after = next_state(before, severity, at, config.rule.hysteresis, may_fire=may_fire)

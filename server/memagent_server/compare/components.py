@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import prod
 
 from memagent.wire.fields import COMPONENTS, PHASES
-from memagent_server.compare.mismatch_reasons import MismatchFacts, reason, reason_of_phase
+from memagent_server.compare.mismatch_reasons import MismatchInput, reason, reason_of_phase
 from memagent_server.schemas.runs import (
     ComponentResidual,
     Components,
@@ -49,7 +49,7 @@ def components(session: Session, run_id: str) -> Components | None:
     prediction = _best_prediction(list_predictions(session, run_id))
     stream = _stream_of(current_streams(session, [run_id]), prediction)
     predicted, observed = (prediction.components if prediction else {}), observe(stream)
-    facts = _mismatch_facts(prediction, stream)
+    inputs = _mismatch_input(prediction, stream)
     return Components(
         run_id=run_id,
         rank=stream.rank if stream else prediction.rank if prediction else 0,
@@ -60,7 +60,7 @@ def components(session: Session, run_id: str) -> Components | None:
             ComponentResidual(
                 **residual(predicted.get(name), observed.get(name)),
                 component=name,
-                reason=reason(name, predicted.get(name), observed.get(name), facts),
+                reason=reason(name, predicted.get(name), observed.get(name), inputs),
             )
             for name in COMPONENTS
             if name in predicted or name in observed
@@ -70,7 +70,7 @@ def components(session: Session, run_id: str) -> Components | None:
             stream.peak_bytes if stream else None,
         ),
         levels=levels(prediction, stream),
-        phases=phases(prediction, stream, facts),
+        phases=phases(prediction, stream, inputs),
     )
 
 
@@ -97,7 +97,7 @@ def observe(stream: StreamRow | None) -> dict[str, int]:
     return observed
 
 
-def _mismatch_facts(prediction: PredictionRow | None, stream: StreamRow | None) -> MismatchFacts:
+def _mismatch_input(prediction: PredictionRow | None, stream: StreamRow | None) -> MismatchInput:
     assumptions = prediction.assumptions if prediction else {}
     predicted_size = sum(
         prod(shape)
@@ -105,7 +105,7 @@ def _mismatch_facts(prediction: PredictionRow | None, stream: StreamRow | None) 
         if (shape := tensor.get("shape")) is not None
     )
     observed_size = stream.latest.get("input_size") if stream else None
-    return MismatchFacts(
+    return MismatchInput(
         method=prediction.method if prediction else "formula",
         assumptions=assumptions,
         input_ratio=observed_size / predicted_size if predicted_size and observed_size else None,
@@ -172,7 +172,7 @@ def levels(prediction: PredictionRow | None, stream: StreamRow | None) -> list[L
 
 
 def phases(
-    prediction: PredictionRow | None, stream: StreamRow | None, facts: MismatchFacts
+    prediction: PredictionRow | None, stream: StreamRow | None, inputs: MismatchInput
 ) -> list[PhaseResidual]:
     """Return the known phases, those of a step first, with reasons for large residuals."""
     predicted = dict(prediction.phases) if prediction else {}
@@ -185,7 +185,7 @@ def phases(
         PhaseResidual(
             **residual(predicted.get(phase), observed.get(phase)),
             phase=phase,
-            reason=reason_of_phase(phase, predicted.get(phase), observed.get(phase), facts),
+            reason=reason_of_phase(phase, predicted.get(phase), observed.get(phase), inputs),
         )
         for phase in dict.fromkeys((*PHASES, *sorted(observed)))
         if phase in predicted or phase in observed

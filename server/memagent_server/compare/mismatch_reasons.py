@@ -21,7 +21,7 @@ _DOUBLE_RATIO = 1.8
 
 
 @dataclass(frozen=True)
-class MismatchFacts:
+class MismatchInput:
     """Facts that explain a mismatch.
 
     The prediction's `method` and `assumptions`. `input_ratio`: size of the observed inputs divided
@@ -39,7 +39,7 @@ class MismatchFacts:
 
 
 def reason(
-    component: str, predicted: int | None, observed: int | None, facts: MismatchFacts
+    component: str, predicted: int | None, observed: int | None, inputs: MismatchInput
 ) -> str | None:
     """Return one sentence, or None if the difference is small or has no likely reason."""
     if predicted is None or observed is None:
@@ -48,7 +48,7 @@ def reason(
     if difference <= MIN_BYTES or difference <= MIN_RATIO * predicted:
         return None
     if component == "activations":
-        return _more_activations(facts) if observed > predicted else _fewer_activations(facts)
+        return _more_activations(inputs) if observed > predicted else _fewer_activations(inputs)
     if component == "optimizer_state":
         return _optimizer_state(predicted, observed)
     more, less = _MORE_OR_LESS.get(component, (None, None))
@@ -56,13 +56,13 @@ def reason(
 
 
 def reason_of_phase(
-    phase: str, predicted: int | None, observed: int | None, facts: MismatchFacts
+    phase: str, predicted: int | None, observed: int | None, inputs: MismatchInput
 ) -> str | None:
     """Return the reason for the peak of a phase, like `reason`."""
-    sentence = reason(_PHASE_SUBJECTS.get(phase, "activations"), predicted, observed, facts)
-    if sentence is None or predicted is None or observed is None or facts.retained_bytes is None:
+    sentence = reason(_PHASE_SUBJECTS.get(phase, "activations"), predicted, observed, inputs)
+    if sentence is None or predicted is None or observed is None or inputs.retained_bytes is None:
         return sentence
-    return _RETAINED if facts.retained_bytes > (observed - predicted) / 2 > 0 else sentence
+    return _RETAINED if inputs.retained_bytes > (observed - predicted) / 2 > 0 else sentence
 
 
 _PHASE_SUBJECTS = {"optimizer": "phase_optimizer"}
@@ -94,17 +94,17 @@ _MORE_OR_LESS = {
 }
 
 
-def _more_activations(facts: MismatchFacts) -> str:
-    if facts.input_ratio is not None and facts.input_ratio > _LARGER_INPUT_RATIO:
-        return _input_size_reason(facts.input_ratio)
-    if facts.assumptions.get("checkpointing") not in (None, "none", False):
+def _more_activations(inputs: MismatchInput) -> str:
+    if inputs.input_ratio is not None and inputs.input_ratio > _LARGER_INPUT_RATIO:
+        return _input_size_reason(inputs.input_ratio)
+    if inputs.assumptions.get("checkpointing") not in (None, "none", False):
         return "activation checkpointing was assumed, but seems to be inactive"
-    if facts.assumptions.get("attention") in ("sdpa", "flash", "efficient"):
+    if inputs.assumptions.get("attention") in ("sdpa", "flash", "efficient"):
         return (
             "attention may have fallen back to the eager path, "
             "which saves the scores (batch x heads x sequence^2)"
         )
-    if facts.method == "formula":
+    if inputs.method == "formula":
         return (
             "the formula doesn't include what runs outside of modules, "
             "such as functional activations and the loss"
@@ -115,12 +115,12 @@ def _more_activations(facts: MismatchFacts) -> str:
     )
 
 
-def _fewer_activations(facts: MismatchFacts) -> str:
-    if facts.on_host:
+def _fewer_activations(inputs: MismatchInput) -> str:
+    if inputs.on_host:
         return "malloc retains what a step frees, so a host's readings hardly show activations"
-    if facts.input_ratio is not None and facts.input_ratio < 1 / _LARGER_INPUT_RATIO:
-        return _input_size_reason(facts.input_ratio)
-    if facts.method == "formula":
+    if inputs.input_ratio is not None and inputs.input_ratio < 1 / _LARGER_INPUT_RATIO:
+        return _input_size_reason(inputs.input_ratio)
+    if inputs.method == "formula":
         return "activation checkpointing or autocast is active, which the formula doesn't include"
     return (
         "less is saved for backward than in the trace: checkpointing, frozen layers, "

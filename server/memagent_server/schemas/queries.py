@@ -34,7 +34,9 @@ def _text(description: str, max_length: int = 1000) -> Meta:
 
 Project = Annotated[str, _text("Only this project.")]
 OfRun = Annotated[str, _text("Only this run.")]
-Column = Annotated[str, Meta(pattern=r"^[^,\s\x00][^,\x00]{0,127}$", examples=["allocated_bytes"])]
+ColumnName = Annotated[
+    str, Meta(pattern=r"^[^,\s\x00][^,\x00]{0,127}$", examples=["allocated_bytes"])
+]
 Cursor = Annotated[str, _text("`next_cursor` of the previous page.")]
 FirstStep = Annotated[int, Meta(ge=0, le=2**62, description="First step.")]
 LastStep = Annotated[int, Meta(ge=0, le=2**62, description="Last step.")]
@@ -79,7 +81,7 @@ class RunFieldsQuery(Query, kw_only=True, frozen=True):
 
 class SeriesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
     fields: Annotated[
-        tuple[Column, ...],
+        tuple[ColumnName, ...],
         Meta(
             min_length=1, max_length=100, description="Columns, separated by commas; `*` for all."
         ),

@@ -14,12 +14,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import zstandard
-from numpy.typing import NDArray
 
 from memagent.wire.columns import Value
-from memagent_server.store.chunks import Mask, Stats
-
-Array = NDArray[Any]
+from memagent_server.store.chunks import Array, Mask, Stats
 
 _ZSTD_LEVEL = 9
 _MISSING = -(2**63)

@@ -25,6 +25,7 @@ Stats = dict[str, list[Value]]
 """{column: [min, max, last]} of finite values; last is None if the last value is missing or not
 finite.
 """
+Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 
 _encode_stats = msgspec.msgpack.Encoder().encode
@@ -38,12 +39,12 @@ class ColumnBlock:
     rows], None if no value is missing."""
 
     names: list[str]
-    values: NDArray[Any]
+    values: Array
     present: Mask | None
 
-    def column(self, name: str) -> NDArray[Any]:
+    def column(self, name: str) -> Array:
         """Return a column's values; missing ones are arbitrary."""
-        values: NDArray[Any] = self.values[self.names.index(name)]
+        values: Array = self.values[self.names.index(name)]
         return values
 
     def has_all(self, name: str) -> bool:
@@ -177,7 +178,7 @@ def unpack_stats(packed: bytes) -> Stats:
     return _stats_decoder.decode(packed)
 
 
-def listed(values: NDArray[Any], present: Mask | None) -> list[Value]:
+def listed(values: Array, present: Mask | None) -> list[Value]:
     """Return an array as a list, None for missing values."""
     numbers: list[Value] = values.tolist()
     if present is None:
@@ -235,7 +236,7 @@ def _split_bitmaps(
     return np.concatenate(parts), present
 
 
-def _check_bounds(ints: NDArray[Any], names: list[str]) -> None:
+def _check_bounds(ints: Array, names: list[str]) -> None:
     """Raise WireError for an integer beyond MAX_INT.
 
     A sum of differences that overflows 64 bits is beyond MAX_INT at or before the overflow.

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Container, Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
 import zstandard
-from numpy.typing import NDArray
 
 from memagent.errors import WireError
 from memagent.wire.columns import (
@@ -30,7 +28,7 @@ from memagent.wire.columns import (
     unpack,
 )
 from memagent.wire.fields import ColumnKind
-from memagent_server.store.chunks import Mask, listed, read_arrays
+from memagent_server.store.chunks import Array, Mask, listed, read_arrays
 
 ZSTD_LEVEL = 9
 """A third of a millisecond for 512 samples of 27 columns; level 19 takes 20 times that for 10 %
@@ -46,7 +44,6 @@ _EPOCH_S = float(2**30)
 _KINDS: dict[str, ColumnKind] = {"i": "int", "f": "float"}
 _encode_header = msgspec.msgpack.Encoder().encode
 
-Array = NDArray[Any]
 Column = tuple[Array, Mask | None]
 """Values as int64 or float64, and which are present; None if all are."""
 Columns = dict[str, Column]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from memagent.wire.columns import MAX_COLUMNS
-from memagent_server.store.chunks import Mask
-from memagent_server.store.packing import Array, Column, Columns
+from memagent_server.store.chunks import Array, Mask
+from memagent_server.store.packing import Column, Columns
 
 UNIT_ROWS = 512
 

@@ -22,7 +22,6 @@ from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.schemas.runs import Series, Statistics
 from memagent_server.store.buckets import (
     EMPTY,
-    Array,
     Buckets,
     as_lists,
     chain,
@@ -30,7 +29,7 @@ from memagent_server.store.buckets import (
     from_stats,
     merge_to,
 )
-from memagent_server.store.chunks import Mask, unpack_stats
+from memagent_server.store.chunks import Array, Mask, unpack_stats
 from memagent_server.store.models import ChunkRow, RankRow, StreamRow
 from memagent_server.store.packing import unseal_arrays
 from memagent_server.store.rollups import RollupLevels

@@ -33,7 +33,7 @@ CURVES = (
 
 
 @dataclass(frozen=True)
-class ComparedRun:
+class ComparedRunView:
     """A run of the comparison. `others` lists the ids of the other runs."""
 
     id: str
@@ -62,11 +62,11 @@ class ComponentBar:
     sum: str
 
 
-def compared_runs(runs: Sequence[Record]) -> list[ComparedRun]:
+def compared_runs(runs: Sequence[Record]) -> list[ComparedRunView]:
     """Return the runs with the colors that identify them on the whole page."""
     ids = [run["id"] for run in runs]
     return [
-        ComparedRun(
+        ComparedRunView(
             id=run["id"],
             name=run["name"],
             project=run["project"],

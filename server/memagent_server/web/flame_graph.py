@@ -23,7 +23,7 @@ _TONES = 6
 
 
 @dataclass(frozen=True)
-class Block:
+class FlameBlock:
     """One frame. `text` is the part of `title` that fits; `tone` selects the frame's color."""
 
     x: float
@@ -40,7 +40,7 @@ class _Node:
     children: dict[str, _Node] = field(default_factory=dict)
 
 
-def flame(stacks: Sequence[dict[str, Any]]) -> tuple[list[Block], int]:
+def flame(stacks: Sequence[dict[str, Any]]) -> tuple[list[FlameBlock], int]:
     """Return (blocks, height of the picture) for `Stack`s as dicts."""
     root = _Node()
     for stack in stacks:
@@ -59,13 +59,13 @@ def _add(root: _Node, frames: Sequence[str], size: int) -> None:
         node.size += size
 
 
-def _blocks(node: _Node, x: float, y: int, scale: float, total: int) -> Iterator[Block]:
+def _blocks(node: _Node, x: float, y: int, scale: float, total: int) -> Iterator[FlameBlock]:
     for frame, child in sorted(node.children.items(), key=lambda item: -item[1].size):
         width = child.size * scale
         if width < _MIN_WIDTH:
             return
         share = 100 * child.size / total
-        yield Block(
+        yield FlameBlock(
             x=round(x, 2),
             y=y,
             width=round(width, 2),

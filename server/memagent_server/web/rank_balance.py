@@ -14,7 +14,7 @@ EVEN_RATIO = 0.05
 
 
 @dataclass(frozen=True)
-class RankRow:
+class RankBalance:
     """A rank's row. `relative` is its peak minus the median of all ranks."""
 
     rank: int
@@ -60,17 +60,17 @@ def imbalance(streams: Sequence[Record]) -> str:
     )
 
 
-def rank_rows(streams: Sequence[Record]) -> list[RankRow]:
+def rank_rows(streams: Sequence[Record]) -> list[RankBalance]:
     """Return the heat map as table rows."""
     peaks = [stream["peak_bytes"] for stream in streams if stream["peak_bytes"]]
     middle = median(peaks) if peaks else None
     return [_rank_row(stream, middle) for stream in streams]
 
 
-def _rank_row(stream: Record, middle: float | None) -> RankRow:
+def _rank_row(stream: Record, middle: float | None) -> RankBalance:
     peak, limit = stream["peak_bytes"], stream["limit_bytes"]
     headroom = limit - peak if limit and peak else None
-    return RankRow(
+    return RankBalance(
         rank=stream["rank"],
         device=stream["device"],
         name=stream["name"],

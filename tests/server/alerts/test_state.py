@@ -9,38 +9,38 @@ from hypothesis import strategies as st
 from memagent_server.alerts.state import (
     FINAL,
     PER_SAMPLE,
-    AlertState,
     Hysteresis,
+    RuleState,
     next_state,
     state_after_run,
     worst_state,
 )
 
 CALM, CONFIRM, HOLD_S = PER_SAMPLE.calm, PER_SAMPLE.confirm, PER_SAMPLE.hold_s
-FIRING = AlertState("firing", "warning", 0, 0.0)
+FIRING = RuleState("firing", "warning", 0, 0.0)
 
 
 def after(
-    state: AlertState, levels: list[str], *, now: float = 0.0, step_s: float = 1.0
-) -> AlertState:
+    state: RuleState, levels: list[str], *, now: float = 0.0, step_s: float = 1.0
+) -> RuleState:
     for number, level in enumerate(levels):
         state = next_state(state, level, now + number * step_s)
     return state
 
 
 def test_1_the_first_forecast_that_pages_makes_it_pending():
-    assert next_state(AlertState(), "warning", 5.0).state == "pending"
-    assert next_state(AlertState(), "notice", 5.0).state == "ok"
+    assert next_state(RuleState(), "warning", 5.0).state == "pending"
+    assert next_state(RuleState(), "notice", 5.0).state == "ok"
 
 
 def test_2_it_fires_when_enough_in_a_row_have_paged_or_at_once_when_critical():
-    assert after(AlertState(), ["warning"] * (CONFIRM - 1)).state == "pending"
-    assert after(AlertState(), ["warning"] * CONFIRM).state == "firing"
-    assert next_state(AlertState(), "critical", 0.0) == AlertState("firing", "critical", 0, 0.0)
+    assert after(RuleState(), ["warning"] * (CONFIRM - 1)).state == "pending"
+    assert after(RuleState(), ["warning"] * CONFIRM).state == "firing"
+    assert next_state(RuleState(), "critical", 0.0) == RuleState("firing", "critical", 0, 0.0)
 
 
 def test_3_pending_falls_back_without_a_word():
-    assert after(AlertState(), ["warning", "ok", "warning", "notice"]) == AlertState()
+    assert after(RuleState(), ["warning", "ok", "warning", "notice"]) == RuleState()
 
 
 def test_4_it_escalates_and_never_deescalates():
@@ -69,17 +69,17 @@ def test_6_the_end_of_the_run_ends_what_fires(status, state):
 
 
 def test_6_what_is_pending_ends_without_a_word_unless_it_was_right():
-    pending = AlertState("pending", "warning", 1, 0.0)
+    pending = RuleState("pending", "warning", 1, 0.0)
     assert (
-        state_after_run(pending, "completed", 9.0) == AlertState()
+        state_after_run(pending, "completed", 9.0) == RuleState()
         and state_after_run(pending, "oom", 9.0).state == "oom"
     )
-    assert state_after_run(AlertState(), "oom", 9.0) == AlertState()
+    assert state_after_run(RuleState(), "oom", 9.0) == RuleState()
 
 
 @given(st.lists(st.sampled_from(["ok", "notice", "warning", "critical"]), max_size=200))
 def test_7_only_a_calm_run_that_speaks_is_ever_averted(levels):
-    state, calm = AlertState(), 0
+    state, calm = RuleState(), 0
     for second, level in enumerate(levels):
         before, state = state, next_state(state, level, float(second))
         calm = 0 if level in ("warning", "critical") else calm + 1
@@ -92,13 +92,13 @@ def test_7_only_a_calm_run_that_speaks_is_ever_averted(levels):
 
 @pytest.mark.parametrize("final", FINAL)
 def test_8_final_is_final_and_a_new_page_is_a_new_alert(final):
-    over = AlertState(final, "critical", 0, 0.0)
+    over = RuleState(final, "critical", 0, 0.0)
     assert next_state(over, "ok", 1.0) == over and state_after_run(over, "oom", 1.0) == over
-    assert next_state(over, "warning", 1.0) == AlertState("pending", "warning", 1, 1.0)
+    assert next_state(over, "warning", 1.0) == RuleState("pending", "warning", 1, 1.0)
 
 
 def test_9_what_is_read_long_after_it_was_measured_confirms_nothing():
-    state = AlertState()
+    state = RuleState()
     for second in range(10):
         state = next_state(state, "critical", float(second), may_fire=False)
     assert (state.state, state.severity) == ("pending", "critical")
@@ -107,7 +107,7 @@ def test_9_what_is_read_long_after_it_was_measured_confirms_nothing():
 
 def test_a_note_fires_after_its_own_patience_and_becomes_graver_when_it_does():
     hysteresis = Hysteresis(confirm=2, calm=1, hold_s=0.0)
-    state = next_state(next_state(AlertState(), "note", 0.0, hysteresis), "note", 1.0, hysteresis)
+    state = next_state(next_state(RuleState(), "note", 0.0, hysteresis), "note", 1.0, hysteresis)
     assert (state.state, state.severity) == ("firing", "note")
     assert next_state(state, "critical", 2.0, hysteresis).severity == "critical"
     assert next_state(state, "ok", 2.0, hysteresis).state == "averted"

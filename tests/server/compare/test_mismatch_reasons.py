@@ -6,14 +6,14 @@ import pytest
 
 from memagent_server.compare.mismatch_reasons import (
     MIN_BYTES,
-    MismatchFacts,
+    MismatchInput,
     reason,
     reason_of_phase,
 )
 
 GIB = 2**30
-TRACE = MismatchFacts(method="trace", assumptions={})
-FORMULA = MismatchFacts(method="formula", assumptions={})
+TRACE = MismatchInput(method="trace", assumptions={})
+FORMULA = MismatchInput(method="formula", assumptions={})
 
 
 @pytest.mark.parametrize(
@@ -25,44 +25,44 @@ def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
 
 
 @pytest.mark.parametrize(
-    ("component", "predicted", "observed", "facts", "words"),
+    ("component", "predicted", "observed", "inputs", "words"),
     [
         (
             "activations",
             10,
             20,
-            MismatchFacts("trace", {"checkpointing": "full"}),
+            MismatchInput("trace", {"checkpointing": "full"}),
             "checkpointing was assumed",
         ),
         (
             "activations",
             10,
             20,
-            MismatchFacts("trace", {"checkpointing": "by the model"}),
+            MismatchInput("trace", {"checkpointing": "by the model"}),
             "checkpointing was assumed",
         ),
-        ("activations", 10, 20, MismatchFacts("trace", {"attention": "flash"}), "eager path"),
+        ("activations", 10, 20, MismatchInput("trace", {"attention": "flash"}), "eager path"),
         (
             "activations",
             10,
             20,
-            MismatchFacts("trace", {"checkpointing": "none", "attention": "sdpa"}),
+            MismatchInput("trace", {"checkpointing": "none", "attention": "sdpa"}),
             "eager path",
         ),
         (
             "activations",
             10,
             20,
-            MismatchFacts("trace", {"checkpointing": "none", "attention": "eager"}),
+            MismatchInput("trace", {"checkpointing": "none", "attention": "eager"}),
             "tensors live longer",
         ),
-        ("activations", 10, 20, MismatchFacts("trace", {}, input_ratio=2.0), "2.00 times as large"),
-        ("activations", 10, 20, MismatchFacts("trace", {}, input_ratio=0.5), "tensors live longer"),
+        ("activations", 10, 20, MismatchInput("trace", {}, input_ratio=2.0), "2.00 times as large"),
+        ("activations", 10, 20, MismatchInput("trace", {}, input_ratio=0.5), "tensors live longer"),
         ("activations", 10, 20, FORMULA, "outside of modules"),
         ("activations", 20, 10, FORMULA, "which the formula doesn't include"),
         ("activations", 20, 10, TRACE, "less is saved"),
-        ("activations", 20, 10, MismatchFacts("trace", {}, on_host=True), "malloc retains"),
-        ("activations", 20, 10, MismatchFacts("trace", {}, input_ratio=0.5), "0.50 times as large"),
+        ("activations", 20, 10, MismatchInput("trace", {}, on_host=True), "malloc retains"),
+        ("activations", 20, 10, MismatchInput("trace", {}, input_ratio=0.5), "0.50 times as large"),
         ("optimizer_state", 10, 20, TRACE, "in fp32"),
         ("optimizer_state", 10, 13, TRACE, "more per parameter"),
         ("optimizer_state", 10, 0, TRACE, "first step"),
@@ -75,8 +75,8 @@ def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
         ("context", 1, 2, TRACE, "driver"),
     ],
 )
-def test_2_the_facts_decide(component, predicted, observed, facts, words):
-    assert words in reason(component, predicted * GIB, observed * GIB, facts)
+def test_2_the_inputs_decide(component, predicted, observed, inputs, words):
+    assert words in reason(component, predicted * GIB, observed * GIB, inputs)
 
 
 def test_a_component_without_reasons_has_none():
@@ -93,8 +93,8 @@ def test_a_component_without_reasons_has_none():
     ],
 )
 def test_3_retained_memory_explains_a_phase_first(retained, observed, words):
-    facts = MismatchFacts(
+    inputs = MismatchInput(
         "formula", {}, retained_bytes=None if retained is None else retained * GIB
     )
-    assert words in reason_of_phase("forward", 10 * GIB, observed * GIB, facts)
-    assert reason_of_phase("forward", 10 * GIB, 10 * GIB, facts) is None
+    assert words in reason_of_phase("forward", 10 * GIB, observed * GIB, inputs)
+    assert reason_of_phase("forward", 10 * GIB, 10 * GIB, inputs) is None

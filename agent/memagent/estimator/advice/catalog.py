@@ -13,12 +13,12 @@ from memagent.estimator.advice.program_changes import (
     Autocast,
     Bf16Weights,
     ChunkedLoss,
-    ExpandableSegments,
     FusedAttention,
     Lora,
     NoCache,
     Qlora,
     SmallerBatch,
+    UseExpandableSegments,
     ZeroGradToNone,
 )
 from memagent.estimator.advice.script_profile import ScriptProfile
@@ -39,7 +39,7 @@ CHANGES: tuple[MemoryChange, ...] = (
     FusedAttention(),
     NoCache(),
     OptimizerStepWithoutForeach(),
-    ExpandableSegments(),
+    UseExpandableSegments(),
     Autocast(),
     Bf16Weights(),
     ChunkedLoss(),

@@ -90,7 +90,7 @@ class NoCache(MemoryChange):
         return "model.config.use_cache = False"
 
 
-class ExpandableSegments(MemoryChange):
+class UseExpandableSegments(MemoryChange):
     key = "expandable_segments"
     name = "Expandable segments in the allocator"
     effect = "Segments grow in place, so that less reserved memory is idle."

@@ -15,9 +15,9 @@ from memagent.estimator.allocator.caching import CachingAllocator, SimulatedOutO
 from memagent.estimator.allocator.config import AllocatorConfig
 from memagent.estimator.allocator.counters import AllocatorStats
 from memagent.estimator.allocator.replay import (
-    PhasePeak,
     Replay,
     ReplayEvent,
+    StepPhasePeak,
     TimelinePoint,
     replay,
 )
@@ -26,10 +26,10 @@ __all__ = [
     "AllocatorConfig",
     "AllocatorStats",
     "CachingAllocator",
-    "PhasePeak",
     "Replay",
     "ReplayEvent",
     "SimulatedOutOfMemory",
+    "StepPhasePeak",
     "TimelinePoint",
     "replay",
 ]

@@ -37,7 +37,7 @@ class TimelinePoint:
 
 
 @dataclass(frozen=True, slots=True)
-class PhasePeak:
+class StepPhasePeak:
     """The peaks within one phase of one step, its first moment included, in bytes."""
 
     step: int
@@ -71,7 +71,7 @@ class Replay:
     failed_at: int | None
     failure: SimulatedOutOfMemory | None
     timeline: tuple[TimelinePoint, ...]
-    phases: tuple[PhasePeak, ...]
+    phases: tuple[StepPhasePeak, ...]
     stats: dict[str, int]
 
 
@@ -141,7 +141,7 @@ def replay(
         failed_at=failed_at,
         failure=failure,
         timeline=tuple(timeline),
-        phases=tuple(PhasePeak(*key, *phase_peaks) for key, phase_peaks in phases.items()),
+        phases=tuple(StepPhasePeak(*key, *phase_peaks) for key, phase_peaks in phases.items()),
         stats=stats.as_dict(),
     )
 

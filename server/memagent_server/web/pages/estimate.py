@@ -78,7 +78,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackedBar:
     """The parts end to end, the needed bytes with their interval, and the limit.
 
     All are in per cent of one scale.
@@ -151,7 +151,7 @@ def read_form(query: Mapping[str, str]) -> Form:
     return Form(values, None if errors else msgspec.convert(fields, EstimateBody), errors)
 
 
-def stack(result: Record) -> Stack:
+def stack(result: Record) -> StackedBar:
     """Return the components against the limit.
 
     Each is at its largest, so their sum may exceed the bytes needed at once.
@@ -166,7 +166,7 @@ def stack(result: Record) -> Stack:
     def share(size: int | None) -> float | None:
         return None if size is None else round(100 * size / whole, 2)
 
-    return Stack(
+    return StackedBar(
         parts=bar_parts(sizes, whole),
         needed=share(needed) or 0.0,
         needed_text=format_bytes(needed),

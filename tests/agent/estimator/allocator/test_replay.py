@@ -13,8 +13,8 @@ from memagent.errors import EstimateError
 from memagent.estimator.allocator import (
     AllocatorConfig,
     CachingAllocator,
-    PhasePeak,
     SimulatedOutOfMemory,
+    StepPhasePeak,
     TimelinePoint,
     replay,
 )
@@ -113,15 +113,15 @@ def test_it_divides_the_peaks_by_step_and_phase():
     ]
     result = replay(events)
     assert result.phases == (
-        PhasePeak(0, "forward", 30 * MIB, 30 * MIB),
-        PhasePeak(0, "backward", 70 * MIB, 70 * MIB),
-        PhasePeak(1, "forward", 42 * MIB, 70 * MIB),
+        StepPhasePeak(0, "forward", 30 * MIB, 30 * MIB),
+        StepPhasePeak(0, "backward", 70 * MIB, 70 * MIB),
+        StepPhasePeak(1, "forward", 42 * MIB, 70 * MIB),
     )
 
 
 def test_events_need_no_phase():
     result = replay([BareEvent("alloc", 1, 3 * MIB, 0)])
-    assert result.phases == (PhasePeak(0, "", 3 * MIB, 20 * MIB),)
+    assert result.phases == (StepPhasePeak(0, "", 3 * MIB, 20 * MIB),)
 
 
 def test_it_returns_the_event_at_which_memory_ran_out():

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from heapq import nlargest
 from itertools import groupby
 from typing import Any
@@ -30,12 +30,7 @@ from memagent_server.alerts.hint_reader import RunHints, read_new_hints, seconda
 from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
 from memagent_server.alerts.run_end import UnreportedDeaths, end_alerts
-from memagent_server.alerts.run_rules import (
-    ALIVE_FOR_S,
-    RunEvaluation,
-    evaluate_run_rules,
-    run_rule_inputs,
-)
+from memagent_server.alerts.run_rules import RunRules, isolated
 from memagent_server.alerts.sharding import AllShards, LostShards, Share
 from memagent_server.alerts.stream_state import (
     StreamEvaluation,
@@ -43,9 +38,8 @@ from memagent_server.alerts.stream_state import (
     restore_evaluation,
     start_evaluation,
 )
-from memagent_server.store.alerts import open_alerts_by_run, runs_with_stale_alerts
+from memagent_server.store.alerts import runs_with_stale_alerts
 from memagent_server.store.engine import Database, Session
-from memagent_server.store.errors import problem_of
 from memagent_server.store.evaluation import (
     PendingChunk,
     RunningRun,
@@ -60,14 +54,11 @@ from memagent_server.store.evaluation import (
     running_runs,
 )
 from memagent_server.store.history import StoredChunk
-from memagent_server.store.incidents import ended_snoozes
 from memagent_server.store.packing import unseal
-from memagent_server.store.ranks import alive_ranks
 from memagent_server.store.runs import get_run, lock_run, lock_runs
 
 log = logging.getLogger(__name__)
 
-RUN_RULES_EVERY_S = 5.0
 STREAMS_PER_READ = 256
 """Streams that are read together; all of a run's are, so that its ranks share one notification."""
 SAVE_EVERY_SAMPLES = 500
@@ -92,7 +83,7 @@ class Evaluator:
         self._writer = ResultWriter(database, channels, self._share)
         self._deaths = UnreportedDeaths()
         self._evaluations: dict[int, StreamEvaluation] = {}
-        self._run_evaluations: dict[str, RunEvaluation] = {}
+        self._run_rules = RunRules(database, self._share, self._writer)
         self._hints: dict[str, RunHints] = {}
         self._secondary_hosts: set[int] = set()
         self._without_limit: dict[int, StreamHead] = {}
@@ -101,7 +92,6 @@ class Evaluator:
         self._failures: dict[str, tuple[int, int]] = {}
         """(number of failures, turn of the next attempt) of runs that couldn't be evaluated."""
         self._turn = 0
-        self._run_rules_at = float("-inf")
         self._pruned_at = float("-inf")
 
     def turn(self, now: float) -> bool:
@@ -119,12 +109,10 @@ class Evaluator:
         is_busy = False
         for batch in self._moved_streams(streams):
             is_busy = self._evaluate_streams(batch, runs, now) or is_busy
-        if not 0.0 <= now - self._run_rules_at < RUN_RULES_EVERY_S:
-            self._run_rules_at = now
-            self._evaluate_run_rules(runs, streams, now)
+        self._run_rules.turn(runs, streams, self._evaluations, self._policies, now)
         followed = {stream.id for stream in streams}
         for run_id in self._runs_to_close(followed, now):
-            with _isolated(f"run {run_id}"):
+            with isolated(f"run {run_id}"):
                 self._close_run(run_id, followed, now)
                 is_busy = True
         self._forget_other_runs(runs)
@@ -203,7 +191,7 @@ class Evaluator:
             for stream_id, chunks in _by_stream(read_pending(session, read_seqs), read_seqs):
                 stream = by_id[stream_id]
                 failed.add(stream_id)
-                with _isolated(_describe(stream)):
+                with isolated(_describe(stream)):
                     changes = evaluate_chunks(
                         stream,
                         self._evaluations[stream_id],
@@ -244,7 +232,7 @@ class Evaluator:
             evaluation = None
             if stream.id in saved:
                 seq, state = saved[stream.id]
-                with _isolated(_describe(stream)):
+                with isolated(_describe(stream)):
                     evaluation = restore_evaluation(
                         stream,
                         int(limit),
@@ -254,7 +242,7 @@ class Evaluator:
                         is_secondary_host=is_secondary,
                     )
             if evaluation is None:
-                with _isolated(_describe(stream)):
+                with isolated(_describe(stream)):
                     evaluation = start_evaluation(
                         session,
                         stream,
@@ -287,7 +275,8 @@ class Evaluator:
 
     def _forget_other_runs(self, runs: Collection[str]) -> None:
         """Drop the state of runs that have ended or belong to another worker."""
-        for states in (self._hints, self._failures, self._run_evaluations):
+        self._run_rules.forget_other_runs(runs)
+        for states in (self._hints, self._failures):
             for run_id in [run_id for run_id in states if run_id not in runs]:
                 del states[run_id]
         for stream in list(self._without_limit.values()):
@@ -313,42 +302,6 @@ class Evaluator:
         for evaluation in chosen.values():
             evaluation.saved_seq = evaluation.read_seq
         return len(chosen)
-
-    # -- rules about whole runs --------------------------------------------------------------------
-
-    def _evaluate_run_rules(
-        self, runs: Mapping[str, RunningRun], streams: Iterable[StreamHead], now: float
-    ) -> None:
-        by_run: dict[str, list[tuple[StreamHead, StreamEvaluation | None]]] = {}
-        for stream in streams:
-            by_run.setdefault(stream.run_id, []).append((stream, self._evaluations.get(stream.id)))
-        with self._database.read() as session:
-            alive = alive_ranks(session, now - ALIVE_FOR_S)
-            snoozes_over = [
-                incident.id
-                for incident in ended_snoozes(session, now)
-                if self._share.holds(incident.run_id)
-            ]
-        checks = {}
-        unknown = []
-        for run_id, pairs in by_run.items():
-            policy = self._policies.of(runs[run_id].project)
-            checks[run_id] = list(run_rule_inputs(pairs, alive.get(run_id, ()), policy, now))
-            evaluation = self._run_evaluations.setdefault(run_id, RunEvaluation())
-            if not evaluation.has_states_for(checks[run_id]):
-                unknown.append(run_id)
-        with self._database.read() as session:
-            stored = open_alerts_by_run(session, unknown)
-        for run_id, run_checks in checks.items():
-            changes = evaluate_run_rules(
-                self._run_evaluations[run_id], run_checks, stored.get(run_id, ()), now
-            )
-            if changes:
-                with _isolated(f"run {run_id}"):
-                    self._writer.write_changes(run_id, changes, now)
-        for incident_id in snoozes_over:
-            with _isolated(f"incident {incident_id}"):
-                self._writer.remind(incident_id, now)
 
     # -- runs that have ended ----------------------------------------------------------------------
 
@@ -400,22 +353,6 @@ class Evaluator:
             for stream_id, evaluation in self._evaluations.items()
             if evaluation.run_id in run_ids
         ]
-
-
-@contextmanager
-def _isolated(subject: str) -> Iterator[None]:
-    """Log an error instead of raising it, so that one run doesn't stop the others.
-
-    Errors of the database are raised: they stop every run.
-    """
-    try:
-        yield
-    except LostShards:
-        pass
-    except Exception as error:
-        if problem_of(error) is not None:
-            raise
-        log.exception("%s could not be evaluated", subject)
 
 
 def _describe(stream: StreamHead) -> str:

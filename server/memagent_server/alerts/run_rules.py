@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from memagent_server.alerts.rule_config import Policy, RuleConfig
+from memagent_server.alerts.result_writer import ResultWriter
+from memagent_server.alerts.rule_config import Policies, Policy, RuleConfig
 from memagent_server.alerts.rule_input import RuleInput
+from memagent_server.alerts.sharding import LostShards, Share
 from memagent_server.alerts.state import RuleState
 from memagent_server.alerts.stream_state import (
     AlertChange,
@@ -16,9 +20,17 @@ from memagent_server.alerts.stream_state import (
     is_change,
 )
 from memagent_server.settings import SEVERITIES, Severity
-from memagent_server.store.evaluation import StreamHead
+from memagent_server.store.alerts import open_alerts_by_run
+from memagent_server.store.engine import Database
+from memagent_server.store.errors import problem_of
+from memagent_server.store.evaluation import RunningRun, StreamHead
+from memagent_server.store.incidents import ended_snoozes
 from memagent_server.store.models import AlertRow
+from memagent_server.store.ranks import alive_ranks
 
+log = logging.getLogger(__name__)
+
+RUN_RULES_EVERY_S = 5.0
 ALIVE_FOR_S = 45.0
 """A process is alive this long after its last message: agents send one at least every 15 s."""
 
@@ -49,6 +61,74 @@ class RunEvaluation:
     def has_states_for(self, checks: Iterable[RuleCheck]) -> bool:
         """Return False if a state is unknown: it depends on the store's open alerts."""
         return all(check.key in self.states for check in checks)
+
+
+class RunRules:
+    """Rules about whole runs, evaluated every few seconds, with or without new samples."""
+
+    def __init__(self, database: Database, share: Share, writer: ResultWriter) -> None:
+        self._database = database
+        self._share = share
+        self._writer = writer
+        self._evaluations: dict[str, RunEvaluation] = {}
+        self._evaluated_at = float("-inf")
+
+    def turn(
+        self,
+        runs: Mapping[str, RunningRun],
+        streams: Iterable[StreamHead],
+        stream_evaluations: Mapping[int, StreamEvaluation],
+        policies: Policies,
+        now: float,
+    ) -> None:
+        """Evaluate the rules if they are due, and remind of incidents whose snooze is over."""
+        if 0.0 <= now - self._evaluated_at < RUN_RULES_EVERY_S:
+            return
+        self._evaluated_at = now
+        with self._database.read() as session:
+            alive = alive_ranks(session, now - ALIVE_FOR_S)
+            snoozes_over = [
+                incident.id
+                for incident in ended_snoozes(session, now)
+                if self._share.holds(incident.run_id)
+            ]
+        by_run: dict[str, list[StreamPair]] = {}
+        for stream in streams:
+            by_run.setdefault(stream.run_id, []).append((stream, stream_evaluations.get(stream.id)))
+        checks = {
+            run_id: list(
+                run_rule_inputs(
+                    pairs, alive.get(run_id, ()), policies.of(runs[run_id].project), now
+                )
+            )
+            for run_id, pairs in by_run.items()
+        }
+        self._evaluate(checks, now)
+        for incident_id in snoozes_over:
+            with isolated(f"incident {incident_id}"):
+                self._writer.remind(incident_id, now)
+
+    def _evaluate(self, checks: Mapping[str, Collection[RuleCheck]], now: float) -> None:
+        """Evaluate the checks of each run, and write the alerts that changed."""
+        unknown = []
+        for run_id, run_checks in checks.items():
+            evaluation = self._evaluations.setdefault(run_id, RunEvaluation())
+            if not evaluation.has_states_for(run_checks):
+                unknown.append(run_id)
+        with self._database.read() as session:
+            stored = open_alerts_by_run(session, unknown)
+        for run_id, run_checks in checks.items():
+            changes = evaluate_run_rules(
+                self._evaluations[run_id], run_checks, stored.get(run_id, ()), now
+            )
+            if changes:
+                with isolated(f"run {run_id}"):
+                    self._writer.write_changes(run_id, changes, now)
+
+    def forget_other_runs(self, runs: Collection[str]) -> None:
+        """Drop the state of runs that have ended or belong to another worker."""
+        for run_id in [run_id for run_id in self._evaluations if run_id not in runs]:
+            del self._evaluations[run_id]
 
 
 def run_rule_inputs(
@@ -130,3 +210,19 @@ def _stored_state(open_alerts: Collection[AlertRow], check: RuleCheck) -> RuleSt
     return RuleState(
         "firing" if alert.state == "firing" else "pending", severity, 0, alert.opened_at
     )
+
+
+@contextmanager
+def isolated(subject: str) -> Iterator[None]:
+    """Log an error instead of raising it, so that one run doesn't stop the others.
+
+    Errors of the database are raised: they stop every run.
+    """
+    try:
+        yield
+    except LostShards:
+        pass
+    except Exception as error:
+        if problem_of(error) is not None:
+            raise
+        log.exception("%s could not be evaluated", subject)

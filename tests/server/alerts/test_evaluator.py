@@ -215,15 +215,15 @@ def test_a_run_that_dies_in_the_middle_of_a_turn_is_one_incident(bench, monkeypa
     bench.start()
     bench.feed(0, 500, leak, seq=0)
     bench.worker.evaluate()
-    evaluate_run_rules = bench.worker._evaluator._evaluate_run_rules
+    evaluate = bench.worker._evaluator._run_rules.turn
 
     def die_meanwhile(*arguments):
-        evaluate_run_rules(*arguments)
+        evaluate(*arguments)
         bench.feed(500, 1450, leak, seq=1)
         bench.finish("oom", 1450)
 
-    bench.now += 10  # so that it evaluate_run_rules at whole runs, after it has followed them
-    monkeypatch.setattr(bench.worker._evaluator, "_evaluate_run_rules", die_meanwhile)
+    bench.now += 10  # so that the rules about whole runs are due, after it has followed them
+    monkeypatch.setattr(bench.worker._evaluator._run_rules, "turn", die_meanwhile)
     bench.worker.evaluate()
     monkeypatch.undo()
     bench.worker.evaluate()

@@ -11,6 +11,7 @@ from typing import Any
 
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.compare.components import components
+from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.runs import ComparedRun, Comparison, RunSummary
 from memagent_server.store.engine import Session
 from memagent_server.store.models import RunRow, StreamRow
@@ -48,7 +49,7 @@ def compare_runs(session: Session, runs: Sequence[RunRow], *, public_url: str = 
     )
 
 
-def differences(configs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+def differences(configs: Sequence[JsonObject]) -> dict[str, list[Any]]:
     """Return the keys whose values differ between configs, at most MAX_DIFFERENCES.
 
     Nested keys have dots; a missing value is None.
@@ -64,8 +65,8 @@ def differences(configs: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return dict(differing[:MAX_DIFFERENCES])
 
 
-def _flatten(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flatten(config: JsonObject, prefix: str = "") -> JsonObject:
+    flat: JsonObject = {}
     for key, value in config.items():
         if isinstance(value, dict) and value:
             flat.update(_flatten(value, f"{prefix}{key}."))

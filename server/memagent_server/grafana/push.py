@@ -13,6 +13,7 @@ from typing import Any
 
 from memagent.errors import MemagentError
 from memagent_server.files.resources import resource_dir
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 FOLDER_UID = "memagent"
@@ -59,7 +60,7 @@ def target_of(settings: Settings, url: str, token: str, prometheus_url: str | No
     )
 
 
-def dashboards(memagent_url: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def dashboards(memagent_url: str) -> Iterator[tuple[str, JsonObject]]:
     """Yield (file name, dashboard) of each dashboard, with links to `memagent_url`."""
     for name in DASHBOARD_FILES:
         yield name, json.loads(_read_linked(name, memagent_url))
@@ -165,7 +166,7 @@ class _Push:
         )
         return str(candidates[0]["uid"]) if candidates else None
 
-    def _contact(self) -> dict[str, Any] | None:
+    def _contact(self) -> JsonObject | None:
         if self._target.slack_webhook_url:
             kind, settings = "slack", {"url": self._target.slack_webhook_url}
         elif self._target.email_to:
@@ -209,7 +210,7 @@ class _Push:
                 change = self._done("updated" if exists else "created")
                 yield f"alert rule {rule['title']}: {change}"
 
-    def _rule(self, rule: dict[str, Any], group: str, datasource_uid: str) -> dict[str, Any]:
+    def _rule(self, rule: JsonObject, group: str, datasource_uid: str) -> JsonObject:
         data = [{**query, "datasourceUid": datasource_uid} for query in rule["data"]]
         body = {**rule, "data": data, "orgID": 1, "folderUID": FOLDER_UID, "ruleGroup": group}
         if self._contact() is not None:

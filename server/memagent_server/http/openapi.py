@@ -26,7 +26,7 @@ from memagent.wire.codec import JSON, MSGPACK, REPLAYED_HEADER
 from memagent_server.http.api_route import API, Operation, operation_of
 from memagent_server.http.auth import COOKIE
 from memagent_server.http.problems import PROBLEM_JSON
-from memagent_server.schemas.base import Problem
+from memagent_server.schemas.base import JsonObject, Problem
 from memagent_server.schemas.examples import EXAMPLES
 from memagent_server.schemas.queries import PARTIAL
 
@@ -96,11 +96,11 @@ _SECURITY = {
 }
 
 
-def build_document(app: Flask) -> dict[str, Any]:
+def build_document(app: Flask) -> JsonObject:
     """Return the whole document, ready for JSON."""
     routes = list(_routes(app))
     schemas = _Schemas([operation for _, _, operation, _ in routes])
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, JsonObject] = {}
     for rule, method, operation, view in routes:
         for path, options in _paths(rule):
             described = _operation(rule, operation, view, schemas, options)
@@ -139,11 +139,11 @@ class _Schemas:
                 self.components[kind.__name__]["required"] = ["id"]
         self._by_kind = {id(kind): schema for kind, schema in zip(kinds, schemas, strict=True)}
 
-    def content(self, kind: Any, media: tuple[str, ...]) -> dict[str, Any]:
+    def content(self, kind: Any, media: tuple[str, ...]) -> JsonObject:
         """Return the `content` of a body or response; text has no schema."""
         if kind is str:
             return {name: {"schema": {"type": "string"}} for name in media}
-        content: dict[str, Any] = {"schema": self._by_kind[id(kind)]}
+        content: JsonObject = {"schema": self._by_kind[id(kind)]}
         if kind.__name__ in EXAMPLES:
             content["examples"] = {"example": {"value": EXAMPLES[kind.__name__]}}
         return dict.fromkeys(media, content)
@@ -174,7 +174,7 @@ def _operation(
     view: Callable[..., Any],
     schemas: _Schemas,
     options: tuple[str, ...],
-) -> dict[str, Any]:
+) -> JsonObject:
     summary, _, description = (inspect.getdoc(view) or "").partition("\n")
     responses = {
         str(status): _response(operation, status, kind, schemas)
@@ -186,7 +186,7 @@ def _operation(
         str(status): {"$ref": f"#/components/responses/{status}"}
         for status in _problems(rule, operation)
     }
-    described: dict[str, Any] = {
+    described: JsonObject = {
         "operationId": "_".join((view.__name__, *options)).replace("-", "_"),
         "summary": summary.rstrip("."),
         "description": description.strip(),
@@ -207,12 +207,12 @@ def _operation(
     return {name: value for name, value in described.items() if value or name == "security"}
 
 
-def _response(operation: Operation, status: int, kind: Any, schemas: _Schemas) -> dict[str, Any]:
+def _response(operation: Operation, status: int, kind: Any, schemas: _Schemas) -> JsonObject:
     """Return a success response with its headers."""
     names = [name for name in operation.headers if name != REPLAYED_HEADER]
     names += ["ETag"] if _has_etag(operation) else []
     names += ["Link"] if _is_paged(operation) else []
-    response: dict[str, Any] = {"description": http.HTTPStatus(status).phrase}
+    response: JsonObject = {"description": http.HTTPStatus(status).phrase}
     if names:
         response["headers"] = _headers(*names)
     if kind is not None:
@@ -234,7 +234,7 @@ def _problems(rule: Rule, operation: Operation) -> list[int]:
     return sorted(statuses)
 
 
-def _problem(status: int) -> dict[str, Any]:
+def _problem(status: int) -> JsonObject:
     headers = _headers(*_PROBLEM_HEADERS.get(status, ()))
     content = {PROBLEM_JSON: {"schema": {"$ref": SCHEMAS.format(name="Problem")}}}
     return {
@@ -244,7 +244,7 @@ def _problem(status: int) -> dict[str, Any]:
     }
 
 
-def _path_parameters(rule: Rule) -> Iterator[dict[str, Any]]:
+def _path_parameters(rule: Rule) -> Iterator[JsonObject]:
     for converter, name in re.findall(r"<(?:(\w+):)?(\w+)>", rule.rule):
         yield {
             "name": name,
@@ -254,7 +254,7 @@ def _path_parameters(rule: Rule) -> Iterator[dict[str, Any]]:
         }
 
 
-def _query_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
+def _query_parameters(operation: Operation) -> Iterator[JsonObject]:
     _, components = msgspec.json.schema_components([operation.query], ref_template=SCHEMAS)
     schema = components[operation.query.__name__]
     for name, declared in schema["properties"].items():
@@ -277,7 +277,7 @@ def _query_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
         yield parameter
 
 
-def _header_parameters(operation: Operation) -> Iterator[dict[str, Any]]:
+def _header_parameters(operation: Operation) -> Iterator[JsonObject]:
     names = ["If-None-Match"] if _has_etag(operation) else []
     names += [REPLAYED_HEADER] if REPLAYED_HEADER in operation.headers else []
     for name in names:
@@ -296,9 +296,9 @@ def _is_paged(operation: Operation) -> bool:
     return "cursor" in operation.query.__struct_fields__
 
 
-def _headers(*names: str) -> dict[str, Any]:
+def _headers(*names: str) -> JsonObject:
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _header(description: str) -> dict[str, Any]:
+def _header(description: str) -> JsonObject:
     return {"description": description, "schema": {"type": "string"}}

@@ -12,13 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any
 
 import msgspec
 
 from memagent_server.notify import http_client
 from memagent_server.notify.channel import AlertMessage, Channel, secret_parts
 from memagent_server.notify.message_text import RESOLVED_STATES, details, headline, plain_text
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES, Settings
 
 AHEAD_S = 86_400.0
@@ -43,7 +43,7 @@ class Alertmanager(Channel):
         self._clock = clock
         self.secrets = secret_parts(url) if "@" in url else ()
 
-    def send(self, message: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> JsonObject:
         if message.is_overtaken:
             return dict(message.receipt)  # it would reopen what has ended since
         now = self._clock()
@@ -54,12 +54,12 @@ class Alertmanager(Channel):
             alerts.append(_alert(message, before, now))
         return {"status": self._post(alerts), "severity": severity}
 
-    def refresh(self, message: AlertMessage) -> dict[str, Any]:
+    def refresh(self, message: AlertMessage) -> JsonObject:
         severity = message.receipt.get("severity", message.severity)
         self._post([_alert(message, severity, self._clock() + AHEAD_S)])
         return dict(message.receipt)
 
-    def _post(self, alerts: list[dict[str, Any]]) -> int:
+    def _post(self, alerts: list[JsonObject]) -> int:
         response = http_client.send_json(
             self._url,
             msgspec.json.encode(alerts),
@@ -85,7 +85,7 @@ def _severity(message: AlertMessage) -> str:
     return message.severity
 
 
-def _alert(message: AlertMessage, severity: str, ends_at: float) -> dict[str, Any]:
+def _alert(message: AlertMessage, severity: str, ends_at: float) -> JsonObject:
     return {
         "labels": {
             "alertname": "Memagent" + "".join(map(str.capitalize, message.rule.split("_"))),

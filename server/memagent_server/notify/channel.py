@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from memagent.wire.messages import Suspect
+from memagent_server.schemas.base import JsonObject
 
 MAX_RETRY_AFTER_S = 3600.0
 """A service that asks for more is broken, and a warning that's a day late is useless."""
@@ -57,7 +58,7 @@ class AlertMessage:
     step: int
     first_step: int
     opened_at: float
-    facts: dict[str, Any]
+    facts: JsonObject
     run_id: str
     run_name: str
     project: str
@@ -92,7 +93,7 @@ class AlertMessage:
     delayed_s: float = 0.0
     """Time that the message has waited."""
     curve: MemoryCurve | None = None
-    receipt: dict[str, Any] = field(default_factory=dict)
+    receipt: JsonObject = field(default_factory=dict)
     """Receipt of the last message on this topic."""
 
 
@@ -121,14 +122,14 @@ class Channel:
     can_refresh = False
     """True if `refresh` does anything."""
 
-    def send(self, message: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> JsonObject:
         """Deliver a message and return a receipt for later messages of its topic.
 
         Raises DeliveryFailedError.
         """
         raise NotImplementedError
 
-    def refresh(self, message: AlertMessage) -> dict[str, Any]:
+    def refresh(self, message: AlertMessage) -> JsonObject:
         """Update a sent message without notifying again; return the new receipt.
 
         Raises DeliveryFailedError.
@@ -139,7 +140,7 @@ class Channel:
 class MissingChannel(Channel):
     """Substitute for a channel that has waiting messages but is no longer configured."""
 
-    def send(self, message: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> JsonObject:
         raise DeliveryFailedError(
             "this channel is no longer configured: configure it again, or let the message expire"
         )

@@ -6,7 +6,6 @@ https://discord.com/developers/docs/resources/webhook#execute-webhook
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from memagent_server.notify.channel import AlertMessage, Channel
 from memagent_server.notify.http_client import WebhookChannel
@@ -19,6 +18,7 @@ from memagent_server.notify.message_text import (
     saving_line,
     truncate,
 )
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 TITLE_LIMIT = 256
@@ -38,7 +38,7 @@ class Discord(WebhookChannel):
     service = "Discord's webhook"
     final_statuses = (400, 401, 403, 404)
 
-    def payload(self, message: AlertMessage) -> dict[str, Any]:
+    def payload(self, message: AlertMessage) -> JsonObject:
         key = message.to_state if message.to_state != "firing" else message.severity
         embed = {
             "title": truncate(_escape(headline(message)), TITLE_LIMIT),

@@ -23,10 +23,10 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, mask
 from memagent_server.notify.message_data import edit_fingerprint, load_message, refresh_message
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
 from memagent_server.store.models import NotificationRow
@@ -230,6 +230,6 @@ class Dispatcher:
         return mask(traceback.format_exc(), self._channel.secrets)
 
 
-def _edit_state(message: AlertMessage, now: float) -> dict[str, Any]:
+def _edit_state(message: AlertMessage, now: float) -> JsonObject:
     """Return what the receipt keeps for the decision whether to edit the message again."""
     return {"fingerprint": edit_fingerprint(message), "edited_at": now}

@@ -11,12 +11,12 @@ import ssl
 from datetime import datetime, timezone
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, secret_parts
 from memagent_server.notify.chart_image import ChartImage
 from memagent_server.notify.message_text import headline, plain_text, truncate
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 TIMEOUT_S = 10.0
@@ -51,7 +51,7 @@ class Email(Channel):
         self.secrets = secret_parts(url)
         self.wants_curve = self._chart.is_possible
 
-    def send(self, message: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> JsonObject:
         mail = self._compose(message)
         try:
             with self._connect() as server:

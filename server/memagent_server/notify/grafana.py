@@ -7,13 +7,12 @@ A crash between Grafana's response and the stored receipt leads to a second anno
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from memagent_server.notify import http_client
 from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError
 from memagent_server.notify.message_text import details, headline
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 _SERVICE = "Grafana"
@@ -34,7 +33,7 @@ class Grafana(Channel):
         self._token = token
         self.secrets = (token,)
 
-    def send(self, message: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> JsonObject:
         annotation_id = message.receipt.get("id")
         if annotation_id is None:
             created = self._request("POST", self._url, _annotation(message))
@@ -42,7 +41,7 @@ class Grafana(Channel):
         self._request("PATCH", f"{self._url}/{annotation_id}", _annotation(message))
         return dict(message.receipt)
 
-    def _request(self, method: str, url: str, content: dict[str, Any]) -> dict[str, Any]:
+    def _request(self, method: str, url: str, content: JsonObject) -> JsonObject:
         response = http_client.send_json(
             url,
             msgspec.json.encode(content),
@@ -53,14 +52,14 @@ class Grafana(Channel):
             allow_local=True,
         )
         try:
-            return msgspec.json.decode(response.text, type=dict[str, Any])
+            return msgspec.json.decode(response.text, type=JsonObject)
         except msgspec.DecodeError as error:
             raise DeliveryFailedError(
                 f"{_SERVICE} answered {response.status} without JSON: is it Grafana?"
             ) from error
 
 
-def _annotation(message: AlertMessage) -> dict[str, Any]:
+def _annotation(message: AlertMessage) -> JsonObject:
     opened_ms = int(1000 * min(message.opened_at, message.at))
     tags = [
         "memagent",

@@ -31,6 +31,7 @@ from memagent_server.notify.channel import (
     retry_after_s,
     secret_parts,
 )
+from memagent_server.schemas.base import JsonObject
 
 TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 65_536
@@ -78,11 +79,11 @@ class WebhookChannel(Channel):
         self._allow_local = allow_local
         self.secrets = secret_parts(url)
 
-    def payload(self, message: AlertMessage) -> dict[str, Any]:
+    def payload(self, message: AlertMessage) -> JsonObject:
         """Return the JSON to post."""
         raise NotImplementedError
 
-    def send(self, message: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> JsonObject:
         response = send_json(
             self._url,
             msgspec.json.encode(self.payload(message)),

@@ -10,6 +10,7 @@ from memagent.diagnostics.console import display_path, display_roots
 from memagent.wire.messages import Suspect
 from memagent_server.compare import autopsy
 from memagent_server.notify.channel import AlertMessage, EstimatedSaving, MemoryCurve
+from memagent_server.schemas.base import JsonObject
 from memagent_server.store.engine import Session
 from memagent_server.store.events import last_checkpoint_step
 from memagent_server.store.forecasts import FORECAST_COLUMNS
@@ -113,7 +114,7 @@ def refresh_message(
     return replace(message, delayed_s=0.0)
 
 
-def edit_fingerprint(message: AlertMessage) -> dict[str, Any]:
+def edit_fingerprint(message: AlertMessage) -> JsonObject:
     """Return the parts of a message whose change is worth an edit; the receipt keeps them.
 
     The remaining steps are rounded to two digits.
@@ -130,7 +131,7 @@ def edit_fingerprint(message: AlertMessage) -> dict[str, Any]:
     }
 
 
-def _current_facts(forecast: ForecastRow, stream: StreamRow) -> dict[str, Any]:
+def _current_facts(forecast: ForecastRow, stream: StreamRow) -> JsonObject:
     """Return a forecast as of the newest step: a steady leak's ETA stays, but gets closer."""
     facts = {name: getattr(forecast, name) for name in FORECAST_COLUMNS}
     step = max(forecast.step, stream.last_step or 0)

@@ -8,7 +8,6 @@ https://developer.pagerduty.com/docs/events-api-v2-overview
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from typing import Any
 
 import msgspec
 
@@ -24,6 +23,7 @@ from memagent_server.notify.message_text import (
     plain_text,
     truncate,
 )
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 SUMMARY_LIMIT = 1024
@@ -45,7 +45,7 @@ class PagerDuty(Channel):
         self._url = f"{url.rstrip('/')}/v2/enqueue"
         self.secrets = (routing_key,)
 
-    def send(self, message: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> JsonObject:
         is_resolved = message.to_state in RESOLVED_STATES
         if message.is_overtaken and not is_resolved:
             return dict(message.receipt)  # it would reopen what has ended since
@@ -58,14 +58,14 @@ class PagerDuty(Channel):
             self._post("resolve", key)
         return {"status": status, "dedup_key": key}
 
-    def refresh(self, message: AlertMessage) -> dict[str, Any]:
+    def refresh(self, message: AlertMessage) -> JsonObject:
         """Acknowledge the incident if the alert was acknowledged in memagent."""
         if not message.acked_by or message.receipt.get("is_acked"):
             return dict(message.receipt)
         self._post("acknowledge", message.receipt["dedup_key"])
         return {**message.receipt, "is_acked": True}
 
-    def _post(self, action: str, dedup_key: str, event: dict[str, Any] | None = None) -> int:
+    def _post(self, action: str, dedup_key: str, event: JsonObject | None = None) -> int:
         content = {
             "routing_key": self._routing_key,
             "event_action": action,
@@ -82,7 +82,7 @@ class PagerDuty(Channel):
         return response.status
 
 
-def _event(message: AlertMessage) -> dict[str, Any]:
+def _event(message: AlertMessage) -> JsonObject:
     return {
         "client": "memagent",
         "client_url": message.run_url,
@@ -100,7 +100,7 @@ def _event(message: AlertMessage) -> dict[str, Any]:
     }
 
 
-def _custom_details(message: AlertMessage) -> dict[str, Any]:
+def _custom_details(message: AlertMessage) -> JsonObject:
     fields = {"where": origin(message), "details": details(message), "text": plain_text(message)}
     advice = cause_advice(message)
     if advice is not None:

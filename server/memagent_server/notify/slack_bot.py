@@ -28,6 +28,7 @@ from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailed
 from memagent_server.notify.chart_image import ChartImage
 from memagent_server.notify.message_text import RESOLVED_STATES, headline
 from memagent_server.notify.slack_message import HEADER_LIMIT, blocks, short_text, text
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,7 @@ class SlackBot(Channel):
         self.secrets = (token,)
         self.wants_curve = self._chart.is_possible
 
-    def send(self, message: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> JsonObject:
         with _delivery_errors():
             ts, channel = message.receipt.get("ts"), message.receipt.get("channel", self._channel)
             if ts is not None and message.is_overtaken:
@@ -113,7 +114,7 @@ class SlackBot(Channel):
             self._upload_chart(message, channel, ts)
             return {"ts": ts, "channel": channel}
 
-    def refresh(self, message: AlertMessage) -> dict[str, Any]:
+    def refresh(self, message: AlertMessage) -> JsonObject:
         ts = message.receipt.get("ts")
         if ts is not None:
             with _delivery_errors():
@@ -143,17 +144,17 @@ class SlackBot(Channel):
             metadata=_metadata(message),
         )
 
-    def _post(self, **arguments: Any) -> dict[str, Any]:
+    def _post(self, **arguments: Any) -> JsonObject:
         self._wait_for_turn()
         response = self._client.chat_postMessage(**arguments, unfurl_links=False)
         return {"ts": response["ts"], "channel": response["channel"]}
 
     def _find_posted(
         self, message: AlertMessage, channel: str | None = None, ts: str | None = None
-    ) -> dict[str, Any] | None:
+    ) -> JsonObject | None:
         """Find the post of an interrupted attempt, if the token may read the channel."""
         channel = channel or self._channel
-        options: dict[str, Any] = {
+        options: JsonObject = {
             "limit": 50,
             "include_all_metadata": True,
             "oldest": str(message.at - MAX_CLOCK_SKEW_S),
@@ -215,11 +216,11 @@ def _delivery_errors() -> Iterator[None]:
         raise DeliveryFailedError(f"Slack could not be reached: {reason}") from None
 
 
-def _content(message: AlertMessage) -> dict[str, Any]:
+def _content(message: AlertMessage) -> JsonObject:
     return {"text": text(message), "blocks": blocks(message), "metadata": _metadata(message)}
 
 
-def _metadata(message: AlertMessage) -> dict[str, Any]:
+def _metadata(message: AlertMessage) -> JsonObject:
     payload = {"dedup_key": message.dedup_key, "run_id": message.run_id}
     return {"event_type": EVENT_TYPE, "event_payload": payload}
 

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memagent_server.notify.channel import AlertMessage
 from memagent_server.notify.message_text import (
     cause_advice,
@@ -18,6 +16,7 @@ from memagent_server.notify.message_text import (
     saving_line,
     truncate,
 )
+from memagent_server.schemas.base import JsonObject
 
 SECTION_LIMIT = 3000
 """Slack's limit on sections and context elements."""
@@ -40,11 +39,11 @@ def short_text(message: AlertMessage) -> str:
     return truncate_escaped("\n".join([headline(message), *details(message)]), TEXT_LIMIT)
 
 
-def blocks(message: AlertMessage) -> list[dict[str, Any]]:
+def blocks(message: AlertMessage) -> list[JsonObject]:
     """Return Block Kit blocks: headline, origin, facts, cause with code, and buttons."""
     title = truncate(f"{_mark(message)} {headline(message)}", HEADER_LIMIT)
     origin_text = truncate_escaped(origin(message), SECTION_LIMIT)
-    result: list[dict[str, Any]] = [
+    result: list[JsonObject] = [
         {"type": "header", "text": _plain(title)},
         {"type": "context", "elements": [{"type": "mrkdwn", "text": origin_text}]},
     ]
@@ -86,7 +85,7 @@ def _suggestion_lines(message: AlertMessage) -> list[str]:
     return [*lines, escape(saving)] if saving else lines
 
 
-def _buttons(message: AlertMessage) -> list[dict[str, Any]]:
+def _buttons(message: AlertMessage) -> list[JsonObject]:
     if message.to_state == "test":
         return [_button("open", "Open memagent", message.run_url, "primary")]
     buttons = [_button("open", "Open run", message.run_url, "primary")]
@@ -97,7 +96,7 @@ def _buttons(message: AlertMessage) -> list[dict[str, Any]]:
     return buttons
 
 
-def _button(action: str, label: str, url: str, style: str | None = None) -> dict[str, Any]:
+def _button(action: str, label: str, url: str, style: str | None = None) -> JsonObject:
     button = {
         "type": "button",
         "action_id": action,
@@ -107,9 +106,9 @@ def _button(action: str, label: str, url: str, style: str | None = None) -> dict
     return {**button, "style": style} if style else button
 
 
-def _plain(text: str) -> dict[str, Any]:
+def _plain(text: str) -> JsonObject:
     return {"type": "plain_text", "text": text, "emoji": True}
 
 
-def _section(text: str) -> dict[str, Any]:
+def _section(text: str) -> JsonObject:
     return {"type": "section", "text": {"type": "mrkdwn", "text": text}}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from memagent_server.notify.channel import AlertMessage, Channel
 from memagent_server.notify.http_client import WebhookChannel
 from memagent_server.notify.slack_message import blocks, text
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 
@@ -20,5 +19,5 @@ class SlackWebhook(WebhookChannel):
     service = "Slack's webhook"
     final_statuses = (400, 403, 404, 410)
 
-    def payload(self, message: AlertMessage) -> dict[str, Any]:
+    def payload(self, message: AlertMessage) -> JsonObject:
         return {"text": text(message), "blocks": blocks(message)}

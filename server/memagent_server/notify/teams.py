@@ -20,6 +20,7 @@ from memagent_server.notify.message_text import (
     saving_line,
     truncate,
 )
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 TEXT_LIMIT = 4000
@@ -36,7 +37,7 @@ class Teams(WebhookChannel):
     service = "Teams' webhook"
     final_statuses = (400, 401, 403, 404, 410)
 
-    def payload(self, message: AlertMessage) -> dict[str, Any]:
+    def payload(self, message: AlertMessage) -> JsonObject:
         card = {
             "contentType": "application/vnd.microsoft.card.adaptive",
             "contentUrl": None,
@@ -45,7 +46,7 @@ class Teams(WebhookChannel):
         return {"type": "message", "attachments": [card]}
 
 
-def _card(message: AlertMessage) -> dict[str, Any]:
+def _card(message: AlertMessage) -> JsonObject:
     return {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
@@ -55,7 +56,7 @@ def _card(message: AlertMessage) -> dict[str, Any]:
     }
 
 
-def _body(message: AlertMessage) -> list[dict[str, Any]]:
+def _body(message: AlertMessage) -> list[JsonObject]:
     body = [
         _text(headline(message), size="Medium", weight="Bolder"),
         _text(origin(message), isSubtle=True, spacing="None"),
@@ -81,6 +82,6 @@ def _actions(message: AlertMessage) -> list[dict[str, str]]:
     return [{"type": "Action.OpenUrl", "title": title, "url": url} for title, url in links]
 
 
-def _text(text: str, **style: Any) -> dict[str, Any]:
+def _text(text: str, **style: Any) -> JsonObject:
     literal = re.sub(r"([\\`*_\[\]])", r"\\\1", truncate(text, TEXT_LIMIT))
     return {"type": "TextBlock", "text": literal, "wrap": True, **style}

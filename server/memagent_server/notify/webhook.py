@@ -12,13 +12,13 @@ import hmac
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
 
 import msgspec
 
 from memagent_server.notify import http_client
 from memagent_server.notify.channel import AlertMessage, Channel, secret_parts
 from memagent_server.notify.message_text import plain_text
+from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 _INTERNAL_FIELDS = ("receipt", "curve", "is_overtaken")
@@ -50,7 +50,7 @@ class Webhook(Channel):
         self._clock = clock
         self.secrets = (*secret_parts(url), secret or "")
 
-    def send(self, message: AlertMessage) -> dict[str, Any]:
+    def send(self, message: AlertMessage) -> JsonObject:
         body = msgspec.json.encode(_payload(message))
         response = http_client.send_json(
             self._url,
@@ -73,7 +73,7 @@ class Webhook(Channel):
         }
 
 
-def _payload(message: AlertMessage) -> dict[str, Any]:
+def _payload(message: AlertMessage) -> JsonObject:
     fields = asdict(message)
     for name in _INTERNAL_FIELDS:
         del fields[name]

@@ -12,6 +12,7 @@ from sqlalchemy import CursorResult, and_, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from memagent_server.schemas import alerts as schemas
+from memagent_server.schemas.base import JsonObject
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     AlertRow,
@@ -39,7 +40,7 @@ def open_alert(
     state: str,
     step: int,
     summary: str,
-    data: dict[str, Any],
+    data: JsonObject,
     now: float,
 ) -> AlertRow:
     """Create an alert. `add_transition` adds its transitions."""

@@ -8,11 +8,10 @@ are stored here, for estimates of runs that have not started.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
+from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.runs import ContextPage, CudaContext
 from memagent_server.store.models import DeviceContextRow, RankRow, RunRow, StreamRow
 from memagent_server.store.reading import decode_cursor, encode_cursor, to_schema
@@ -80,7 +79,7 @@ def page_contexts(session: Session, *, limit: int, cursor: str | None = None) ->
 
 
 def _store_context(
-    session: Session, gpu: str, environment: dict[str, Any], size: int, now: float
+    session: Session, gpu: str, environment: JsonObject, size: int, now: float
 ) -> None:
     # the environment is free JSON: cut its versions to the columns' width
     driver, torch = (str(environment.get(name) or "unknown")[:100] for name in ("driver", "torch"))

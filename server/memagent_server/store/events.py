@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.runs import EventPage, RunEvent
 from memagent_server.store.models import EventRow, RankRow
 from memagent_server.store.reading import newest_page, text_keys, to_schema
 
-EventFields = tuple[str, int, str, int, int, dict[str, Any]]
+EventFields = tuple[str, int, str, int, int, JsonObject]
 
 
 def list_events(

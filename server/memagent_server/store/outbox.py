@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session, aliased
 
 from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.schemas import alerts as schemas
+from memagent_server.schemas.base import JsonObject
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     AlertRow,
@@ -116,7 +117,7 @@ def renew_lease(session: Session, notification: NotificationRow, until: float) -
 
 
 def mark_sent(
-    session: Session, notification: NotificationRow, receipt: dict[str, Any], now: float
+    session: Session, notification: NotificationRow, receipt: JsonObject, now: float
 ) -> None:
     """Mark a notification as sent, with or without its lease."""
     _change(
@@ -157,7 +158,7 @@ def mark_failed(
     )
 
 
-def last_receipt(session: Session, notification: NotificationRow) -> dict[str, Any]:
+def last_receipt(session: Session, notification: NotificationRow) -> JsonObject:
     """Return the channel's receipt of the newest sent notification of a topic, {} if none was
     sent.
     """
@@ -218,7 +219,7 @@ def lease_for_refresh(
     )
 
 
-def end_refresh(session: Session, notification: NotificationRow, receipt: dict[str, Any]) -> None:
+def end_refresh(session: Session, notification: NotificationRow, receipt: JsonObject) -> None:
     """Release the lease of a refresh and store its receipt."""
     is_sent = NotificationRow.state == "sent"
     _change(session, notification, is_sent, leased_until=None, receipt=receipt)

@@ -5,7 +5,7 @@ The pages share its functions.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import msgspec
 from flask import Blueprint, Response, request
@@ -24,6 +24,7 @@ from memagent_server.notify import CHANNELS, channels
 from memagent_server.notify.channel import DeliveryFailedError
 from memagent_server.notify.sample_message import send_test
 from memagent_server.schemas import alerts as schemas
+from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.queries import (
     AlertsQuery,
     NotificationsQuery,
@@ -62,7 +63,7 @@ class RuleSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     thresholds: dict[str, float] = {}
 
 
-def _rule_schema(rule: Rule) -> dict[str, Any]:
+def _rule_schema(rule: Rule) -> JsonObject:
     """Return the JSON Schema of one rule's settings, with the bounds of its thresholds."""
     thresholds = {
         item.name: {

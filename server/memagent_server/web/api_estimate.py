@@ -22,6 +22,7 @@ from memagent.estimator.request import FormulaRequest
 from memagent.estimator.search import largest_batch
 from memagent.wire.messages import Bytes
 from memagent_server.http.problems import Problem
+from memagent_server.schemas.base import JsonObject
 from memagent_server.store.cuda_contexts import context_of
 from memagent_server.store.engine import Session
 
@@ -43,7 +44,7 @@ class EstimateBody(msgspec.Struct, kw_only=True):
     """
 
     model: Name | None = None
-    config: dict[str, Any] | None = None
+    config: JsonObject | None = None
     layers: Size | None = None
     hidden: Size | None = None
     heads: Size | None = None

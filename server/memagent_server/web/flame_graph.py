@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from memagent.units import format_bytes
+from memagent_server.schemas.base import JsonObject
 
 WIDTH = 1000.0
 """The width of the picture in SVG units."""
@@ -40,7 +40,7 @@ class _Node:
     children: dict[str, _Node] = field(default_factory=dict)
 
 
-def flame(stacks: Sequence[dict[str, Any]]) -> tuple[list[FlameBlock], int]:
+def flame(stacks: Sequence[JsonObject]) -> tuple[list[FlameBlock], int]:
     """Return (blocks, height of the picture) for `Stack`s as dicts."""
     root = _Node()
     for stack in stacks:

@@ -17,6 +17,7 @@ from msgspec import NODEFAULT
 from msgspec.structs import FieldInfo
 
 from memagent_server.http.problems import Problem
+from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.queries import Query
 
 Q = TypeVar("Q", bound=Query)
@@ -30,7 +31,7 @@ def read(kind: type[Q]) -> Q:
 
     An empty string or list counts as missing; an empty number or choice is an error.
     """
-    values: dict[str, Any] = {}
+    values: JsonObject = {}
     for field, type_ in _fields(kind):
         name = field.encode_name
         raw = None
@@ -68,7 +69,7 @@ def _without_none(kind: Any) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _schema(kind: Any) -> dict[str, Any]:
+def _schema(kind: Any) -> JsonObject:
     return msgspec.json.schema(_without_none(kind))
 
 
@@ -91,7 +92,7 @@ def _expected(kind: Any) -> str:
     return f"text of at most {schema['maxLength']} characters"
 
 
-def _options(schema: dict[str, Any]) -> list[str]:
+def _options(schema: JsonObject) -> list[str]:
     return [option for part in schema.get("anyOf", [schema]) for option in part.get("enum", ())]
 
 

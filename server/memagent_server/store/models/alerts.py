@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from memagent_server.schemas.base import JsonObject
 from memagent_server.store.models.base import Base, Id
 
 ALERT_STATES = ("pending", "firing", "averted", "finished", "oom", "lost_contact", "ok")
@@ -97,7 +96,7 @@ class AlertRow(Base):
     first_step: Mapped[int]
     step: Mapped[int]
     summary: Mapped[str] = mapped_column(Text, default="")
-    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    data: Mapped[JsonObject] = mapped_column(default=dict)
 
     __table_args__ = (
         Index("ix_alerts_state", "state", "id"),
@@ -119,7 +118,7 @@ class TransitionRow(Base):
     to_state: Mapped[str] = mapped_column(String(20))
     severity: Mapped[str] = mapped_column(String(20))
     reason: Mapped[str] = mapped_column(Text, default="")
-    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    data: Mapped[JsonObject] = mapped_column(default=dict)
 
     __table_args__ = (Index("ix_transitions_alert", "alert_id", "id"),)
 
@@ -145,7 +144,7 @@ class NotificationRow(Base):
     leased_until: Mapped[float | None]
     sent_at: Mapped[float | None]
     last_error: Mapped[str | None] = mapped_column(Text)
-    receipt: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    receipt: Mapped[JsonObject] = mapped_column(default=dict)
     """What the channel answered and later messages need, such as Slack's ts."""
 
     __table_args__ = (
@@ -168,7 +167,7 @@ class RuleSettingRow(Base):
     is_on: Mapped[bool]
     tells: Mapped[str] = mapped_column(String(20))
     """warning, critical or never"""
-    thresholds: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    thresholds: Mapped[JsonObject] = mapped_column(default=dict)
     """{name: number}, those that differ from the rule's own only."""
     updated_at: Mapped[float]
     updated_by: Mapped[str | None] = mapped_column(String(200))

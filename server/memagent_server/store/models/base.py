@@ -7,8 +7,10 @@ from typing import Any
 from sqlalchemy import JSON, BigInteger, Float, Integer
 from sqlalchemy.orm import DeclarativeBase
 
+from memagent_server.schemas.base import JsonObject
+
 Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEGER PRIMARY KEY only
-_COLUMN_TYPES = {int: BigInteger, float: Float(53), dict[str, Any]: JSON, list[Any]: JSON}
+_COLUMN_TYPES = {int: BigInteger, float: Float(53), JsonObject: JSON, list[Any]: JSON}
 
 
 class Base(DeclarativeBase):

@@ -17,6 +17,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from memagent_server.schemas.base import JsonObject
 from memagent_server.store.models.base import Base, Id
 
 RUN_STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
@@ -49,14 +50,14 @@ class RunRow(Base):
     last_seen_at: Mapped[float]
     finished_at: Mapped[float | None]
     error: Mapped[str | None] = mapped_column(Text)
-    config: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    config: Mapped[JsonObject] = mapped_column(default=dict)
     tags: Mapped[list[Any]] = mapped_column(default=list)
     """What the list shows and searches; `RunTagRow` holds the same to filter by."""
     are_tags_edited: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether people have changed the tags: a launch that resumes the run then leaves them
     alone.
     """
-    environment: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    environment: Mapped[JsonObject] = mapped_column(default=dict)
     is_archived: Mapped[bool] = mapped_column(default=False, server_default=false())
     peak_ratio: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """Highest share of a limit that any of its streams has reached; 0 where none is known."""
@@ -136,7 +137,7 @@ class EventRow(Base):
     step: Mapped[int]
     at: Mapped[float]
     kind: Mapped[str] = mapped_column(String(64))
-    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    data: Mapped[JsonObject] = mapped_column(default=dict)
 
     __table_args__ = (Index("ix_events_run", "run_id", "id"),)
 
@@ -154,13 +155,13 @@ class PredictionRow(Base):
     peak_allocated_bytes: Mapped[int]
     peak_reserved_bytes: Mapped[int | None]
     peak_device_bytes: Mapped[int | None]
-    intervals: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
+    intervals: Mapped[JsonObject] = mapped_column(default=dict, server_default="{}")
     """{level: [low, high]} in bytes: allocated, reserved, device."""
     limit_bytes: Mapped[int | None]
-    components: Mapped[dict[str, Any]] = mapped_column(default=dict)
-    phases: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
-    terms: Mapped[dict[str, Any]] = mapped_column(default=dict, server_default="{}")
-    assumptions: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    components: Mapped[JsonObject] = mapped_column(default=dict)
+    phases: Mapped[JsonObject] = mapped_column(default=dict, server_default="{}")
+    terms: Mapped[JsonObject] = mapped_column(default=dict, server_default="{}")
+    assumptions: Mapped[JsonObject] = mapped_column(default=dict)
     advice: Mapped[list[Any]] = mapped_column(default=list)
 
     __table_args__ = (Index("ix_predictions_run", "run_id", "id"),)

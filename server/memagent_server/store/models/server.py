@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String
 from sqlalchemy.orm import Mapped, mapped_column
 
+from memagent_server.schemas.base import JsonObject
 from memagent_server.store.models.base import Base, Id
 
 
@@ -43,7 +44,7 @@ class EvaluationMarkRow(Base):
     )
     seq: Mapped[int]
     """The last sample that was decided on, counted like `Chunk.seq`."""
-    states: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    states: Mapped[JsonObject] = mapped_column(default=dict)
     """{rule: state, severity, in_a_row, since}"""
 
 

@@ -40,12 +40,20 @@ CLAUSE_OPENERS = frozenset(
 )
 
 CONSTRUCTIONS = {
-    "fused subject": r"(?:^|(?<=[.!:] ))(?:Who|What|Whoever|Whatever|Where)\b(?! (?:is|are|do|does|if)\b[^.]*\?)[^.?!]*(?:[.!]|$)",
-    "conditional where": r"\bwhere (?:there|it|they|that|this|one|possible|needed|none|nothing|not|asked|given)\b",
+    "fused subject": (
+        r"(?:^|(?<=[.!:] ))(?:Who|What|Whoever|Whatever|Where)\b"
+        r"(?! (?:is|are|do|does|if)\b[^.]*\?)[^.?!]*(?:[.!]|$)"
+    ),
+    "conditional where": (
+        r"\bwhere (?:there|it|they|that|this|one|possible|needed|none|nothing|not|asked|given)\b"
+    ),
     "told, tell": r"\b(?:told|tells?|telling)\b",
     "nobody, somebody": r"\b(?:nobody|somebody|everybody|anybody|whoever)\b",
     "of ours, of its own": r"\b(?:of ours|of its own|of their own|of his own|of one's own)\b",
-    "is no X": r"(?<!\bthere )\b(?:is|are|was|were) no (?!longer|more\b|less\b|later\b|earlier\b|larger\b|smaller\b|fewer\b|need\b|point\b|way\b)\w+",
+    "is no X": (
+        r"(?<!\bthere )\b(?:is|are|was|were) no "
+        r"(?!longer|(?:more|less|later|earlier|larger|smaller|fewer|need|point|way)\b)\w+"
+    ),
     "beside": r"\bbeside\b",
     "stands": r"\b(?:stands|stood)\b",
     "anew": r"\b(?:anew|afresh)\b",

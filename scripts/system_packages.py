@@ -1,4 +1,4 @@
-"""Install the programs that tests need and pip lacks: Chromium, Prometheus, PostgreSQL, a C compiler.
+"""Install the programs that tests need and pip lacks, such as Chromium and PostgreSQL.
 
 This needs root on Debian or Ubuntu. Elsewhere it lists the missing ones, and the tests that need
 them are skipped (with CI set, they fail). Standard library only.

@@ -176,7 +176,8 @@ class _Window:
         start, end = self._start, len(self._values)
         if self.span_steps <= 0:
             return False
-        self.slope, self.scatter = self._lines.fit(start, end)
+        slope, self.scatter = self._lines.fit(start, end)
+        self.slope = slope
         self.rise = self.slope * self.span_steps
         if self.rise < max(MIN_RISE_OVER_SCATTER * self.scatter, min_rise):
             return False

@@ -151,14 +151,17 @@ class Finder:
 
     def close(self) -> None:
         """Drop the requested diagnosis or the running one."""
-        active, self._active, self._requested = self._active, (), ()
+        active = self._active
+        self._active = ()
+        self._requested = ()
         for detector in active:
             detector.close()
         if active:
             source_lines.clear_cache()
 
     def _begin(self, step: int) -> None:
-        self._active, self._requested = self._requested, ()
+        self._active = self._requested
+        self._requested = ()
         self._first_step = self._last_step = step
         self._is_past_middle = False
         self._is_before_last = False

@@ -23,7 +23,7 @@ class Probe(Protocol):
     """Readings of one device.
 
     - `mark` and `sample` run on the training thread and must cost microseconds.
-    - `peak` and `readings` interpret them: on any one thread, each reading once, in the order taken.
+    - `peak` and `readings` interpret them: on one thread, each reading once, in the order taken.
     - `refresh` runs about once a second on a thread of memagent and does everything slow (NVML,
       other processes). The next `readings` include its results.
     """

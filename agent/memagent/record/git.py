@@ -1,7 +1,7 @@
 """The version of the running code: commit and branch from `.git`, uncommitted changes from git.
 
-Reading `.git` takes a tenth of a millisecond. A `git diff` may take seconds in a large repository or
-on a network drive, so it has a time limit.
+Reading `.git` takes a tenth of a millisecond. A `git diff` may take seconds in a large repository
+or on a network drive, so it has a time limit.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class FileLock:
                 self._fd = None
 
     def acquire(self, deadline: float) -> bool:
-        """Poll until `deadline` (monotonic): a thread that waits in the kernel could not give up."""
+        """Poll until `deadline` (monotonic): a thread that waits in the kernel can't give up."""
         if self._fd is None:
             return False
         while True:

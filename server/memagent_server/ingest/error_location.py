@@ -33,7 +33,8 @@ def locate(body: bytes, kind: type[Any], content_type: str, field: str | None) -
 
 class _Search:
     def __init__(self, body: bytes, kind: type[Any], content_type: str, field: str) -> None:
-        self._kind, self._field = kind, field
+        self._kind = kind
+        self._field = field
         self._wire = msgspec.json if content_type == JSON else msgspec.msgpack
         self._message: Any = self._wire.decode(body)
 

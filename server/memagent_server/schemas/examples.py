@@ -1,10 +1,20 @@
-"""One example of each thing that people post, and of what they read most, by the name of its shape.
-A test tries them all.
+"""One example of each request body and of the most read responses, by schema name.
+
+A test posts and validates them all.
 """
 
 from typing import Any
 
 _GIB = 2**30
+_LEAK_RULE = {"is_on": True, "tells": "warning", "thresholds": {"grown_ratio": 0.2}}
+_SUSPECT = {
+    "kind": "list",
+    "holder": "losses",
+    "file": "train.py",
+    "line": 41,
+    "bytes_per_step": 4096.0,
+    "confidence": 0.9,
+}
 
 EXAMPLES: dict[str, Any] = {
     "RunStart": {
@@ -14,7 +24,9 @@ EXAMPLES: dict[str, Any] = {
         "config": {"lr": 0.0003, "batch": 64},
         "tags": ["baseline"],
         "total_steps": 1000,
-        "devices": [{"id": "GPU-7a2c", "kind": "cuda", "name": "NVIDIA H100", "limit_bytes": 80 * _GIB}],
+        "devices": [
+            {"id": "GPU-7a2c", "kind": "cuda", "name": "NVIDIA H100", "limit_bytes": 80 * _GIB}
+        ],
     },
     "Batch": {
         "seq": 0,
@@ -45,12 +57,18 @@ EXAMPLES: dict[str, Any] = {
         "device": "GPU-7a2c",
         "step": 120,
         "why": "memory grows",
-        "suspects": [{"kind": "list", "holder": "losses", "file": "train.py", "line": 41, "bytes_per_step": 4096.0, "confidence": 0.9}],
+        "suspects": [_SUSPECT],
     },
     "Finish": {"status": "completed", "step": 1000},
-    "EstimateBody": {"model": "llama-2-7b", "batch": 1, "sequence": 2048, "gpu": "a100", "checkpointing": "full"},
+    "EstimateBody": {
+        "model": "llama-2-7b",
+        "batch": 1,
+        "sequence": 2048,
+        "gpu": "a100",
+        "checkpointing": "full",
+    },
     "AlertAction": {"by": "ana", "note": "on it"},
-    "RuleChanges": {"rules": {"leak": {"is_on": True, "tells": "warning", "thresholds": {"grown_ratio": 0.2}}, "stalled": None}},
+    "RuleChanges": {"rules": {"leak": _LEAK_RULE, "stalled": None}},
     "RunStarted": {"run_id": "k3v9", "url": "http://127.0.0.1:8420/runs/k3v9", "next_seq": 0},
     "RunEnded": {"run_id": "k3v9", "status": "completed"},
     "Series": {

@@ -118,7 +118,8 @@ class GroupWriter:
     def _commit_alone(self, job: _Job[Any]) -> None:
         try:
             with self._begin() as connection:
-                job.result, job.error = job.write(connection), None
+                job.result = job.write(connection)
+            job.error = None
         except Exception as error:  # noqa: BLE001 - raised in the thread that waits for the job
             job.fail(error)
 
@@ -143,14 +144,16 @@ class _Job(Generic[T]):
         """Run the job in the group's transaction. Raises _PartialChangeError."""
         before = _change_state(connection)
         try:
-            self.result, self.error = self.write(connection), None
+            self.result = self.write(connection)
+            self.error = None
         except Exception as error:
             if _change_state(connection) != before:
                 raise _PartialChangeError from error
             self.error = error
 
     def fail(self, error: Exception) -> None:
-        self.result, self.error = None, error
+        self.result = None
+        self.error = error
 
 
 def _change_state(connection: Connection) -> tuple[int, bool]:

@@ -55,8 +55,8 @@ def record_trace(
     """Run `steps` training steps on fake tensors and return every allocation and release in order.
 
     - `model`: a module (on any device), a callable that builds one, or "path.py:factory".
-    - `inputs`: the model's arguments as a tensor, a tuple or a dict. Tensors may be real or fake, or
-      replaced by `(shape, dtype name)`.
+    - `inputs`: the model's arguments as a tensor, a tuple or a dict. Tensors may be real or fake,
+      or replaced by `(shape, dtype name)`.
     - `optimizer`: an optimizer of the model, a name in `torch.optim`, a callable that takes the
       parameters, or None.
     - `loss`: called with output and targets, or with output and inputs if there are no targets. The

@@ -244,16 +244,15 @@ def messages(source: str) -> list[tuple[int, str]]:
 
 def prose_of_template(text: str) -> str:
     """Return the text of an HTML template without tags, scripts and expressions."""
-    text = re.sub(r"<(script|style)\b.*?</\1>|\{#.*?#\}|<!--.*?-->", " ", text, flags=re.DOTALL)
+    hidden = r"<(script|style)\b.*?</\1>|\{#.*?#\}|<!--.*?-->"
+    text = re.sub(hidden, " ", text, flags=re.DOTALL)
     text = re.sub(r"\{%.*?%\}", "\n\n", text, flags=re.DOTALL)
     text = re.sub(r"\{\{.*?\}\}", "it", text, flags=re.DOTALL)
-    return re.sub(
-        r"</?(?:p|li|h\d|td|th|div|summary|title|label|button|dd|dt)\b[^>]*>|<[^>]*>", "\n\n", text
-    )
+    return re.sub(r"<[^>]*>", "\n\n", text)
 
 
 def prose_of_markdown(text: str, *, with_tables: bool = False) -> str:
-    """Return the text of a page without code blocks, headings, addresses and, by default, tables."""
+    """Return the text of a page without code blocks, headings and addresses; tables on demand."""
     text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
     skipped = r"\s*(#|<!--)" if with_tables else r"\s*(\||#|<!--)"
     lines = [line for line in text.splitlines() if not re.match(skipped, line)]

@@ -369,7 +369,7 @@ def load_class(config: Config) -> tuple[Any, Any]:
 def inputs_for(
     config: Config, *, batch: int, sequence: int | None, dtype: str = "float32"
 ) -> dict[str, TensorSpec]:
-    """Return the inputs in training as shapes. Raises EstimateError for other than text or images."""
+    """Return the training inputs as shapes. Raises EstimateError unless they are text or images."""
     model_class, loaded = load_class(config)
     name, main_input = model_class.__name__, model_class.main_input_name
     tokens = 0

@@ -35,10 +35,10 @@ _DESCRIPTION = """The API of a memagent server for programs; docs/http.md descri
 
 Every error is `application/problem+json` and says what to do. Lists are paged by `cursor`: the \
 next page is named by `next_cursor` and by the header `Link`. Responses to GET carry an `ETag`: \
-send it back in `If-None-Match` to get an empty 304 while nothing has changed. Bodies may be compressed \
-(`Content-Encoding: gzip`, `deflate` or `zstd`), up to 8 MiB as sent and 64 MiB uncompressed. \
-A header `X-Request-ID` is kept, or generated if it is missing; it appears in problems and in the \
-server's log."""
+send it back in `If-None-Match` to get an empty 304 while nothing has changed. Bodies may be \
+compressed (`Content-Encoding: gzip`, `deflate` or `zstd`), up to 8 MiB as sent and 64 MiB \
+uncompressed. A header `X-Request-ID` is kept, or generated if it is missing; it appears in \
+problems and in the server's log."""
 _TAGS = {
     "runs": "Runs and their data",
     "agents": "What agents post",

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from math import prod
 
+from msgspec.structs import asdict
+
 from memagent.wire.fields import COMPONENTS, PHASES
 from memagent_server.compare.mismatch_reasons import MismatchInput, reason, reason_of_phase
 from memagent_server.schemas.runs import (
@@ -58,7 +60,7 @@ def components(session: Session, run_id: str) -> Components | None:
         method=prediction.method if prediction else None,
         components=[
             ComponentResidual(
-                **residual(predicted.get(name), observed.get(name)),
+                **asdict(residual(predicted.get(name), observed.get(name))),
                 component=name,
                 reason=reason(name, predicted.get(name), observed.get(name), inputs),
             )
@@ -159,7 +161,7 @@ def levels(prediction: PredictionRow | None, stream: StreamRow | None) -> list[L
         low, high = (prediction.intervals.get(level) if prediction else None) or (None, None)
         rows.append(
             LevelResidual(
-                **residual(predicted, observed),
+                **asdict(residual(predicted, observed)),
                 level=level,
                 low_bytes=low,
                 high_bytes=high,
@@ -183,7 +185,7 @@ def phases(
     )
     return [
         PhaseResidual(
-            **residual(predicted.get(phase), observed.get(phase)),
+            **asdict(residual(predicted.get(phase), observed.get(phase))),
             phase=phase,
             reason=reason_of_phase(phase, predicted.get(phase), observed.get(phase), inputs),
         )

@@ -9,6 +9,8 @@ from collections.abc import Collection, Sequence
 from statistics import median
 from typing import Any
 
+from msgspec.structs import asdict
+
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.compare.components import components
 from memagent_server.schemas.base import JsonObject
@@ -40,7 +42,7 @@ def compare_runs(session: Session, runs: Sequence[RunRow], *, public_url: str = 
     return Comparison(
         runs=[
             ComparedRun(
-                **summary, **side, config=run.config, components=components(session, run.id)
+                **asdict(summary), **side, config=run.config, components=components(session, run.id)
             )
             for run, summary, side in zip(runs, summaries, sides(session, summaries), strict=True)
         ],
@@ -77,12 +79,12 @@ def _flatten(config: JsonObject, prefix: str = "") -> JsonObject:
 
 def sides(session: Session, summaries: Sequence[RunSummary]) -> list[dict[str, Any]]:
     """Return each run's fields of the comparison, apart from its summary; see `side_of`."""
-    memory, scalars = _by_run(session, [summary["id"] for summary in summaries])
+    memory, scalars = _by_run(session, [summary.id for summary in summaries])
     return [
         side_of(
             summary,
-            stream := nearest_to_limit(memory[summary["id"]]),
-            scalars[summary["id"]],
+            stream := nearest_to_limit(memory[summary.id]),
+            scalars[summary.id],
             step_s=_step_s(session, stream) if stream is not None else None,
         )
         for summary in summaries
@@ -93,9 +95,8 @@ def side_of(
     summary: RunSummary, stream: StreamRow | None, scalars: Collection[str], *, step_s: float | None
 ) -> dict[str, Any]:
     """Return the fields of a run whose `stream` is nearest to its limit."""
-    peak, limit, predicted = (
-        summary[f"{name}_bytes"] for name in ("peak", "limit", "predicted_peak")
-    )
+    peak, limit = summary.peak_bytes, summary.limit_bytes
+    predicted = summary.predicted_peak_bytes
     return {
         "rank": stream.rank if stream is not None else None,
         "attempt": stream.attempt if stream is not None else None,

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
 from sqlalchemy import BindParameter, bindparam, func, select
 from sqlalchemy.orm import Session, load_only
 
@@ -82,7 +83,7 @@ def describe(
         select(StreamRow).where(StreamRow.run_id == run.id).order_by(StreamRow.id)
     )
     return schemas.Run(
-        **summary,
+        **asdict(summary),
         config=run.config,
         environment=run.environment,
         error=run.error,

@@ -23,6 +23,7 @@ from memagent.estimator.search import largest_batch
 from memagent.wire.messages import Bytes
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.base import JsonObject
+from memagent_server.schemas.runs import Estimate, PhasePeak
 from memagent_server.store.cuda_contexts import context_of
 from memagent_server.store.engine import Session
 
@@ -102,8 +103,8 @@ _TRAINING = (
 )
 
 
-def answer(session: Session, body: EstimateBody) -> dict[str, Any]:
-    """Return the estimate with advice and the largest batch that fits, JSON-ready.
+def answer(session: Session, body: EstimateBody) -> Estimate:
+    """Return the estimate with advice and the largest batch that fits.
 
     Raises Problem 422 that names the field at fault.
     """
@@ -131,12 +132,25 @@ def answer(session: Session, body: EstimateBody) -> dict[str, Any]:
             largest = largest_batch(request, estimate_formula, max_batch=_MAX_BATCH).batch
     except EstimateError as error:
         raise Problem(422, str(error)) from error
-    return {
-        **estimate.to_dict(),
-        "parameters": shape.parameter_count(),
-        "largest_batch": largest,
-        "advice": [msgspec.to_builtins(item) for item in advice],
-    }
+    return Estimate(
+        method=estimate.method,
+        peak_allocated_bytes=estimate.peak_allocated_bytes,
+        peak_reserved_bytes=estimate.peak_reserved_bytes,
+        peak_device_bytes=estimate.peak_device_bytes,
+        intervals=dict(estimate.intervals),
+        limit_bytes=estimate.limit_bytes,
+        fits=estimate.fits,
+        margin_bytes=estimate.margin_bytes,
+        fit_probability=estimate.fit_probability,
+        components=dict(estimate.components),
+        phases=dict(estimate.phases),
+        timeline=[PhasePeak(phase, size) for phase, size in estimate.timeline],
+        terms=dict(estimate.terms),
+        assumptions=dict(estimate.assumptions),
+        advice=list(advice),
+        parameters=shape.parameter_count(),
+        largest_batch=largest,
+    )
 
 
 def _model(body: EstimateBody) -> ModelShape:

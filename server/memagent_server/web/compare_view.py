@@ -11,14 +11,8 @@ from typing import Any
 
 from memagent.units import format_bytes, format_duration
 from memagent.wire.fields import COMPONENTS
-from memagent_server.web.labels import (
-    Badge,
-    Record,
-    count,
-    duration_between,
-    signed_bytes,
-    status_badge,
-)
+from memagent_server.schemas import runs as schemas
+from memagent_server.web.labels import Badge, count, duration_between, signed_bytes, status_badge
 from memagent_server.web.view_models import BarPart, bar_parts, plain, residual_tone
 
 TONES = 10
@@ -62,18 +56,18 @@ class ComponentBar:
     sum: str
 
 
-def compared_runs(runs: Sequence[Record]) -> list[ComparedRunView]:
+def compared_runs(runs: Sequence[schemas.ComparedRun]) -> list[ComparedRunView]:
     """Return the runs with the colors that identify them on the whole page."""
-    ids = [run["id"] for run in runs]
+    ids = [run.id for run in runs]
     return [
         ComparedRunView(
-            id=run["id"],
-            name=run["name"],
-            project=run["project"],
-            badge=status_badge(run["status"]),
+            id=run.id,
+            name=run.name,
+            project=run.project,
+            badge=status_badge(run.status),
             tone=place % TONES,
             is_dashed=place >= TONES,
-            others=",".join(other for other in ids if other != run["id"]),
+            others=",".join(other for other in ids if other != run.id),
         )
         for place, run in enumerate(runs)
     ]
@@ -84,45 +78,45 @@ def differing(differences: Mapping[str, Sequence[Any]]) -> list[tuple[str, list[
     return [(key, [_text(value) for value in values]) for key, values in differences.items()]
 
 
-def figure_rows(runs: Sequence[Record], now: float) -> list[list[Cell]]:
+def figure_rows(runs: Sequence[schemas.ComparedRun], now: float) -> list[list[Cell]]:
     """Return for each run: device, peak, limit, headroom, predicted peak, residual, step time,
     steps and duration.
     """
     return [_figures(run, runs[0], now) for run in runs]
 
 
-def _figures(run: Record, first: Record, now: float) -> list[Cell]:
-    ranks = f"{run['world_size']} ranks" if run["world_size"] > 1 else ""
-    total_steps = f"of {count(run['total_steps'])}" if run["total_steps"] else ""
-    residual, predicted = run["residual_bytes"], run["predicted_peak_bytes"]
-    started_at = run["started_at"] or run["created_at"]
+def _figures(run: schemas.ComparedRun, first: schemas.ComparedRun, now: float) -> list[Cell]:
+    ranks = f"{run.world_size} ranks" if run.world_size > 1 else ""
+    total_steps = f"of {count(run.total_steps)}" if run.total_steps else ""
+    residual, predicted = run.residual_bytes, run.predicted_peak_bytes
+    started_at = run.started_at or run.created_at
     return [
-        Cell(run["device_name"] or "–", ranks),
-        Cell(format_bytes(run["peak_bytes"]), _difference(run, first, "peak_bytes")),
-        Cell(format_bytes(run["limit_bytes"])),
+        Cell(run.device_name or "–", ranks),
+        Cell(format_bytes(run.peak_bytes), _peak_difference(run, first)),
+        Cell(format_bytes(run.limit_bytes)),
         _headroom(run),
         Cell(format_bytes(predicted)),
         Cell(signed_bytes(residual), tone=residual_tone(residual, predicted)),
-        Cell(_seconds(run["step_s"]), _step_time_change(run, first)),
-        Cell(count(run["step"]), total_steps),
-        Cell(duration_between(started_at, run["finished_at"], now)),
+        Cell(_seconds(run.step_s), _step_time_change(run, first)),
+        Cell(count(run.step), total_steps),
+        Cell(duration_between(started_at, run.finished_at, now)),
     ]
 
 
-def component_rows(runs: Sequence[Record]) -> list[tuple[str, list[Cell]]]:
+def component_rows(runs: Sequence[schemas.ComparedRun]) -> list[tuple[str, list[Cell]]]:
     """Return (component, a cell for each run with the observed size and the predicted one as its
     note).
     """
-    tables = [{row["component"]: row for row in run["components"]["components"]} for run in runs]
+    tables = [{row.component: row for row in _components(run)} for run in runs]
     known = [name for name in COMPONENTS if any(name in table for table in tables)]
     return [(name, [_component(table.get(name)) for table in tables]) for name in known]
 
 
-def bars(runs: Sequence[Record]) -> list[ComponentBar]:
+def bars(runs: Sequence[schemas.ComparedRun]) -> list[ComponentBar]:
     """Return each run's components as one bar: the observed ones, or if there are none, the
     predicted ones.
     """
-    sizes = [_sizes(run["components"]["components"]) for run in runs]
+    sizes = [_sizes(_components(run)) for run in runs]
     whole = max((sum(parts.values()) for parts in sizes), default=0) or 1
     return [
         ComponentBar(bar_parts(parts, whole), format_bytes(sum(parts.values())) if parts else "–")
@@ -130,13 +124,13 @@ def bars(runs: Sequence[Record]) -> list[ComponentBar]:
     ]
 
 
-def curves(runs: Sequence[Record]) -> list[tuple[str, str]]:
+def curves(runs: Sequence[schemas.ComparedRun]) -> list[tuple[str, str]]:
     """Return (name, title) of each curve: memory, and the scalars that at least one run logs."""
-    scalars = sorted({name for run in runs for name in run["scalars"]})
+    scalars = sorted({name for run in runs for name in run.scalars})
     return [*CURVES, *((f"scalar:{name}", name) for name in scalars)]
 
 
-def chart_facts(runs: Sequence[Record]) -> list[dict[str, Any]]:
+def chart_facts(runs: Sequence[schemas.ComparedRun]) -> list[dict[str, Any]]:
     """Return the input of the page's script for each run."""
     names = (
         "id",
@@ -151,7 +145,11 @@ def chart_facts(runs: Sequence[Record]) -> list[dict[str, Any]]:
         "tokens_scalar",
     )
     return [
-        {**{name: run[name] for name in names}, "tone": place % TONES, "dashed": place >= TONES}
+        {
+            **{name: getattr(run, name) for name in names},
+            "tone": place % TONES,
+            "dashed": place >= TONES,
+        }
         for place, run in enumerate(runs)
     ]
 
@@ -162,16 +160,21 @@ def _text(value: Any) -> str:
     return plain(value)
 
 
-def _difference(run: Record, first: Record, name: str) -> str:
-    if run is first or run[name] is None or first[name] is None:
-        return ""
-    return signed_bytes(run[name] - first[name]) if run[name] != first[name] else "the same"
+def _components(run: schemas.ComparedRun) -> list[schemas.ComponentResidual]:
+    return run.components.components if run.components else []
 
 
-def _step_time_change(run: Record, first: Record) -> str:
-    if run is first or not run["step_s"] or not first["step_s"]:
+def _peak_difference(run: schemas.ComparedRun, first: schemas.ComparedRun) -> str:
+    if run is first or run.peak_bytes is None or first.peak_bytes is None:
         return ""
-    percent = round(100 * (run["step_s"] / first["step_s"] - 1))
+    difference = run.peak_bytes - first.peak_bytes
+    return signed_bytes(difference) if difference else "the same"
+
+
+def _step_time_change(run: schemas.ComparedRun, first: schemas.ComparedRun) -> str:
+    if run is first or not run.step_s or not first.step_s:
+        return ""
+    percent = round(100 * (run.step_s / first.step_s - 1))
     return f"{percent:+} %".replace("-", "−") if percent else "the same"
 
 
@@ -184,8 +187,8 @@ def _seconds(seconds: float | None) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else format_duration(seconds)
 
 
-def _headroom(run: Record) -> Cell:
-    headroom, limit = run["headroom_bytes"], run["limit_bytes"]
+def _headroom(run: schemas.ComparedRun) -> Cell:
+    headroom, limit = run.headroom_bytes, run.limit_bytes
     if headroom is None or not limit:
         return Cell("–")
     share = headroom / limit
@@ -195,20 +198,19 @@ def _headroom(run: Record) -> Cell:
     )
 
 
-def _component(row: Record | None) -> Cell:
+def _component(row: schemas.ComponentResidual | None) -> Cell:
     if row is None:
         return Cell("–")
-    predicted = row["predicted_bytes"]
+    predicted = row.predicted_bytes
     note = f"predicted {format_bytes(predicted)}" if predicted is not None else ""
     return Cell(
-        format_bytes(row["observed_bytes"]), note, residual_tone(row["residual_bytes"], predicted)
+        format_bytes(row.observed_bytes), note, residual_tone(row.residual_bytes, predicted)
     )
 
 
-def _sizes(rows: Sequence[Record]) -> dict[str, int]:
-    key = (
-        "observed_bytes"
-        if any(row["observed_bytes"] is not None for row in rows)
-        else "predicted_bytes"
-    )
-    return {row["component"]: row[key] for row in rows if row[key]}
+def _sizes(rows: Sequence[schemas.ComponentResidual]) -> dict[str, int]:
+    is_observed = any(row.observed_bytes is not None for row in rows)
+    sizes = {
+        row.component: row.observed_bytes if is_observed else row.predicted_bytes for row in rows
+    }
+    return {component: size for component, size in sizes.items() if size}

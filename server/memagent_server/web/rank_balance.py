@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from memagent.units import format_bytes
-from memagent_server.web.labels import Record, signed_bytes
+from memagent_server.schemas.runs import Stream
+from memagent_server.web.labels import signed_bytes
 
 EVEN_RATIO = 0.05
 """Ranks are even if their peaks differ by at most this share of the median."""
@@ -26,23 +27,21 @@ class RankBalance:
     relative: str
 
 
-def compared_ranks(streams: Sequence[Record]) -> list[Record]:
+def compared_ranks(streams: Sequence[Stream]) -> list[Stream]:
     """Return the streams that can be compared, of GPUs if there are any; empty for fewer than two
     ranks.
     """
-    known = [stream for stream in streams if stream["samples"]]
-    on_gpu = [stream for stream in known if stream["kind"] != "host"]
-    compared = sorted(on_gpu or known, key=lambda stream: (stream["rank"], stream["device"]))
-    return compared if len({stream["rank"] for stream in compared}) > 1 else []
+    known = [stream for stream in streams if stream.samples]
+    on_gpu = [stream for stream in known if stream.kind != "host"]
+    compared = sorted(on_gpu or known, key=lambda stream: (stream.rank, stream.device))
+    return compared if len({stream.rank for stream in compared}) > 1 else []
 
 
-def imbalance(streams: Sequence[Record]) -> str:
+def imbalance(streams: Sequence[Stream]) -> str:
     """Return a sentence about how evenly the ranks use memory, empty if fewer than two peaks are
     known.
     """
-    peaks = sorted(
-        (stream["peak_bytes"], stream["rank"]) for stream in streams if stream["peak_bytes"]
-    )
+    peaks = sorted((stream.peak_bytes, stream.rank) for stream in streams if stream.peak_bytes)
     if len(peaks) < 2:
         return ""
     (lowest, emptiest), (highest, fullest) = peaks[0], peaks[-1]
@@ -60,20 +59,20 @@ def imbalance(streams: Sequence[Record]) -> str:
     )
 
 
-def rank_rows(streams: Sequence[Record]) -> list[RankBalance]:
+def rank_rows(streams: Sequence[Stream]) -> list[RankBalance]:
     """Return the heat map as table rows."""
-    peaks = [stream["peak_bytes"] for stream in streams if stream["peak_bytes"]]
+    peaks = [stream.peak_bytes for stream in streams if stream.peak_bytes]
     middle = median(peaks) if peaks else None
     return [_rank_row(stream, middle) for stream in streams]
 
 
-def _rank_row(stream: Record, middle: float | None) -> RankBalance:
-    peak, limit = stream["peak_bytes"], stream["limit_bytes"]
+def _rank_row(stream: Stream, middle: float | None) -> RankBalance:
+    peak, limit = stream.peak_bytes, stream.limit_bytes
     headroom = limit - peak if limit and peak else None
     return RankBalance(
-        rank=stream["rank"],
-        device=stream["device"],
-        name=stream["name"],
+        rank=stream.rank,
+        device=stream.device,
+        name=stream.name,
         peak=format_bytes(peak),
         share=_share(peak, limit),
         headroom=format_bytes(headroom).replace("-", "−"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from memagent.units import GIB
@@ -9,9 +11,15 @@ from memagent_server.web import rank_balance
 
 
 def stream(rank, peak=None, kind="cuda", samples=5, limit=80 * GIB):
-    return {
-        "rank": rank, "device": f"D{rank}", "name": "H100", "kind": kind, "samples": samples, "peak_bytes": peak, "limit_bytes": limit,
-    }  # fmt: skip
+    return SimpleNamespace(
+        rank=rank,
+        device=f"D{rank}",
+        name="H100",
+        kind=kind,
+        samples=samples,
+        peak_bytes=peak,
+        limit_bytes=limit,
+    )
 
 
 @pytest.mark.parametrize(
@@ -42,7 +50,7 @@ def test_only_comparable_ranks_are_compared():
     one_rank = [stream(0), stream(0, kind="host")]
     assert rank_balance.compared_ranks(one_rank) == []
     with_hosts = [stream(1), stream(0), stream(0, kind="host"), stream(2, samples=0)]
-    assert [(item["rank"], item["kind"]) for item in rank_balance.compared_ranks(with_hosts)] == [
+    assert [(item.rank, item.kind) for item in rank_balance.compared_ranks(with_hosts)] == [
         (0, "cuda"),
         (1, "cuda"),
     ]

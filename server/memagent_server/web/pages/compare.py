@@ -31,7 +31,7 @@ def show_comparison() -> Response:
             raise Problem(404, f"Unknown run {listed}. It may have been deleted.")
         comparison = compare_runs(session, [row for row in rows if row is not None])
         runs = comparison.runs
-        is_running = any(run["status"] == "running" for run in runs)
+        is_running = any(run.status == "running" for run in runs)
         return render_page(
             "compare.html",
             session,
@@ -43,7 +43,7 @@ def show_comparison() -> Response:
             bars=compare_view.bars(runs),
             curves=compare_view.curves(runs),
             chart=compare_view.chart_facts(runs),
-            has_tokens=any(run["tokens_scalar"] for run in runs),
+            has_tokens=any(run.tokens_scalar for run in runs),
             min_runs=MIN_RUNS,
             refresh_s=REFRESH_S if is_running else REFRESH_ENDED_S,
         )

@@ -22,9 +22,9 @@ from memagent.estimator.formula.presets import PRESETS
 from memagent.units import format_bytes, parse_bytes
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
+from memagent_server.schemas.runs import Estimate
 from memagent_server.store.cuda_contexts import measured_gpus
 from memagent_server.web.api_estimate import EstimateBody, answer
-from memagent_server.web.labels import Record
 from memagent_server.web.rendering import render_page
 from memagent_server.web.view_models import BarPart, bar_parts
 
@@ -92,6 +92,18 @@ class StackedBar:
     limit: float | None
 
 
+@dataclass(frozen=True)
+class AdviceRow:
+    """A change, and the bytes that are needed with it."""
+
+    change: str
+    saving_bytes: int
+    cost: str
+    code: str
+    then_bytes: int
+    then_fits: bool
+
+
 @blueprint.get("/estimate")
 def show_estimate() -> Response:
     form = read_form(request.args if request.args else FIRST_VISIT)
@@ -151,17 +163,15 @@ def read_form(query: Mapping[str, str]) -> Form:
     return Form(values, None if errors else msgspec.convert(fields, EstimateBody), errors)
 
 
-def stack(result: Record) -> StackedBar:
+def stack(result: Estimate) -> StackedBar:
     """Return the components against the limit.
 
     Each is at its largest, so their sum may exceed the bytes needed at once.
     """
-    needed = result["peak_device_bytes"] or result["peak_allocated_bytes"]
-    low, high = (
-        result["intervals"].get("device") or result["intervals"].get("allocated") or (None, None)
-    )
-    sizes = {name: size for name, size in result["components"].items() if size}
-    whole = 1.03 * max(sum(sizes.values()), needed, high or 0, result["limit_bytes"] or 0)
+    needed = result.peak_device_bytes or result.peak_allocated_bytes
+    low, high = result.intervals.get("device") or result.intervals.get("allocated") or (None, None)
+    sizes = {name: size for name, size in result.components.items() if size}
+    whole = 1.03 * max(sum(sizes.values()), needed, high or 0, result.limit_bytes or 0)
 
     def share(size: int | None) -> float | None:
         return None if size is None else round(100 * size / whole, 2)
@@ -172,32 +182,33 @@ def stack(result: Record) -> StackedBar:
         needed_text=format_bytes(needed),
         low=share(low),
         high=share(high),
-        limit=share(result["limit_bytes"]),
+        limit=share(result.limit_bytes),
     )
 
 
-def levels(result: Record) -> list[tuple[str, str, str]]:
+def levels(result: Estimate) -> list[tuple[str, str, str]]:
     """Return (name, peak, interval) of each known level."""
     rows = []
     for level, name, key in _LEVELS:
-        if result[key] is not None:
-            low_high = result["intervals"].get(level)
+        peak = getattr(result, key)
+        if peak is not None:
+            low_high = result.intervals.get(level)
             between = (
                 f"{format_bytes(low_high[0])} to {format_bytes(low_high[1])}" if low_high else "–"
             )
-            rows.append((name, format_bytes(result[key]), between))
+            rows.append((name, format_bytes(peak), between))
     return rows
 
 
-def advice_rows(result: Record) -> list[Record]:
+def advice_rows(result: Estimate) -> list[AdviceRow]:
     """Return the advice with the bytes that are needed then, and whether they fit."""
-    needed = result["peak_device_bytes"] or result["peak_allocated_bytes"]
-    limit = result["limit_bytes"]
-    rows: list[Record] = []
-    for item in result["advice"]:
-        then = needed - item["saving_bytes"]
+    needed = result.peak_device_bytes or result.peak_allocated_bytes
+    limit = result.limit_bytes
+    rows = []
+    for item in result.advice:
+        then = needed - item.saving_bytes
         fits = limit is not None and then <= limit
-        rows.append({"cost": "", "code": "", **item, "then_bytes": then, "then_fits": fits})
+        rows.append(AdviceRow(item.change, item.saving_bytes, item.cost, item.code, then, fits))
     return rows
 
 

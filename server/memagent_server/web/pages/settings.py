@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 
 from flask import Blueprint, Response, request
+from msgspec.structs import asdict
 
 from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import read_policy
@@ -15,6 +15,7 @@ from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.notify import REQUIRED_SETTINGS
+from memagent_server.store.models import TokenRow
 from memagent_server.store.outbox import list_notifications
 from memagent_server.store.retention import Limits, find_prunable
 from memagent_server.store.rules import EVERY_PROJECT, known_projects
@@ -133,7 +134,9 @@ def change_channels() -> Response:
 
 def _channels_page(message: str | None = None, *, is_error: bool = False) -> Response:
     """List configured channels first, and the others with the settings that they need."""
-    rows = [{**item, "needs": REQUIRED_SETTINGS[item.channel]} for item in describe_channels()]
+    rows = [
+        {**asdict(item), "needs": REQUIRED_SETTINGS[item.channel]} for item in describe_channels()
+    ]
     rows.sort(key=lambda item: not item["is_set_up"])
     with current().database.read() as session:
         dead = list_notifications(session, state="dead", limit=MAX_DEAD_SHOWN).notifications
@@ -236,7 +239,7 @@ def _tokens_page(
     context = current()
     now = context.clock()
     with context.database.read() as session:
-        tokens = [_describe_token(token, now) for token in list_tokens(session)]
+        tokens = list_tokens(session)
         response = render_page(
             "tokens.html",
             session,
@@ -247,8 +250,8 @@ def _tokens_page(
             scopes=SCOPES,
             lifetimes=TOKEN_LIFETIMES,
             projects=known_projects(session),
-            valid=[token for token in tokens if token["is_valid"]],
-            ended=[token for token in tokens if not token["is_valid"]],
+            valid=[describe_token(token) for token in tokens if _is_valid(token, now)],
+            ended=[describe_token(token) for token in tokens if not _is_valid(token, now)],
             has_admin_token=context.settings.admin_token is not None,
         )
     if secret is not None:
@@ -256,9 +259,8 @@ def _tokens_page(
     return response
 
 
-def _describe_token(token: Any, now: float) -> dict[str, Any]:
-    is_valid = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
-    return {**describe_token(token), "is_valid": is_valid}
+def _is_valid(token: TokenRow, now: float) -> bool:
+    return token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
 
 
 def _form_id(field: str, text: str, what: str) -> int:

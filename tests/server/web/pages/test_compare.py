@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_twenty_runs_differ_in_color_and_dash(sqlite_client):
 
 
 def test_curves_are_memory_and_logged_scalars():
-    runs = [{"scalars": ["loss", "lr"]}, {"scalars": ["loss", "accuracy"]}]
+    runs = [SimpleNamespace(scalars=names) for names in (["loss", "lr"], ["loss", "accuracy"])]
     names = [name for name, _ in compare_view.curves(runs)]
     assert names[0] == "peak_allocated_bytes"
     assert names[-3:] == ["scalar:accuracy", "scalar:loss", "scalar:lr"]
@@ -116,10 +117,10 @@ def test_curves_are_memory_and_logged_scalars():
 def test_bars_share_a_scale_and_fall_back_on_the_prediction():
     def run(*rows):
         facts = [
-            {"component": name, "observed_bytes": observed, "predicted_bytes": predicted}
+            SimpleNamespace(component=name, observed_bytes=observed, predicted_bytes=predicted)
             for name, observed, predicted in rows
         ]
-        return {"components": {"components": facts}}
+        return SimpleNamespace(components=SimpleNamespace(components=facts))
 
     observed = run(("parameters", 30, 50), ("activations", 70, 10))
     predicted = run(("parameters", None, 25))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import convert
 
 from memagent.units import GIB
+from memagent_server.schemas.runs import Estimate
 from memagent_server.web.pages.estimate import advice_rows, levels, read_form, stack
 
 HTML = {"Accept": "text/html"}
@@ -36,7 +38,7 @@ def test_it_shows_the_result_of_the_api(client):
         "/api/v1/estimate", json={"model": "bert-base", "batch": 8, "gpu": "t4"}
     ).get_json()
     html = page(client, model="bert-base", batch="8", gpu="t4")
-    for name, peak, between in levels(found):
+    for name, peak, between in levels(convert(found, Estimate)):
         assert name in html
         assert peak in html
         assert between in html
@@ -100,7 +102,7 @@ def test_typed_markup_is_escaped(client):
 
 def test_parts_are_end_to_end_on_one_scale(client):
     found = client.post("/api/v1/estimate", json={"model": "gpt2", "gpu": "a100"}).get_json()
-    drawn = stack(found)
+    drawn = stack(convert(found, Estimate))
     ends = [part.x + part.width for part in drawn.parts]
     assert [part.x for part in drawn.parts[1:]] == pytest.approx(ends[:-1], abs=0.03)
     assert max(ends[-1], drawn.limit, drawn.high) < 100
@@ -111,6 +113,6 @@ def test_advice_has_the_memory_needed_then(client):
     found = client.post(
         "/api/v1/estimate", json={"model": "gpt2-xl", "batch": 8, "limit_bytes": 24 * GIB}
     ).get_json()
-    items = advice_rows(found)
-    assert any(item["then_fits"] for item in items)
-    assert all(item["then_fits"] == (item["then_bytes"] <= 24 * GIB) for item in items)
+    items = advice_rows(convert(found, Estimate))
+    assert any(item.then_fits for item in items)
+    assert all(item.then_fits == (item.then_bytes <= 24 * GIB) for item in items)

@@ -95,14 +95,10 @@ class RunRules:
         by_run: dict[str, list[StreamPair]] = {}
         for stream in streams:
             by_run.setdefault(stream.run_id, []).append((stream, stream_evaluations.get(stream.id)))
-        checks = {
-            run_id: list(
-                run_rule_inputs(
-                    pairs, alive.get(run_id, ()), policies.of(runs[run_id].project), now
-                )
-            )
-            for run_id, pairs in by_run.items()
-        }
+        checks = {}
+        for run_id, pairs in by_run.items():
+            policy = policies.of(runs[run_id].project)
+            checks[run_id] = list(run_rule_inputs(pairs, alive.get(run_id, ()), policy, now))
         self._evaluate(checks, now)
         for incident_id in snoozes_over:
             with isolated(f"incident {incident_id}"):

@@ -1,7 +1,8 @@
-"""Runs scripts under the finder, each in a process of its own: `python watched.py SCRIPT...` prints a JSON line for each.
+"""Run scripts under the finder: `python monitored_run.py SCRIPT...` prints a JSON line for each.
 
-The processes are forked from this one, which has torch imported already: it spares each of them a second or two. A script knows nothing of
-memagent; as in `memagent.attach`, a hook on the optimizer's step calls the finder.
+Each script runs in a fork of this process, which has imported torch; that saves a second or two. A
+script knows nothing of memagent: as in `memagent.attach`, a hook on the optimizer's step calls the
+finder.
 """
 
 from __future__ import annotations
@@ -37,10 +38,9 @@ def main() -> None:
 
 def run(script: str) -> int:
     torch.manual_seed(0)
-    finder = memagent.leaks.Finder(
-        longest_pause_s=math.inf
-    )  # how busy this host is should not decide
-    watch(finder)
+    # Without a limit on the pause, the result doesn't depend on how busy the host is.
+    finder = memagent.leaks.Finder(longest_pause_s=math.inf)
+    install_hook(finder)
     try:
         sys.argv = [script]
         runpy.run_path(script, run_name="__main__")
@@ -50,17 +50,17 @@ def run(script: str) -> int:
     if finder.diagnosis is None:
         print(f"{script} made too few steps for a diagnosis", file=sys.stderr)
         return 1
-    found = finder.diagnosis
-    answer = {
+    diagnosis = finder.diagnosis
+    result = {
         "script": script,
-        "pause_s": found.pause_s,
-        "suspects": [one.to_dict() for one in found.suspects],
+        "pause_s": diagnosis.pause_s,
+        "suspects": [suspect.to_dict() for suspect in diagnosis.suspects],
     }
-    print(json.dumps(answer), flush=True)
+    print(json.dumps(result), flush=True)
     return 0
 
 
-def watch(finder: memagent.leaks.Finder) -> None:
+def install_hook(finder: memagent.leaks.Finder) -> None:
     steps = 0
 
     def after_step(*_: object) -> None:

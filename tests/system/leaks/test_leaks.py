@@ -1,8 +1,9 @@
-"""Real scripts that leak, each in a process of its own: the finder must name the holder and the very line; and keep silent where
-nothing leaks. A script marks its line with `# LEAK kind holder`.
+"""Scripts that leak: the finder must name the holder and the line, and stay silent on clean ones.
 
-`cases` has one of each kind, `told` what people told of in public threads, `variants` the same written otherwise, `clean` what leaks
-nothing. All scripts of a folder are forked from one process, which spares each the import of torch: one worker of pytest-xdist takes them.
+A script marks its line with `# LEAK kind holder`. `cases` has one of each kind, `reported` comes from
+public threads, `variants` has the same leaks written differently, `clean` has none. All scripts of a
+folder are forked from one process, which saves each the import of torch, so one worker of
+pytest-xdist runs them.
 """
 
 from __future__ import annotations
@@ -30,17 +31,21 @@ def scripts(folder: str, *marks: pytest.MarkDecorator) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def suspects_of() -> Callable[[Path], list[dict[str, Any]]]:
-    """What the finder said of a script; all of its folder are run at once, once."""
+    """Return the suspects of a script; all scripts of its folder run once, together."""
 
     @cache
     def run(folder: Path) -> dict[str, Any]:
-        command = [sys.executable, str(HERE / "watched.py"), *map(str, sorted(folder.glob("*.py")))]
+        command = [
+            sys.executable,
+            str(HERE / "monitored_run.py"),
+            *map(str, sorted(folder.glob("*.py"))),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-        answers = [
+        results = [
             json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"script"')
         ]
-        assert not [answer for answer in answers if "error" in answer], done.stderr
-        return {answer["script"]: answer["suspects"] for answer in answers}
+        assert results and not [result for result in results if "error" in result], done.stderr
+        return {result["script"]: result["suspects"] for result in results}
 
     return lambda path: run(path.parent)[str(path)]
 
@@ -68,7 +73,7 @@ def test_it_names_the_holder_and_the_line(
 
 
 @pytest.mark.parametrize("path", scripts("clean"))
-def test_it_suspects_nobody_where_nothing_leaks(
+def test_a_clean_script_has_no_suspects(
     path: Path, suspects_of: Callable[[Path], list[dict[str, Any]]]
 ) -> None:
     assert suspects_of(path) == []

@@ -273,7 +273,7 @@ def test_a_disk_that_cannot_be_written_does_not_stop_the_training(
         step()
     run.finish()
     assert run.drops["not_delivered_at_exit"] == 4
-    assert "cannot be written" in capsys.readouterr().err
+    assert "memagent: cannot write " in capsys.readouterr().err
 
 
 def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording):

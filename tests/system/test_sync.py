@@ -332,7 +332,7 @@ def test_a_full_disk_is_reported_once_and_the_server_still_gets_everything(
         """,
         MEMAGENT_SERVER=live_server.url,
     ).communicate()
-    assert "{} {}" in output and output.count("cannot be written") == 1
+    assert "{} {}" in output and output.count("cannot write") == 1
     assert steps_on(live_server) == list(range(101)) and list(folder.iterdir()) == []
 
 
@@ -342,14 +342,14 @@ def test_a_missing_server_is_reported_in_one_line(folder):
     assert done.returncode == 2 and done.stdout == ""
     assert (
         done.stderr
-        == "memagent: there is no server to upload to: give --server URL or set MEMAGENT_SERVER\n"
+        == "memagent: No server to upload to: give --server URL or set MEMAGENT_SERVER.\n"
     )
 
 
 def test_a_path_that_is_missing_is_named(folder):
     command = [sys.executable, "-m", "memagent", "sync", "--dry-run", "nowhere"]
     done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr == "memagent: there is no nowhere\n"
+    assert done.returncode == 2 and done.stderr == "memagent: nowhere does not exist\n"
 
 
 def test_the_output_says_what_was_uploaded(live_server, folder):

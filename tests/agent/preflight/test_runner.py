@@ -174,7 +174,7 @@ def test_another_error_is_reported_without_a_size(net):
     model, optimizer = net
     result = try_tasks(model, optimizer, eval_batch=torch.ones(4, 5))
     assert result.needs[0].eval_bytes is None and result.fits is True
-    assert "could not be preflight: RuntimeError" in result.verdict() and model.training
+    assert "could not be tried: RuntimeError" in result.verdict() and model.training
 
 
 def test_ctrl_c_passes(net):

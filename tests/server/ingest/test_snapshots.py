@@ -165,8 +165,8 @@ def test_a_snapshot_without_a_viewers_page_returns_404(started):
 @pytest.mark.parametrize(
     ("packed", "why"),
     [
-        (b"<html>", "no zlib"),
-        (zlib.compress(b"<html>")[:-3], "breaks off"),
+        (b"<html>", "not valid zlib"),
+        (zlib.compress(b"<html>")[:-3], "incomplete"),
         (zlib.compress(bytes(MAX_VIEWER_BYTES + 1)), "bytes uncompressed"),
     ],
 )

@@ -39,9 +39,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Return the folder of the default database and secret key: XDG_DATA_HOME/memagent or
-    ~/.local/share/memagent.
-    """
+    """Return the default data folder: XDG_DATA_HOME/memagent or ~/.local/share/memagent."""
     base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "memagent"
 

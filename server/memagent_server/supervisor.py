@@ -136,9 +136,7 @@ def prepare(settings: Settings) -> None:
 
 
 def check_port(settings: Settings) -> None:
-    """Raises ServeError if the address is taken: granian would share the port with another
-    server.
-    """
+    """Raise ServeError if the address is taken: granian would share the port."""
     try:
         with _listening_socket(settings.host, settings.port):
             pass

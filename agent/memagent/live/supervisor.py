@@ -1,5 +1,4 @@
-"""Supervisor of `run --live`: starts the script in a child process, draws its state, and exits with
-its status."""
+"""Supervisor of `run --live`: run the script in a child, draw its state, exit with its status."""
 
 from __future__ import annotations
 

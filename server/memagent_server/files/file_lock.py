@@ -1,6 +1,4 @@
-"""Locks on files, between processes. The system releases them when their process ends, however it
-ends.
-"""
+"""File locks between processes. The system releases a lock when its process ends."""
 
 from __future__ import annotations
 

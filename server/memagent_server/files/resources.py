@@ -1,6 +1,4 @@
-"""Find `migrations/`, `dashboards/` and `docs/`: in an installed wheel, or at the top of a
-checkout.
-"""
+"""Find `migrations/`, `dashboards/` and `docs/` in an installed wheel or in a checkout."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ class GrafanaError(MemagentError):
 
 @dataclass(frozen=True)
 class Target:
-    """Grafana's address and token, memagent's address for links, and the settings of Grafana's
-    alerts.
-    """
+    """Grafana's address, token and alert settings, and memagent's public address."""
 
     url: str
     token: str
@@ -154,7 +152,7 @@ class _Push:
         return f"data source {DATASOURCE_NAME}: {self._done('updated' if exists else 'created')}"
 
     def _datasource_uid(self) -> str | None:
-        """Return the data source of the rules: memagent's, Grafana's default Prometheus, or its
+        """Return the data source of the rules: memagent's, else the default Prometheus, else the
         first.
         """
         if self._target.prometheus_url is not None:

@@ -53,9 +53,7 @@ def require_scope(scope: Scope | None, *, of_server: bool = False) -> Callable[[
 
 
 def required_scope_of(view: Callable[..., Any] | None, *, changes: bool) -> RequiredScope:
-    """Return a view's declared scope; by default READ, or CHANGE for a request that changes
-    something.
-    """
+    """Return a view's declared scope; by default READ, or CHANGE for a request that writes."""
     required: RequiredScope = getattr(view, _REQUIRED_SCOPE, CHANGE if changes else READ)
     return required
 
@@ -113,9 +111,7 @@ def install(app: Flask) -> None:
 
 
 def check_request() -> None:
-    """Raises Problem 422 for an unknown query parameter, 406 if the client accepts no media type of
-    the route.
-    """
+    """Raise Problem 422 for an unknown query parameter, 406 if no accepted media type fits."""
     view = current_app.view_functions.get(request.endpoint or "")
     described = operation_of(view)
     if described is None or not request.path.startswith(API):

@@ -286,9 +286,7 @@ def _new_cookie(settings: Settings, access: Access) -> str:
 
 
 def _admin_key(settings: Settings) -> str:
-    """Identify the admin token without revealing it: a new admin token ends the old one's
-    sessions.
-    """
+    """Identify the admin token without revealing it: a new one ends the old one's sessions."""
     return token_hash(settings, f"session {settings.admin_token}")
 
 

@@ -76,9 +76,7 @@ class LoginThrottle:
             row[0] = 1.0
 
     def was_valid_here(self, token: str) -> bool:
-        """Check whether this process has seen the token as valid: a cheap check before
-        `was_valid`.
-        """
+        """Check whether this process has seen the token as valid: cheaper than `was_valid`."""
         return hash(token) in self._known
 
     def was_valid(self, token: str) -> bool:

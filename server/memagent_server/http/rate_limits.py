@@ -44,9 +44,7 @@ class Bucket:
         return cls(rate, rate * BURST_S, now)
 
     def take(self, cost: float, now: float) -> float:
-        """Take the cost and return 0; take nothing and return the seconds to wait if there's too
-        little.
-        """
+        """Take the cost and return 0, or take nothing and return the seconds to wait."""
         capacity = self.rate * BURST_S
         self.level = min(capacity, self.level + self.rate * max(0.0, now - self.at))
         self.at = now
@@ -75,9 +73,7 @@ class RateLimits:
         self._clock = clock
 
     def take(self, token_id: int, kind: str, cost: float) -> float:
-        """Return the seconds that the token has to wait, 0 if the cost was taken from its
-        bucket.
-        """
+        """Return the seconds that the token has to wait; 0 if its bucket had enough."""
         rate = self._rates[kind]
         if rate is None:
             return 0.0

@@ -72,9 +72,7 @@ def _finish(response: Response) -> Response:
 
 
 def _drain_body() -> None:
-    """Read a short body that no view has read: if it arrived after the response, the client would
-    lose its connection.
-    """
+    """Read a short unread body: if it arrived after the response, the client would be cut off."""
     if request.method in _BODY_METHODS and 0 < (request.content_length or 0) <= _MAX_DRAINED_BYTES:
         # An incomplete body, or one too long for its route, may cost the connection.
         with suppress(HTTPException, OSError):

@@ -136,9 +136,7 @@ def _to_int(value: Any) -> Any:
 
 
 def _python_json_to_msgpack(body: bytes) -> bytes | None:
-    """Accept the NaN and Infinity that Python's json writes, so that the checks can name their
-    field.
-    """
+    """Accept the NaN and Infinity of Python's json, so that the checks can name their field."""
     if b"NaN" not in body and b"Infinity" not in body:
         return None
     try:

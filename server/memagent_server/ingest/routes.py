@@ -130,9 +130,7 @@ def post_finish(run_id: str) -> Response:
 
 
 def _check_visible(database: Database, run_id: str) -> None:
-    """Hide other projects' runs from a limited token: the prepared statements of a batch don't
-    filter.
-    """
+    """Hide other projects' runs from a limited token: prepared batch statements don't filter."""
     if database.is_limited:
         with database.read() as session:
             if get_run(session, run_id) is None:

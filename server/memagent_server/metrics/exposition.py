@@ -138,9 +138,7 @@ class Exposition:
 
 
 def write(families: Iterable[Metric], *, openmetrics: bool) -> bytes:
-    """Write gauges and counters in the Prometheus text format or OpenMetrics: prometheus-client's
-    bytes.
-    """
+    """Write gauges and counters as text or OpenMetrics, byte for byte like prometheus-client."""
     lines: list[str] = []
     texts: dict[int, str] = {}  # by the id of a dict of labels, which the families keep alive
     for family in families:

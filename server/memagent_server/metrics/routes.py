@@ -57,9 +57,7 @@ def _new_exposition(context: Context, own_metrics: self_metrics.ServerMetrics) -
 
 
 def _encode(scrape: Scrape, accept: str, *, compressed: bool) -> tuple[bytes, str]:
-    """Return the body and its content type. prometheus-client itself writes names that are escaped
-    in another way.
-    """
+    """Return the body and its content type. prometheus-client writes names with other escapes."""
     encoder, content_type = choose_encoder(accept)
     if content_type.endswith(_ESCAPED_NAMES):
         body = encoder(scrape)

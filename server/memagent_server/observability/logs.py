@@ -99,8 +99,6 @@ def _logfmt(fields: Mapping[str, Any]) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """Return a plain word unchanged, and anything else as a JSON string, which escapes control
-    characters and non-ASCII.
-    """
+    """Return a plain word unchanged, anything else as a JSON string with escapes."""
     text = str(value)
     return text if re.fullmatch(r"[!#-<>-~]+", text) else json.dumps(text)

@@ -103,8 +103,8 @@ class ServerMetrics:
         )
 
     def collector(self) -> Collector:
-        """Return the collector of all processes that share the folder, or of this process if
-        there's none.
+        """Return the collector of all processes that share the folder, or of this one without a
+        folder.
         """
         folder = os.environ.get(FOLDER)
         if not folder:

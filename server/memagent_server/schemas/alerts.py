@@ -43,9 +43,7 @@ class Delivery(Schema):
 
 
 class IncidentSummary(Schema):
-    """The alerts of one launch with the same rule and cause, folded over its ranks, and people's
-    response.
-    """
+    """Alerts of one launch with the same rule and cause, over all ranks, and people's response."""
 
     id: int
     run_id: RunId
@@ -64,9 +62,7 @@ class IncidentSummary(Schema):
 
 
 class Alert(Schema):
-    """One rule about one stream of a run, from pending to its end. `data` is the input of the
-    newest decision.
-    """
+    """One rule about one stream of a run. `data` is the input of the newest decision."""
 
     id: int
     run_id: RunId

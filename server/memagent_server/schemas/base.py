@@ -53,9 +53,7 @@ class Schema(msgspec.Struct):
 
 
 class Problem(Schema):
-    """An error: what went wrong and what to do (RFC 9457). `field` names the field or parameter at
-    fault.
-    """
+    """An error and what to do about it (RFC 9457). `field` names the wrong field or parameter."""
 
     type: str
     title: Annotated[str, Meta(examples=["Unprocessable Content"])]

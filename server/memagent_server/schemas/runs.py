@@ -88,9 +88,7 @@ class RunPage(Schema):
 
 
 class Stream(Schema):
-    """The samples of one rank and device in one launch. `latest` is the newest known value of each
-    field.
-    """
+    """Samples of one rank and device in one launch. `latest` has each field's newest value."""
 
     rank: int
     attempt: int
@@ -152,9 +150,7 @@ class Statistics(Schema):
 
 
 class Series(Schema):
-    """Samples for a chart. `step` and `time_s` are those of each bucket's last sample; `samples`
-    counts the window's samples.
-    """
+    """Samples for a chart. `step` and `time_s` are those of each bucket's last sample."""
 
     run_id: RunId
     rank: int
@@ -178,9 +174,7 @@ class RankRow(Schema):
 
 
 class RankGrid(Schema, rename={"first": "from", "last": "to"}):
-    """A field's maxima of all ranks over the same intervals of steps; `step` and `time_s` are the
-    intervals' ends.
-    """
+    """A field's maxima of all ranks over the same step intervals, with the intervals' ends."""
 
     run_id: RunId
     field: str
@@ -193,9 +187,7 @@ class RankGrid(Schema, rename={"first": "from", "last": "to"}):
 
 
 class Forecast(Schema):
-    """The forecast of a stream after `step`. Steps count the run's own steps; seconds count from
-    the forecast.
-    """
+    """The forecast of a stream after `step`. Seconds count from the forecast."""
 
     rank: int
     attempt: int
@@ -216,9 +208,7 @@ class Forecast(Schema):
 
 
 class Forecasts(Schema):
-    """The newest forecast of each stream, and a page of the changes, oldest first; `next_cursor`
-    leads to earlier changes.
-    """
+    """The newest forecast of each stream, and a page of the changes, oldest first."""
 
     run_id: RunId
     forecasts: list[Forecast]
@@ -280,9 +270,7 @@ class PhaseResidual(Residual):
 
 
 class Components(Schema):
-    """Predicted and observed memory of a run; a value that only one side has is null on the
-    other.
-    """
+    """Predicted and observed memory of a run; null for a side that has no value."""
 
     run_id: RunId
     rank: int
@@ -377,9 +365,7 @@ class ComparedRun(RunSummary):
 
 
 class Comparison(Schema):
-    """Runs in the order of the request. Differences are {key: [value per run]}, null if a run lacks
-    the key.
-    """
+    """Runs in the order of the request. Differences are {key: [value per run]}."""
 
     runs: list[ComparedRun]
     config_differences: dict[str, list[Any]]
@@ -392,9 +378,7 @@ class PhasePeak(Schema):
 
 
 class Estimate(Schema):
-    """A training step by formula. `fits`, `fit_probability` and `largest_batch` are null without a
-    limit.
-    """
+    """A training step by formula. The verdict's fields are null without a limit."""
 
     method: str
     peak_allocated_bytes: Bytes

@@ -1,3 +1,1 @@
-"""The database: models, connections, and one query module per noun. All SQL of the server is
-here.
-"""
+"""The database: models, connections, and one query module per noun, with all SQL of the server."""

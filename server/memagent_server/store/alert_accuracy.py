@@ -32,9 +32,7 @@ _COUNT_OF_STATE = {"oom": "came_true", "firing": "open"}
 
 @dataclass(frozen=True)
 class Warned:
-    """A warning that people were notified of, or (if `rule` is oom) an OOM. Times are UTC seconds
-    since the epoch.
-    """
+    """A warning that people got, or an OOM if `rule` is oom. Times are UTC epoch seconds."""
 
     project: str
     rule: str

@@ -1,6 +1,4 @@
-"""Alerts and their transitions. A change, its transition and its notifications are one
-transaction.
-"""
+"""Alerts and transitions. A change, its transition and its notifications are one transaction."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ def open_alert(
 
 
 def change_alert(session: Session, alert: AlertRow, *, now: float, **changes: Any) -> bool:
-    """Change an alert unless another worker has changed it since it was read; return True if
-    changed.
-    """
+    """Change an alert unless another worker changed it meanwhile; return True if changed."""
     if changes.get("state", alert.state) not in OPEN_ALERT_STATES:
         changes["closed_at"] = now
     result = session.execute(
@@ -154,9 +150,7 @@ def open_alerts_by_run(session: Session, run_ids: Collection[str]) -> dict[str, 
 
 
 def find_open(session: Session, run_id: str, rule: str, stream_id: int | None) -> AlertRow | None:
-    """Return the newest open alert of a rule for a stream, or for the run if `stream_id` is
-    None.
-    """
+    """Return a rule's newest open alert for a stream, or for the run if `stream_id` is None."""
     query = select(AlertRow).where(
         AlertRow.run_id == run_id, AlertRow.rule == rule, AlertRow.state.in_(OPEN_ALERT_STATES)
     )

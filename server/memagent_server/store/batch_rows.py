@@ -29,9 +29,7 @@ class BatchKey(NamedTuple):
 
 @dataclass(frozen=True)
 class BatchState:
-    """The state of a batch's run, rank and streams. `status` is None for a new rank, `digest` for a
-    new batch.
-    """
+    """State of a batch's run, rank and streams. `status` and `digest` are None for new ones."""
 
     step: int
     peak_ratio: float

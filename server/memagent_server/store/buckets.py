@@ -36,9 +36,7 @@ _decoder = msgspec.msgpack.Decoder(_PackedBuckets)
 
 @dataclass(frozen=True)
 class Buckets:
-    """`seqs` is the position of each bucket's last sample in the stream, `rows` its number of
-    samples.
-    """
+    """Buckets: `seqs` are the positions of their last samples, `rows` their numbers of samples."""
 
     seqs: Array
     rows: Array
@@ -88,9 +86,7 @@ def from_stats(chunks: Iterable[tuple[int, int, Stats]]) -> Buckets:
 def from_samples(
     seq: int, columns: Mapping[str, tuple[Array, Mask | None]], begin: int, end: int, size: int
 ) -> Buckets:
-    """Divide rows `begin` to before `end` of a chunk that ends at `seq` into buckets of `size`
-    samples.
-    """
+    """Divide rows `begin` to `end` (exclusive) of a chunk ending at `seq` into buckets."""
     rows = len(next(iter(columns.values()))[0])
     starts = np.arange(begin, end, size)
     if not len(starts):

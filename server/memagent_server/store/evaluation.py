@@ -28,9 +28,7 @@ MAX_CHUNKS = 1_024
 
 
 class StreamHead(NamedTuple):
-    """A stream without its readings. `run_born_at` tells a run from an earlier one of the same
-    id.
-    """
+    """A stream without readings. `run_born_at` tells a run from an earlier one of the same id."""
 
     id: int
     run_id: str

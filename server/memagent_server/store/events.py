@@ -25,9 +25,7 @@ def list_events(
 
 
 def events_after(session: Session, last_ids: Mapping[str, int]) -> Iterable[EventFields]:
-    """Return (run, id, kind, rank, attempt, data) of each run's events after the given id, by
-    id.
-    """
+    """Return (run, id, kind, rank, attempt, data) of runs' events after the given ids, by id."""
     keys = text_keys(session, last_ids.items())
     query = (
         select(

@@ -111,9 +111,7 @@ def forecasts_of(
 def first_warning(
     session: Session, run_id: str, *, rank: int | None = None, device: str | None = None
 ) -> schemas.Forecast | None:
-    """Return the newest launch's first forecast at a paging level, optionally of one rank's
-    device.
-    """
+    """Return the newest launch's first paging forecast, optionally of one rank's device."""
     query = (
         select(ForecastRow, StreamRow)
         .join(StreamRow, StreamRow.id == ForecastRow.stream_id)

@@ -32,9 +32,7 @@ WriteFunction = Callable[[Connection], T]
 
 
 class GroupWriter:
-    """Runs jobs in shared transactions. `begin` opens one that commits, or rolls back on an
-    exception.
-    """
+    """Runner of jobs in shared transactions. `begin` opens one that commits or rolls back."""
 
     def __init__(
         self,
@@ -157,8 +155,6 @@ class _Job(Generic[T]):
 
 
 def _change_state(connection: Connection) -> tuple[int, bool]:
-    """Return the rows changed by the connection, and if its transaction is open: a full disk ends
-    it.
-    """
+    """Return the changed rows, and whether the transaction is open: a full disk ends it."""
     raw: Any = connection.connection.dbapi_connection
     return raw.total_changes, raw.in_transaction

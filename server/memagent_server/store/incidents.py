@@ -26,9 +26,7 @@ from memagent_server.store.reading import newest_page, to_schema
 def join_incident(
     session: Session, *, run_id: str, rule: str, cause: str | None, severity: str, now: float
 ) -> IncidentRow:
-    """Return the open incident that an alert belongs to, or open one. The run's row must be
-    locked.
-    """
+    """Return the open incident of an alert, or open one. The run's row must be locked."""
     of_newest_launch = (
         select(AlertRow.id)
         .outerjoin(StreamRow, StreamRow.id == AlertRow.stream_id)

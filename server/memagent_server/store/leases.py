@@ -31,9 +31,7 @@ _ALIVE_S = 60.0
 
 @dataclass(frozen=True)
 class Peer:
-    """A worker's row. `place` names the system whose process ids `pid` is one of, if that is
-    known.
-    """
+    """A worker's row. `place` names the system of its process id, if that is known."""
 
     id: str
     beat: int

@@ -74,9 +74,7 @@ def ranks_of_topic(session: Session, notification: NotificationRow) -> list[int]
 
 
 def nearest_forecast(session: Session, notification: NotificationRow) -> ForecastRow | None:
-    """Return the paging forecast with the nearest OOM among the newest of the topic's open
-    alerts.
-    """
+    """Return the paging forecast with the nearest OOM of the topic's open alerts."""
     streams = select(AlertRow.stream_id).where(
         AlertRow.state.in_(OPEN_ALERT_STATES), _alert_is_of_topic(notification)
     )
@@ -159,9 +157,7 @@ def mark_failed(
 
 
 def last_receipt(session: Session, notification: NotificationRow) -> JsonObject:
-    """Return the channel's receipt of the newest sent notification of a topic, {} if none was
-    sent.
-    """
+    """Return the channel's receipt of a topic's newest sent notification, or {}."""
     query = (
         select(NotificationRow.receipt)
         .where(

@@ -101,9 +101,7 @@ def predictions_after(session: Session, last_ids: Mapping[str, int]) -> Iterable
 def newest_components(
     session: Session, run_ids: Iterable[str]
 ) -> dict[tuple[str, int, str], dict[str, int]]:
-    """Return {(run, rank, device): components and `peak`} of the newest prediction of each
-    device.
-    """
+    """Return the newest prediction's components and `peak` by (run, rank, device)."""
     keys = text_keys(session, ((run_id, 0) for run_id in run_ids))
     query = (
         select(

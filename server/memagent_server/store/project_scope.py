@@ -39,9 +39,7 @@ _INFO_KEY = "memagent_project_scope"
 
 
 class ProjectSession(Session):
-    """A session whose statements see rows of some projects only. Its `info` comes from
-    `scope_info`.
-    """
+    """Session that sees rows of some projects only; its `info` comes from `scope_info`."""
 
 
 def scope_info(projects: tuple[str, ...]) -> dict[Any, Any]:
@@ -92,9 +90,7 @@ def _criteria(projects: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
 
 
 def belongs(model: type[Base], projects: Sequence[str]) -> ColumnElement[bool]:
-    """Build the condition that a row belongs to one of the projects; false for the server's
-    tables.
-    """
+    """Build the condition that a row is of the projects; false for the server's tables."""
     for name in ("project", "run_id", "stream_id", "alert_id"):
         if name in model.__table__.columns:
             condition: ColumnElement[bool] = _leads_to(getattr(model, name), name, projects)

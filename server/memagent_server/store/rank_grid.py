@@ -39,9 +39,7 @@ def rank_grid(
     last: int | None = None,
     columns: int = 60,
 ) -> RankGrid:
-    """Return the maxima of `field` for each rank of the newest launch over steps `first` to
-    `last`.
-    """
+    """Return the maxima of `field` per rank of the newest launch over a range of steps."""
     ranked = ranked_streams(current_streams(session, [run_id]))
     streams = ranked[:MAX_ROWS]
     if first is None:
@@ -94,9 +92,7 @@ def interval_ends(first: int, last: int, columns: int) -> list[int]:
 def interval_maxima(
     steps: Sequence[Value], values: Sequence[Value], first: int, ends: Sequence[int]
 ) -> list[Value]:
-    """Return the maximum of `values` in each interval; value i covers steps[i - 1] + 1 to
-    steps[i].
-    """
+    """Return the maximum of `values` per interval; value i covers steps[i - 1] + 1 to steps[i]."""
     maxima: list[Value] = [None] * len(ends)
     interval, previous = 0, first - 1
     for step, value in zip(steps, values, strict=True):
@@ -113,9 +109,7 @@ def interval_maxima(
 
 
 def time_at(steps: Sequence[Value], times: Sequence[Value], step: int) -> float | None:
-    """Return when a step was, interpolated between the buckets around it; None after the last
-    one.
-    """
+    """Return a step's time, interpolated between buckets; None after the last one."""
     known = [(s, t) for s, t in zip(steps, times, strict=True) if s is not None and t is not None]
     index = bisect_left([s for s, _ in known], step)
     if index == len(known):

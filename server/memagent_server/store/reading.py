@@ -52,9 +52,7 @@ def iso(at: float | None) -> str | None:
 
 
 def to_schema(kind: type[SchemaType], row: Base, **others: Any) -> SchemaType:
-    """Build a schema from `others` and, for its other fields, from the row's columns of the same
-    names.
-    """
+    """Build a schema from `others` and from the row's columns of the same names."""
     values = {name: getattr(row, name) for name in kind.__struct_fields__ if name not in others}
     for name in values.keys() & _timestamps(kind):
         values[name] = iso(values[name])
@@ -77,9 +75,7 @@ def newest_page(
     cursor: str | None = None,
     options: Sequence[ExecutableOption] = (),
 ) -> tuple[list[Model], str | None]:
-    """Return a page of rows by falling id and the next page's cursor. Raises WireError for a bad
-    cursor.
-    """
+    """Return a page of rows by falling id, and the next cursor. Raises WireError."""
     key: Any = getattr(model, "id")  # noqa: B009 - every paged model has one
     before = id_before(cursor)
     query = select(model).where(*conditions, *([] if before is None else [key < before]))
@@ -104,9 +100,7 @@ def encode_cursor(row: Any, columns: Sequence[InstrumentedAttribute[Any]]) -> st
 
 
 def decode_cursor(cursor: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
-    """Return the values of `encode_cursor`. Raises WireError for a cursor of no page, or of another
-    order.
-    """
+    """Decode a cursor of `encode_cursor`. Raises WireError for one of another list or order."""
     try:
         encoded = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
         row_type: Any = tuple.__class_getitem__(kinds)

@@ -203,9 +203,7 @@ def delete_samples(database: Database, run_id: str, before: float) -> int:
 
 
 def delete_rollups(database: Database, run_id: str, before: float) -> bool:
-    """Delete everything but the record of a run that ended before `before`; return False if it
-    didn't.
-    """
+    """Delete everything but the record of a run; return False unless it ended before `before`."""
     with database.write() as session:
         run = _lock(session, run_id)
         if run is None or not _has_ended(run, before):

@@ -1,6 +1,4 @@
-"""Projects' settings of alert rules: a row for each project and rule that differs from the
-defaults.
-"""
+"""Projects' settings of alert rules: a row per project and rule that differs from the default."""
 
 from __future__ import annotations
 

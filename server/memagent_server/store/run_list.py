@@ -102,9 +102,7 @@ def list_projects(session: Session, *, is_archived: bool = False) -> list[str]:
 
 
 def set_tags(session: Session, run: RunRow, tags: Iterable[str]) -> None:
-    """Replace a run's tags: each once, in this order, at most MAX_TAGS. The run's row must be
-    locked.
-    """
+    """Replace a run's tags: unique, in order, at most MAX_TAGS. The run's row must be locked."""
     new_tags = list(dict.fromkeys(tags))[:MAX_TAGS]
     if new_tags == run.tags:
         return
@@ -126,9 +124,7 @@ def change_tags(
     add: Collection[str] = (),
     remove: Collection[str] = (),
 ) -> None:
-    """Add and remove tags of runs; from then on the agent's tags are ignored. Raises
-    UnknownRunError.
-    """
+    """Change tags of runs; from then on the agent's tags are ignored. Raises UnknownRunError."""
     for run in _lock_all(session, run_ids):
         run.are_tags_edited = True
         set_tags(session, run, (tag for tag in (*run.tags, *add) if tag not in remove))

@@ -35,9 +35,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 @dataclass(frozen=True)
 class Accepted:
-    """`samples` are stored; `next_seq` is the first missing batch; `is_repeat` for a second
-    delivery.
-    """
+    """Stored `samples`. `next_seq` is the first missing batch; `is_repeat` if stored before."""
 
     samples: int
     next_seq: int

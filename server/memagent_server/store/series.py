@@ -192,9 +192,7 @@ def _window_buckets(session: Session, stream: ChartStream, window: Window) -> Bu
 def _choose_level(
     rollups: RollupLevels, window: Window, max_buckets: int
 ) -> tuple[int, Buckets, list[int]]:
-    """Return a level, its buckets inside of the window, and the indexes of those that overlap its
-    ends.
-    """
+    """Return a level, its buckets inside the window, and the indexes of those across its ends."""
     level = rollups.coarsest
     if level < 0:
         return level, EMPTY, []

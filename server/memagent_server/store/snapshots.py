@@ -102,9 +102,7 @@ def read_snapshot(session: Session, run_id: str, snapshot_id: int) -> schemas.Sn
 
 
 def viewer_of(session: Session, run_id: str, snapshot_id: int) -> tuple[SnapshotRow, bytes] | None:
-    """Return a snapshot and torch's viewer page, compressed by zlib; None if there is no such
-    page.
-    """
+    """Return a snapshot and its zlib-compressed viewer page; None if there is no such page."""
     snapshot = session.get(SnapshotRow, snapshot_id, options=[defer(SnapshotRow.body)])
     if snapshot is None or snapshot.run_id != run_id or snapshot.viewer is None:
         return None

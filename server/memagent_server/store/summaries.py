@@ -95,9 +95,7 @@ def describe(
 
 
 def nearest_to_limit(streams: Collection[StreamRow]) -> StreamRow | None:
-    """Return the stream with the highest share of its limit; without readings or limit that is
-    0.
-    """
+    """Return the stream with the highest share of its limit (0 without readings or a limit)."""
     return max(streams, key=_used_ratio, default=None)
 
 

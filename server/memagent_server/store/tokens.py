@@ -1,6 +1,4 @@
-"""Access tokens: created, listed, looked up by their keyed hash, revoked. The token itself is never
-stored.
-"""
+"""Access tokens: created, listed, looked up by keyed hash, revoked. The token isn't stored."""
 
 from __future__ import annotations
 

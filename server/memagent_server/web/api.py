@@ -1,6 +1,4 @@
-"""The API that programs read: every route of docs/http.md except what agents post (`ingest`) and
-alerts (`api_alerts`).
-"""
+"""Routes that programs read: docs/http.md without agents' posts (`ingest`) and `api_alerts`."""
 
 from __future__ import annotations
 

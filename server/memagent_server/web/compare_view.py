@@ -79,9 +79,7 @@ def differing(differences: Mapping[str, Sequence[Any]]) -> list[tuple[str, list[
 
 
 def figure_rows(runs: Sequence[schemas.ComparedRun], now: float) -> list[list[Cell]]:
-    """Return for each run: device, peak, limit, headroom, predicted peak, residual, step time,
-    steps and duration.
-    """
+    """Return the device, sizes, residual, step time, steps and duration of each run."""
     return [_figures(run, runs[0], now) for run in runs]
 
 
@@ -104,18 +102,14 @@ def _figures(run: schemas.ComparedRun, first: schemas.ComparedRun, now: float) -
 
 
 def component_rows(runs: Sequence[schemas.ComparedRun]) -> list[tuple[str, list[Cell]]]:
-    """Return (component, a cell for each run with the observed size and the predicted one as its
-    note).
-    """
+    """Return (component, cells) rows: the observed size, with the predicted one as its note."""
     tables = [{row.component: row for row in _components(run)} for run in runs]
     known = [name for name in COMPONENTS if any(name in table for table in tables)]
     return [(name, [_component(table.get(name)) for table in tables]) for name in known]
 
 
 def bars(runs: Sequence[schemas.ComparedRun]) -> list[ComponentBar]:
-    """Return each run's components as one bar: the observed ones, or if there are none, the
-    predicted ones.
-    """
+    """Return each run's components as one bar, predicted ones if none were observed."""
     sizes = [_sizes(_components(run)) for run in runs]
     whole = max((sum(parts.values()) for parts in sizes), default=0) or 1
     return [

@@ -95,9 +95,7 @@ MAX_CHANGES_SHOWN = 12
 
 @dataclass(frozen=True)
 class IncidentView:
-    """The content of an incident's card: a summary, and the changes and notifications of all its
-    alerts.
-    """
+    """Content of an incident's card: a summary, and changes and notifications of its alerts."""
 
     summary: str
     changes: Sequence[Record]
@@ -160,9 +158,7 @@ def delivery_badge(state: str) -> Badge:
 
 
 def forecast_badge(run: Record) -> Badge | None:
-    """Return the forecast badge of a run in the list, None if it has ended or has no forecast
-    yet.
-    """
+    """Return a run's forecast badge in the list; None if it has ended or has no forecast."""
     forecast = run.get("forecast")
     if run["status"] != "running" or not forecast:
         return None

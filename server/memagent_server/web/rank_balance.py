@@ -28,9 +28,7 @@ class RankBalance:
 
 
 def compared_ranks(streams: Sequence[Stream]) -> list[Stream]:
-    """Return the streams that can be compared, of GPUs if there are any; empty for fewer than two
-    ranks.
-    """
+    """Return the comparable streams, of GPUs if any; empty for fewer than two ranks."""
     known = [stream for stream in streams if stream.samples]
     on_gpu = [stream for stream in known if stream.kind != "host"]
     compared = sorted(on_gpu or known, key=lambda stream: (stream.rank, stream.device))
@@ -38,9 +36,7 @@ def compared_ranks(streams: Sequence[Stream]) -> list[Stream]:
 
 
 def imbalance(streams: Sequence[Stream]) -> str:
-    """Return a sentence about how evenly the ranks use memory, empty if fewer than two peaks are
-    known.
-    """
+    """Describe how evenly the ranks use memory; empty if fewer than two peaks are known."""
     peaks = sorted((stream.peak_bytes, stream.rank) for stream in streams if stream.peak_bytes)
     if len(peaks) < 2:
         return ""

@@ -54,9 +54,7 @@ def redirect_to(target: str | None) -> Response:
 
 
 def safe_path(path: str | None) -> str:
-    """Return `path` if it's a path of this server, else `/`: an open redirect would serve
-    phishing.
-    """
+    """Return `path` if it's one of this server, else `/`: an open redirect would serve phishing."""
     is_own = bool(path) and path is not None and path.startswith("/")
     if not is_own or path is None or path.startswith(("//", "/\\")) or not path.isprintable():
         return "/"

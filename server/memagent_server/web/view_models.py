@@ -71,9 +71,7 @@ class ComparedRow:
 
 
 def memory_bar(run: Record) -> MemoryBar | None:
-    """Return the bar of a run's peak within its limit, with a mark at the predicted peak; None
-    before the first sample.
-    """
+    """Return a run's peak as a bar within its limit, marked at the prediction, or None."""
     peak, limit = run.get("peak_bytes"), run.get("limit_bytes")
     if peak is None:
         return None
@@ -219,9 +217,7 @@ def chart_facts(
 
 
 def rare_phases(stream: Record) -> list[str]:
-    """Return phases that aren't part of every step, such as eval and checkpoint: the chart marks
-    their steps.
-    """
+    """Return phases that aren't part of every step, such as eval: the chart marks their steps."""
     rare = [phase for name in stream["latest"] if (phase := phase_of(name)) and phase not in PHASES]
     return sorted(rare, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[:MAX_PHASES]
 
@@ -246,9 +242,7 @@ def stacked_components(stream: Record) -> list[str]:
 def drawn_forecast(
     status: str, newest: Record | None, first_warning: Record | None
 ) -> dict[str, Any] | None:
-    """Return the newest forecast of a running run; for one that died, its first warning, to compare
-    with what happened.
-    """
+    """Return a running run's newest forecast, or a failed run's first warning for comparison."""
     forecast = {"running": newest, "oom": first_warning, "lost_contact": first_warning}.get(status)
     if forecast is None or forecast["level"] == "ok" or forecast["eta_step"] is None:
         return None
@@ -256,9 +250,7 @@ def drawn_forecast(
 
 
 def markers(alerts: Sequence[Record], events: Sequence[Record]) -> list[dict[str, Any]]:
-    """Return the vertical lines of the chart: alerts that fired or were averted, and the agent's
-    events.
-    """
+    """Return the chart's vertical lines: alerts that fired or were averted, and agent events."""
     lines: list[dict[str, Any]] = []
     for alert in alerts:
         for transition in alert["transitions"]:
@@ -358,9 +350,7 @@ def _note(row: Record) -> str | None:
 
 
 def residual_tone(residual: int | None, predicted: int | None) -> str:
-    """Return the tone of a residual: more than 10 % above the prediction is a notice, below it is
-    never a problem.
-    """
+    """Return the tone of a residual: over 10 % above is a notice, below is never a problem."""
     if residual is None or not predicted or residual <= 0.1 * predicted:
         return "plain"
     return "warning" if residual > 0.5 * predicted else "notice"

@@ -104,9 +104,7 @@ class RunTagRow(Base):
 
 
 class RankRow(Base):
-    """One rank in one attempt. The ranks of the newest launch are current; they decide the run's
-    status.
-    """
+    """One rank in one attempt. The current ranks, of the newest launch, decide the run's status."""
 
     __tablename__ = "ranks"
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
@@ -168,9 +166,7 @@ class PredictionRow(Base):
 
 
 class DeviceContextRow(Base):
-    """GPU memory of processes outside of tensors, as agents measured it. Unknown versions are
-    `unknown`.
-    """
+    """GPU memory of processes outside of tensors, as measured. Unknown versions are `unknown`."""
 
     __tablename__ = "device_contexts"
     gpu: Mapped[str] = mapped_column(String(200), primary_key=True)

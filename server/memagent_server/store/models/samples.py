@@ -154,9 +154,7 @@ SAMPLE_TABLES: tuple[SampleTable, ...] = (ChunkRow, RollupRow)
 
 
 def of_run(bulk: SampleTable, run_id: str) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions of a run's rows: keys begin with the stream, partitions with the
-    run.
-    """
+    """Return the conditions of a run's rows: keys start with the stream, partitions with runs."""
     return bulk.run_id == run_id, bulk.stream_id.in_(
         select(StreamRow.id).where(StreamRow.run_id == run_id)
     )

@@ -30,9 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class WalCheckpointer:
-    """Checkpoints the database file at `path`. Writers call `after_write` after each
-    transaction.
-    """
+    """Checkpointer of one database file. Writers call `after_write` after each transaction."""
 
     def __init__(self, engine: Engine, path: str, write_lock: WriteLock) -> None:
         self._engine = engine

@@ -1,6 +1,4 @@
-"""The pages of alerts: the list of incidents, actions on one, and the scoreboard of past
-warnings.
-"""
+"""Pages of alerts: the incidents, actions on one, and the scoreboard of past warnings."""
 
 from __future__ import annotations
 

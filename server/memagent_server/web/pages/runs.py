@@ -1,6 +1,4 @@
-"""The list of runs, with its filters, and what people do to the runs they select: tag, untag,
-archive and restore.
-"""
+"""The list of runs with its filters, and actions on selected runs: tags, archive, restore."""
 
 from __future__ import annotations
 

@@ -16,6 +16,8 @@ PACKAGES = {
     "chromium": "chromium",
     "prometheus": "prometheus",
     "promtool": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
+    "amtool": "prometheus-alertmanager",
     "initdb": "postgresql",
     "runuser": "util-linux",
     "cc": "gcc",

@@ -40,17 +40,17 @@ QUERIES = {
     "put_rules": "project={project}",
 }
 FORMS = {
-    "say": {"what": "ack"},
-    "choose": {"runs": "{run_id},seen-too"},
-    "organise": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
-    "save_settings": {"project": "{project}"},
+    "change_alert": {"what": "ack"},
+    "choose_runs": {"runs": "{run_id},seen-too"},
+    "change_runs": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
+    "change_rules": {"project": "{project}"},
     "change_channels": {"retry": "{notification_id}"},
 }
 
 
 @pytest.fixture
 def routes(sqlite_app):
-    """(name of the view, method, rule) of all that is served, but what is open to everybody."""
+    """Return (view name, method, rule) of every route that is not public."""
     return [
         (rule.endpoint.rpartition(".")[2], method, rule)
         for rule in sqlite_app.url_map.iter_rules()
@@ -61,7 +61,7 @@ def routes(sqlite_app):
 
 @pytest.fixture
 def ask(sqlite_app):
-    """ask(token, name, method, rule, of): what a route answers about the run that `of` tells of, as `fill` gave it."""
+    """Return ask(token, name, method, rule, of): a request about the run that `fill` created."""
 
     def ask(token, name, method, rule, of):
         def fitted(template):
@@ -84,13 +84,14 @@ def ask(sqlite_app):
 
 
 def path_of(rule, of):
-    """The path of a rule, about a run."""
+    """Return the path of a rule for a run."""
 
     def piece(match):
         argument = match[0].strip("<>").rpartition(":")[2]
         if options := re.search(r"any\(([^)]*)\)", match[0]):
             return options[1].split(",")[0].strip(" '")
-        return {"name": "webhook", "page": "metrics"}.get(argument) or str(getattr(of, argument))
+        name = "runs.png" if rule.rule.startswith("/docs/images/") else "webhook"
+        return {"name": name, "page": "metrics"}.get(argument) or str(getattr(of, argument))
 
     return re.sub(r"<[^>]+>", piece, rule.rule)
 

@@ -1,4 +1,4 @@
-"""Who may ask what: every route that there is, with the scope that it demands, and nobody else gets in."""
+"""Scopes of all routes: each route serves the scope that it requires and refuses others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEMANDED = {
     "POST /api/v1/runs/<run_id>/snapshots": INGEST,
     "POST /api/v1/runs/<run_id>/finish": INGEST,
     "POST /api/v1/estimate": READ,
-    "POST /api/v1/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):what>": READ,
+    "POST /api/v1/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):action>": READ,
     "POST /alerts/<int:alert_id>/say": READ,
     "POST /compare": READ,
     "DELETE /api/v1/runs/<run_id>": ADMIN,
@@ -24,7 +24,7 @@ DEMANDED = {
     "GET /settings/tokens": SERVER,
     "POST /api/v1/channels/<name>/test": SERVER,
 }
-"""What is asked by GET is for who may read; what is neither here nor asked by GET is for admins without limits."""
+"""Routes that aren't listed require READ for GET, and an unlimited admin token otherwise."""
 
 
 def demanded_by(method, rule):
@@ -44,7 +44,7 @@ def test_every_route_serves_its_scope_and_refuses_others(routes, ask, of, token_
         allowed = {ADMIN} if demanded == SERVER else {demanded, ADMIN}
         for scope, token in tokens.items():
             answer = ask(token, name, method, rule, of)
-            is_refused = answer.status_code == 403 and "this token has the scope" in answer.text
+            is_refused = answer.status_code == 403 and "This token has scope" in answer.text
             assert is_refused == (scope not in allowed), (
                 scope,
                 method,

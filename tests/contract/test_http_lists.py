@@ -101,7 +101,7 @@ def test_an_invalid_cursor_is_refused_with_advice(client):
             "application/problem+json",
             "cursor",
         ), path
-        assert "leave it out to begin with the first page" in said["detail"], (path, cursor)
+        assert "leave it out for the first page" in said["detail"], (path, cursor)
 
 
 def test_events_are_filtered_by_kind(client):
@@ -159,7 +159,7 @@ def test_a_run_holds_the_requested_fields(client):
     said = answer.get_json(force=True)
     assert (answer.status_code, said["field"]) == (422, "fields")
     assert (
-        "'config,colour' is not a list separated by commas, each one of alerts, config"
+        "'config,colour' is not a list, separated by commas, each one of alerts, config"
         in said["detail"]
     )
 
@@ -170,15 +170,15 @@ def test_a_run_holds_the_requested_fields(client):
         (
             "/api/v1/runs?projct=x",
             "projct",
-            "'projct' is no parameter of this; there are limit, cursor, project,",
+            "Unknown parameter 'projct'. Use: limit, cursor, project,",
         ),
-        ("/api/v1/rules?x=", "x", "'x' is no parameter of this; there are project"),
-        ("/api/v1/channels?x=1", "x", "'x' is no parameter of this; it has none"),
+        ("/api/v1/rules?x=", "x", "Unknown parameter 'x'. Use: project"),
+        ("/api/v1/channels?x=1", "x", "Unknown parameter 'x'. This route has none."),
         ("/api/v1/runs?limit=many", "limit", "limit: 'many' is not a whole number from 1 to 200"),
         ("/api/v1/runs?limit=", "limit", "limit: '' is not a whole number from 1 to 200"),
         ("/api/v1/runs?status=happy", "status", "status: 'happy' is not one of completed, failed"),
         ("/api/v1/alerts?state=shut", "state", "state: 'shut' is not one of open, averted"),
-        ("/api/v1/compare", "runs", "runs is needed: 2 to 20 of them, separated by commas"),
+        ("/api/v1/compare", "runs", "runs is required: 2 to 20 values, separated by commas"),
     ],
 )
 def test_an_invalid_parameter_is_refused_with_the_valid_values(sqlite_client, path, field, detail):

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, a program gets a problem that says what to do and names the request, and never a trace."""
+"""Problem details: they say what to do, name the request, and never show a traceback."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from memagent_server.store.engine import Database
 
 RUNS = "/api/v1/runs"
 CASES = {
-    "no such route": ("GET", "/api/v1/nothing", {}, 404, "there is nothing at /api/v1/nothing"),
-    "no such run": ("GET", f"{RUNS}/nobody", {}, 404, "no run 'nobody' is known"),
-    "a method that is not possible": ("PATCH", RUNS, {}, 405, "PATCH is not possible at /api/v1/runs; "),
+    "no such route": ("GET", "/api/v1/nothing", {}, 404, "Nothing is at /api/v1/nothing"),
+    "no such run": ("GET", f"{RUNS}/nobody", {}, 404, "Unknown run 'nobody'"),
+    "a method that is not possible": ("PATCH", RUNS, {}, 405, "/api/v1/runs does not support PATCH. Allowed: "),
     "an answer that cannot be had": ("GET", RUNS, {"headers": {"Accept": "text/csv"}}, 406, "application/json"),
-    "no JSON": ("POST", RUNS, {"data": b"{", "content_type": "application/json"}, 400, "no valid application/json"),
+    "no JSON": ("POST", RUNS, {"data": b"{", "content_type": "application/json"}, 400, "isn't valid application/json"),
     "too large a body": ("POST", RUNS, {"data": bytes(9 * 2**20), "content_type": "application/json"}, 413, "smaller"),
-    "a type that nobody reads": ("POST", RUNS, {"data": b"x", "content_type": "text/csv"}, 415, "send application/json"),
+    "a type that nobody reads": ("POST", RUNS, {"data": b"x", "content_type": "text/csv"}, 415, "Send application/json"),
     "an encoding that nobody reads": ("POST", RUNS, {"json": {}, "headers": {"Content-Encoding": "br"}}, 415, "gzip"),
     "a compression that is broken": (
         "POST", RUNS, {"data": gzip.compress(b"{}")[:-1], "content_type": "application/json", "headers": {"Content-Encoding": "gzip"}},
-        400, "no valid gzip",
+        400, "not valid gzip",
     ),
     "a field that is missing": ("POST", RUNS, {"json": {}}, 422, "run_id"),
     "a parameter that is wrong": ("GET", f"{RUNS}?limit=0", {}, 422, "a whole number from 1 to 200"),
@@ -53,7 +53,7 @@ def test_an_internal_error_shows_no_traceback(sqlite_app, sqlite_client, monkeyp
     monkeypatch.setattr(Database, "read", fail)
     answer = sqlite_client.get(RUNS)
     assert (
-        "its log says what" in check(answer, 500)["detail"]
+        "See the server log" in check(answer, 500)["detail"]
         and "a secret of ours" not in answer.text
     )
 

@@ -66,7 +66,7 @@ def test_no_route_shows_or_changes_another_projects_run(server, routes, ask, sco
 
 
 def test_the_same_routes_serve_runs_of_the_tokens_project(server, routes, ask):
-    """Deleting comes last; what a limited token gets is what one for everything gets, where only runs of the project are asked for."""
+    """Delete last. For runs of its project, a limited token gets what an unlimited one gets."""
     asked = sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
     for name, method, rule in asked:
         answer = ask(server.tokens["admin"], name, method, rule, server.seen)
@@ -101,7 +101,10 @@ def test_a_run_cannot_be_created_in_or_moved_to_another_project(server, scope):
 
     assert start(run_id="new", project="secret")[0] == 403
     status, said = start(run_id="new")
-    assert status == 403 and "the projects vision, other only, not for 'default'" in said["detail"]
+    assert (
+        status == 403
+        and "the projects vision, other; it cannot write to 'default'" in said["detail"]
+    )
     assert start(run_id="hidden", project="vision")[0] == 409
     assert start(run_id="seen", project="secret")[0] == 403
     assert start(run_id="new", project="other")[0] == 201
@@ -162,7 +165,7 @@ def test_a_browser_session_sees_what_its_token_sees(server):
 
 
 def test_every_table_is_scoped_to_a_project_or_to_the_server():
-    """A table that leads to no project is the server's own: say here whether everybody may see it."""
+    """A table that leads to no project is the server's: list here who may see it."""
     leading = ("project", "run_id", "stream_id", "alert_id")
     own = {
         model
@@ -170,5 +173,5 @@ def test_every_table_is_scoped_to_a_project_or_to_the_server():
         if not set(leading) & set(inspect(model).columns.keys())
     }
     assert own - set(SHARED_TABLES) == {
-        model for model in own if model.__name__ in ("Token", "WorkerRow", "Shard")
+        model for model in own if model.__name__ in ("TokenRow", "WorkerRow", "ShardRow")
     }

@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from posixpath import normpath
 
-from flask import Blueprint, Response, request, send_from_directory, url_for
+from flask import Blueprint, Response, request, url_for
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
@@ -76,9 +76,12 @@ def show_contents() -> Response:
 
 @blueprint.get("/docs/images/<name>")
 def show_image(name: str) -> Response:
-    if not _IMAGE_LINK.fullmatch(f"images/{name}"):
+    path = resource_dir("docs") / "images" / name
+    if not _IMAGE_LINK.fullmatch(f"images/{name}") or not path.is_file():
         raise Problem(404, f"The manual has no image {name!r}.")
-    return send_from_directory(resource_dir("docs") / "images", name, max_age=3600)
+    response = Response(path.read_bytes(), mimetype="image/png")
+    response.headers["Cache-Control"] = "max-age=3600"
+    return response
 
 
 @blueprint.get("/docs/<path:page>")

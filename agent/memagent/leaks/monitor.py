@@ -216,7 +216,7 @@ class LeakMonitor:
                 stacks=[_wire_stack(item) for item in diagnosis.grown] if diagnosis else [],
                 tensors=list(tensors),
                 notes=list(notes),
-                viewer=self._viewer_page() if diagnosis else b"",
+                viewer=self._viewer_page() if diagnosis is not None else b"",
             )
         )
         self._seq += 1

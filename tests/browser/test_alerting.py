@@ -43,15 +43,15 @@ def test_a_rule_is_changed_for_one_project_and_reset(server, replay, scenarios, 
     replay(scenarios.leaking())
     page = open_page(f"{server.url}/settings")
     page.get_by_role("link", name="language").click()
-    page.get_by_label("high water: the peak's share of the limit").fill("90")
+    page.get_by_label("high water: the peak as a share of the limit").fill("90")
     page.get_by_label("Notify about high water").select_option("warning")
     page.get_by_label("stalled", exact=True).uncheck()
     page.get_by_role("button", name="Save").click()
     page.wait_for_url(f"{server.url}/settings?project=language")
-    assert page.get_by_label("high water: the peak's share of the limit").input_value() == "90"
+    assert page.get_by_label("high water: the peak as a share of the limit").input_value() == "90"
     assert not page.get_by_label("stalled", exact=True).is_checked()
     page.get_by_role("link", name="Every project").click()
-    assert page.get_by_label("high water: the peak's share of the limit").input_value() == "97"
+    assert page.get_by_label("high water: the peak as a share of the limit").input_value() == "97"
     page.get_by_role("link", name="language").click()
     page.get_by_role("button", name="Reset to the rules of every project").click()
     page.wait_for_url(f"{server.url}/settings?project=language")
@@ -61,9 +61,9 @@ def test_a_rule_is_changed_for_one_project_and_reset(server, replay, scenarios, 
 def test_a_threshold_out_of_range_is_not_submitted(server, replay, scenarios, open_page):
     replay(scenarios.leaking())
     page = open_page(f"{server.url}/settings")
-    page.get_by_label("leak: grown by this share of the limit so far").fill("700")
+    page.get_by_label("leak: growth so far as a share of the limit").fill("700")
     page.get_by_role("button", name="Save").click()
-    assert page.get_by_label("leak: grown by this share of the limit so far").evaluate(
+    assert page.get_by_label("leak: growth so far as a share of the limit").evaluate(
         "it => !it.validity.valid"
     )
 

@@ -35,7 +35,7 @@ def test_an_invalid_field_is_marked_and_the_others_keep_their_values(server, ope
     field = page.get_by_label("Sequence length")
     field.fill("long")
     page.wait_for_selector("#field-sequence[aria-invalid]")
-    assert "no whole number" in page.locator("#wrong-sequence").inner_text()
+    assert "is not a whole number" in page.locator("#wrong-sequence").inner_text()
     assert field.input_value() == "long"
     field.fill("512")
     page.wait_for_selector("#field-sequence:not([aria-invalid])")

@@ -1,7 +1,7 @@
 """Build hook: include `migrations/`, `dashboards/` and `docs/` in the wheel.
 
 They are at the top of the repository, where people look for them, but an installed server needs
-them, too. An editable install finds them in the checkout (see `memagent_server.files.resources`).
+them, too. An editable install finds them in the checkout (see `memagent_server.files`).
 """
 
 from __future__ import annotations

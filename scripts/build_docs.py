@@ -225,7 +225,7 @@ def with_metrics_table(page: str) -> str:
 
 
 def metrics_table() -> str:
-    metrics = importlib.import_module("memagent_server.metrics.definitions").BY_NAME.values()
+    metrics = importlib.import_module("memagent_server.metrics.collector").BY_NAME.values()
     rows = [
         f"| `{metric.name}` | {metric.kind} | {labels(metric.labels)} | {metric.help} |"
         for metric in metrics

@@ -167,7 +167,7 @@ class PostgresCluster:
 @contextmanager
 def temporary_cluster(programs: Path) -> Iterator[PostgresCluster]:
     """One that is gone afterwards; those whose session was killed, which go on running, are ended first."""
-    from memagent_server.files import temp_dirs
+    from memagent_server import files
 
     def end(folder: Path) -> None:
         _as_postgres(
@@ -181,7 +181,7 @@ def temporary_cluster(programs: Path) -> Iterator[PostgresCluster]:
             "stop",
         )
 
-    with temp_dirs.folder("memagent-pg-", end) as folder:
+    with files.folder("memagent-pg-", end) as folder:
         folder.chmod(0o755)  # PostgreSQL's account must get through
         cluster = PostgresCluster(programs, folder / "cluster")
         try:

@@ -126,7 +126,7 @@ def _open_trackers(settings: Settings, options: AttachOptions, identity: Identit
 
     Raises SettingError if a tracker has no active run; a run of `memagent run` does without it.
     """
-    from memagent.diagnostics.console import notify_user
+    from memagent.diagnostics import notify_user
     from memagent.mirror import open_trackers, parse_mirror
 
     try:

@@ -10,7 +10,7 @@ MemagentError
 
 A message says what happened, to what, and what to do. Command-line verbs print it in one line.
 None of these reaches a training loop once `attach()` has returned: see
-`memagent.diagnostics.error_guard`.
+`memagent.diagnostics`.
 """
 
 from __future__ import annotations

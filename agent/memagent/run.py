@@ -11,13 +11,13 @@ from contextlib import AbstractContextManager
 from html import escape
 from typing import Any, get_args
 
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import describe_error, status_of
-from memagent.lifecycle.notebook import render_card
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.pipeline import Pipeline
+from memagent.lifecycle.run_report import render_card
 from memagent.mirror import Tracker
 from memagent.preflight import Preflight, PreflightRequest
 from memagent.record.identity import Identity

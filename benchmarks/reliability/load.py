@@ -21,7 +21,7 @@ from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import Envelope, Transport, seal
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.sender import Sender
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, BatchReply, Finish, RunStart

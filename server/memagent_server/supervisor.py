@@ -30,7 +30,7 @@ import urllib3
 from flask import Flask
 
 from memagent.errors import MemagentError, SettingError
-from memagent_server.files import temp_dirs
+from memagent_server import files
 from memagent_server.observability import logs, self_metrics
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
@@ -223,7 +223,7 @@ def _metrics_folder() -> Iterator[None]:
         return
     with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(temp_dirs.folder("memagent-counts-"))
+            folder = stack.enter_context(files.folder("memagent-counts-"))
             os.environ[self_metrics.FOLDER] = str(folder)
         except OSError as error:
             _log.warning(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from memagent_server.grafana.push import PLACEHOLDER_URL
-from memagent_server.metrics.definitions import BY_NAME
+from memagent_server.metrics.collector import BY_NAME
+from memagent_server.metrics.grafana import PLACEHOLDER_URL
 from memagent_server.web.docs import anchor_of
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import memagent
-from memagent_server.metrics.definitions import BY_NAME
+from memagent_server.metrics.collector import BY_NAME
 
 ROOT = Path(__file__).parents[2]
 _spec = importlib.util.spec_from_file_location("build_docs", ROOT / "scripts/build_docs.py")

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from memagent.errors import MemagentError, SettingError
-from memagent_server.grafana.push import export, push, target_of
+from memagent_server.metrics.grafana import export, push, target_of
 from memagent_server.settings import Settings
 
 

@@ -11,7 +11,7 @@ from memagent.cli import say
 from memagent.errors import MemagentError
 from memagent_server.notify import CHANNELS, channels
 from memagent_server.notify.channel import Channel, DeliveryFailedError
-from memagent_server.notify.sample_message import send_test
+from memagent_server.notify.message_data import send_test
 from memagent_server.settings import SEVERITIES, Settings
 
 

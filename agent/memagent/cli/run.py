@@ -17,8 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from memagent.diagnostics.console import notify_user
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import MemagentError, SettingError
 from memagent.hooks.exit import status_of
 from memagent.integrations.autoattach import AutoAttach

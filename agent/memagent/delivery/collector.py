@@ -15,7 +15,7 @@ from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer, to_colum
 from memagent.delivery.envelope import seal
 from memagent.delivery.partial_batch import StreamColumns, pack_chunk
 from memagent.delivery.sender import Sender
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.wire.codec import encode
 from memagent.wire.messages import Batch, Chunk, Event
 

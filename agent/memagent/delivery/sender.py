@@ -27,8 +27,7 @@ from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import Envelope, Transport
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.spool import Spool
-from memagent.diagnostics.console import notify_user
-from memagent.diagnostics.error_guard import MAX_REPORTED_MISTAKES, ErrorGuard
+from memagent.diagnostics import MAX_REPORTED_MISTAKES, ErrorGuard, notify_user
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.messages import BatchReply
 from memagent.wire.retry import retry_delay_s

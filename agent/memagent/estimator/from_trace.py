@@ -21,11 +21,12 @@ from typing import Any
 
 from memagent.estimator.advice.trace_rewrites import holds_scores
 from memagent.estimator.allocator import AllocatorConfig, Replay, replay
-from memagent.estimator.estimate import Estimate, Interval
-from memagent.estimator.intervals import (
+from memagent.estimator.estimate import (
     TRACED,
     TRACED_CONVOLUTIONS,
     TRACED_ON_HOST,
+    Estimate,
+    Interval,
     context_widths,
     intervals_of,
 )

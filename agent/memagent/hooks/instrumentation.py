@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.components import EMPTY, distinct, measure_by_device, state_fingerprint
-from memagent.diagnostics.console import notify_user
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.hooks.clock import AdaptiveClock, FirstClock
 from memagent.hooks.phase import hook_compiled_forward, hook_forward, input_size
 from memagent.hooks.step import Remove, StepHooks

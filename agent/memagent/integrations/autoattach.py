@@ -23,7 +23,7 @@ from typing import Any
 
 from memagent.attach import start_run
 from memagent.components import distinct
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.hooks import Hook
 from memagent.hooks.step import Remove, breaks_graphs, compiling_test, hide
 from memagent.lifecycle.options import AttachOptions

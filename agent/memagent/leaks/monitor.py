@@ -26,8 +26,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from memagent.diagnostics.console import display_path, display_roots, notify_user
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard, display_path, display_roots, notify_user
 from memagent.forecast import Forecast
 from memagent.forecast.types import LEAK_CAUSES
 from memagent.leaks.detectors import allocator_history

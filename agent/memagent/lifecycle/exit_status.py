@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import describe_error, install_exit_hooks, status_of
 from memagent.hooks.instrumentation import ModelInstrumentation

@@ -22,8 +22,7 @@ from memagent.delivery.collector import Collector
 from memagent.delivery.envelope import AgentMessage, seal
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
-from memagent.diagnostics.console import notify_user
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import SettingError
 from memagent.estimator.background import BackgroundEstimator
 from memagent.estimator.estimate import Estimate

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from memagent.diagnostics.console import notify_user
+from memagent.diagnostics import notify_user
 from memagent.errors import MemagentError
 from memagent.live.view import HEIGHT, RunState, render_line, render_lines
 

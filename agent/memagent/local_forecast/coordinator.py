@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from memagent.diagnostics.console import notify_user
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import SettingError
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import missing_state_bytes

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memagent.delivery.partial_batch import StreamColumns
-from memagent.diagnostics.console import notify_user
+from memagent.diagnostics import notify_user
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed_columns, select_columns

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.diagnostics.console import notify_user
+from memagent.diagnostics import notify_user
 from memagent.local_forecast.monitor import warning_text
 from memagent.mirror.aggregate import Point, PointWindow
 from memagent.mirror.trackers import Tracker

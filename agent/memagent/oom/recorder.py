@@ -12,8 +12,7 @@ from typing import Any
 
 from msgspec import structs
 
-from memagent.diagnostics.console import notify_user
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import describe_error, error_chain
 from memagent.hooks.instrumentation import ModelInstrumentation

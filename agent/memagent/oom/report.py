@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.diagnostics.console import with_display_path
+from memagent.diagnostics import with_display_path
 from memagent.units import format_bytes
 
 EventData = Mapping[str, Any]
@@ -126,7 +126,7 @@ def oom_report(
     `event_data` is that of its `oom` event; anything may be missing. `device` ran out of memory, by
     default the first; `reading` is its newest sample. `suspects` and `advice` are `Suspect`s and
     `AdviceItem`s as dicts, the best first. Suspects default to those of the event. Files are shown
-    relative to `roots` (`memagent.diagnostics.console`).
+    relative to `roots` (`memagent.diagnostics`).
     """
     suspects = suspects or [
         item

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from memagent.diagnostics.console import notify_user
+from memagent.diagnostics import notify_user
 from memagent.probe import RawReading
 from memagent.probe.host_limits import physical_memory_bytes
 from memagent.wire.columns import Value

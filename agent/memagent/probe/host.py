@@ -17,8 +17,8 @@ from memagent.probe.host_limits import (
     MemoryUsage,
     binding_limit,
     physical_memory_bytes,
+    read_pressure,
 )
-from memagent.probe.pressure import read_pressure
 from memagent.probe.process_memory import open_process_memory
 from memagent.probe.process_tree import open_process_tree
 from memagent.units import format_bytes

@@ -13,7 +13,7 @@ import os
 import threading
 from typing import Any
 
-from memagent.diagnostics.console import notify_user
+from memagent.diagnostics import notify_user
 from memagent.probe.nvml_device import NvmlDevice, NvmlReading, NvmlUnavailableError, find_handle
 from memagent.wire.messages import Event
 

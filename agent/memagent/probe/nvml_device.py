@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from memagent.diagnostics.console import notify_user
+from memagent.diagnostics import notify_user
 from memagent.wire.messages import Event
 
 _MAX_XIDS_PER_READING = 32

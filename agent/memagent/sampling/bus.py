@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from memagent.delivery.partial_batch import StreamColumns
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.wire.messages import Event
 
 Subscriber = Callable[[str, StreamColumns], None]

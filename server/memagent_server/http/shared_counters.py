@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memagent_server.files import file_lock
+from memagent_server import files
 from memagent_server.observability import self_metrics
 
 _log = logging.getLogger(__name__)
@@ -82,11 +82,11 @@ class SharedCounters:
             if self._file is None:
                 yield
                 return
-            file_lock.lock(self._file)
+            files.lock(self._file)
             try:
                 yield
             finally:
-                file_lock.unlock(self._file)
+                files.unlock(self._file)
 
 
 def open_counters(name: str, width: int, secret: str) -> SharedCounters:

@@ -24,7 +24,7 @@ from memagent.wire.messages import (
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
-from memagent_server.http.responses import json_answer
+from memagent_server.http.problems import json_answer
 from memagent_server.ingest.body import read_message
 from memagent_server.ingest.validate import check_batch, check_snapshot, check_start, storable
 from memagent_server.observability import self_metrics

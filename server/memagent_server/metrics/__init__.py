@@ -1,5 +1,5 @@
 """Prometheus exposition of the active runs, read from the store at each scrape."""
 
-from memagent_server.metrics.routes import blueprint
+from memagent_server.metrics.exposition import blueprint
 
 __all__ = ["blueprint"]

@@ -1,20 +1,22 @@
-"""Read all exposed metrics with a fixed number of queries.
+"""The table of all metrics, and their values, read with a fixed number of queries.
 
-The number of streams is capped; one metric counts those left out.
+The number of streams is capped; one metric counts those left out. docs/metrics.md and its test
+share the table of names, types, help and labels.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
-from prometheus_client import Metric
+from prometheus_client import Metric as MetricFamily
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.samples import Sample
 
 from memagent.wire.fields import COMPONENTS
-from memagent_server.metrics.definitions import BY_NAME, METRICS
+from memagent_server.observability.self_metrics import METRICS as OWN_METRICS
 from memagent_server.schemas.base import RUN_STATUSES
 from memagent_server.store.alerts import count_firing
 from memagent_server.store.engine import Database, Session
@@ -22,6 +24,81 @@ from memagent_server.store.outbox import count_by_outcome
 from memagent_server.store.predictions import newest_components
 from memagent_server.store.streams import active_streams, phase_of
 from memagent_server.store.usage import count_runs_by_status, count_samples, dropped_samples
+
+STREAM_LABELS = ("run_id", "rank", "device")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric. `column` is the sample column that a stream's gauge exposes, if any."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    help: str
+    labels: tuple[str, ...] = STREAM_LABELS
+    column: str | None = None
+
+
+METRICS = (
+    Metric("memagent_run_info", "gauge",
+           "1 for each active run, described by its labels.",
+           ("run_id", "project", "name", "user", "host", "status")),
+    Metric("memagent_allocated_bytes", "gauge",
+           "Bytes of live tensors at the end of the step; on a host: of the process tree.",
+           column="allocated_bytes"),
+    Metric("memagent_reserved_bytes", "gauge",
+           "Bytes reserved by the caching allocator; on a host: writable memory mapped.",
+           column="reserved_bytes"),
+    Metric("memagent_peak_allocated_bytes", "gauge",
+           "Highest allocated bytes within the newest step.", column="peak_allocated_bytes"),
+    Metric("memagent_peak_reserved_bytes", "gauge",
+           "Highest reserved bytes within the newest step.", column="peak_reserved_bytes"),
+    Metric("memagent_device_used_bytes", "gauge",
+           "Used on the device by all processes.", column="device_used_bytes"),
+    Metric("memagent_limit_bytes", "gauge",
+           "Memory of the device that the process can use.", column="limit_bytes"),
+    Metric("memagent_host_rss_bytes", "gauge",
+           "Resident memory of the process tree.", column="host_rss_bytes"),
+    Metric("memagent_step", "gauge", "Optimizer steps finished.", column="step"),
+    Metric("memagent_step_seconds", "gauge",
+           "Wall time of the newest step in seconds.", column="step_s"),
+    Metric("memagent_alloc_retries_total", "counter",
+           "Times the allocator flushed its cache and retried.", column="alloc_retries_total"),
+    Metric("memagent_ooms_total", "counter",
+           "Out-of-memory errors raised by the allocator.", column="ooms_total"),
+    Metric("memagent_last_sample_timestamp_seconds", "gauge",
+           "When the newest sample arrived, Unix time."),
+    Metric("memagent_oom_probability", "gauge",
+           "Probability that the run runs out of memory, from the newest forecast."),
+    Metric("memagent_oom_eta_timestamp_seconds", "gauge",
+           "When memory is expected to run out, Unix time; absent if it is not."),
+    Metric("memagent_component_bytes", "gauge",
+           "Observed bytes by component.", (*STREAM_LABELS, "component")),
+    Metric("memagent_predicted_bytes", "gauge",
+           "Predicted bytes by component; the component peak is the predicted peak.",
+           (*STREAM_LABELS, "component")),
+    Metric("memagent_phase_peak_bytes", "gauge",
+           "Highest allocated bytes in a phase of the newest step.", (*STREAM_LABELS, "phase")),
+    Metric("memagent_alerts_firing", "gauge", "Alerts that are firing.", ("rule", "severity")),
+    Metric("memagent_runs", "gauge", "Runs by status, ended ones included.", ("status",)),
+    Metric("memagent_ingested_samples_total", "counter", "Samples stored.", ()),
+    Metric("memagent_dropped_samples_total", "counter",
+           "Samples that agents dropped.", ("reason",)),
+    Metric("memagent_notifications_total", "counter",
+           "Notifications by channel and outcome.", ("channel", "outcome")),
+    Metric("memagent_series_capped", "gauge",
+           "Streams left out of this exposition because of the cap.", ()),
+    Metric("memagent_scrape_duration_seconds", "gauge",
+           "Time to read the store for this exposition.", ()),
+)  # fmt: skip
+
+PROCESS_METRICS = tuple(
+    Metric(spec.name, spec.kind, spec.help, spec.labels) for spec in OWN_METRICS
+)
+"""The metrics that each process counts itself. All others are read from the store."""
+
+BY_NAME = {metric.name: metric for metric in (*METRICS, *PROCESS_METRICS)}
+
 
 ENDED_RUN_S = 300.0
 """An ended run is exposed this long, so that its last state is scraped: a run that vanishes looks
@@ -41,7 +118,7 @@ _INFO_LABELS = BY_NAME["memagent_run_info"].labels
 class Collected(NamedTuple):
     """`streams` counts all active streams, including those above the cap."""
 
-    families: list[Metric]
+    families: list[MetricFamily]
     streams: int
 
 
@@ -82,7 +159,7 @@ class _Families:
     """
 
     def __init__(self) -> None:
-        self._families: dict[str, Metric] = {}
+        self._families: dict[str, MetricFamily] = {}
         self._samples: dict[str, list[Sample]] = {}
         for metric in METRICS:
             kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
@@ -94,7 +171,7 @@ class _Families:
             Sample(name, labels or {}, value, None, None)  # type: ignore[arg-type]
         )
 
-    def all(self) -> list[Metric]:
+    def all(self) -> list[MetricFamily]:
         return list(self._families.values())
 
 

@@ -1,16 +1,28 @@
-"""Content of a message: one `AlertMessage` per notification, read from the store."""
+"""Content of a message: one `AlertMessage` per notification, read from the store.
+
+A test message is clearly marked, and sent by the same code as a real one, without the outbox.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from memagent.diagnostics.console import display_path, display_roots
+from memagent.diagnostics import display_path, display_roots
 from memagent.wire.messages import Suspect
 from memagent_server.compare import autopsy
-from memagent_server.notify.channel import AlertMessage, EstimatedSaving, MemoryCurve
+from memagent_server.notify.channel import (
+    AlertMessage,
+    Channel,
+    DeliveryFailedError,
+    EstimatedSaving,
+    MemoryCurve,
+    mask,
+)
 from memagent_server.schemas.base import JsonObject
+from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Session
 from memagent_server.store.events import last_checkpoint_step
 from memagent_server.store.forecasts import FORECAST_COLUMNS
@@ -207,3 +219,46 @@ def _load_curve(session: Session, stream: StreamRow) -> MemoryCurve:
     steps: list[Any] = [*chart.step]
     used = [peak if peak is not None else size for peak, size in zip(peaks, allocated, strict=True)]
     return MemoryCurve(tuple(steps), tuple(used), tuple(device))
+
+
+def send_test(channel: Channel, public_url: str, now: float) -> str:
+    """Send a test message and return the channel's response.
+
+    Raises DeliveryFailedError, with all secrets masked.
+    """
+    try:
+        receipt = channel.send(sample_message(public_url, now))
+    except DeliveryFailedError as error:
+        raise DeliveryFailedError(
+            mask(str(error), channel.secrets),
+            retry_after_s=error.retry_after_s,
+            is_final=error.is_final,
+        ) from None
+    fields = [f"{name} {value}" for name, value in receipt.items() if isinstance(value, str | int)]
+    return mask(", ".join(fields) or "accepted", channel.secrets)
+
+
+def sample_message(public_url: str, now: float) -> AlertMessage:
+    """Return a message that belongs to no run and no alert."""
+    key = f"test:{secrets.token_hex(8)}"
+    return AlertMessage(
+        alert_id=0,
+        transition_id=0,
+        topic=key,
+        dedup_key=key,
+        rule="test",
+        severity=SEVERITIES[0],
+        from_state="ok",
+        to_state="test",
+        reason="a test message was requested",
+        at=now,
+        step=0,
+        first_step=0,
+        opened_at=now,
+        facts={},
+        run_id="test",
+        run_name="test",
+        project="test",
+        run_url=public_url,
+        alert_url=f"{public_url}/alerts",
+    )

@@ -27,7 +27,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, retry_after_s
 from memagent_server.notify.chart_image import ChartImage
 from memagent_server.notify.message_text import RESOLVED_STATES, headline
-from memagent_server.notify.slack_message import HEADER_LIMIT, blocks, short_text, text
+from memagent_server.notify.slack_webhook import HEADER_LIMIT, blocks, short_text, text
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import BindParameter, Connection, and_, bindparam, func, select, update
 from sqlalchemy.orm import aliased
 
-from memagent_server.store.compiled_statements import CompiledSelect, CompiledWrite, compile_insert
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import BatchRow, ChunkRow, EventRow, RankRow, RunRow, StreamRow
+from memagent_server.store.statements import CompiledSelect, CompiledWrite, compile_insert
 from memagent_server.store.streams import STREAM_STATE, StreamState
 
 

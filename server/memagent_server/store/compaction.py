@@ -30,8 +30,7 @@ from memagent_server.store.chunks import pack_stats, unpack_stats
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import ChunkRow, RunRow, StreamRow
-from memagent_server.store.packing import seal, unseal_arrays
-from memagent_server.store.rechunk import UNIT_ROWS, SampleRange, rechunk
+from memagent_server.store.packing import UNIT_ROWS, SampleRange, rechunk, seal, unseal_arrays
 from memagent_server.store.rollups import RollupLevels
 from memagent_server.store.runs import lock_run
 

@@ -15,7 +15,7 @@ from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.runs import ContextPage, CudaContext
 from memagent_server.store.models import DeviceContextRow, RankRow, RunRow, StreamRow
 from memagent_server.store.reading import decode_cursor, encode_cursor, to_schema
-from memagent_server.store.upsert import insert_if_missing
+from memagent_server.store.statements import insert_if_missing
 
 _KEY = (
     DeviceContextRow.updated_at,

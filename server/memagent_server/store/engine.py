@@ -26,12 +26,12 @@ from memagent.errors import SettingError
 from memagent_server.store.errors import BROKEN_DISK, READ_ONLY, problem_of
 from memagent_server.store.group_commit import GroupWriter, WriteFunction
 from memagent_server.store.project_scope import ProjectSession, scope_info
-from memagent_server.store.sqlite.wal_checkpoint import (
+from memagent_server.store.sqlite import (
     AUTOCHECKPOINT_PAGES,
     CHECKPOINT_BYTES,
     WalCheckpointer,
+    WriteLock,
 )
-from memagent_server.store.sqlite.write_lock import WriteLock
 
 __all__ = ["BUSY_TIMEOUT_S", "Connection", "Database", "Session"]
 

@@ -21,7 +21,7 @@ from memagent_server.store.models import (
     StreamRow,
 )
 from memagent_server.store.reading import integer_keys
-from memagent_server.store.upsert import upsert_all
+from memagent_server.store.statements import upsert_all
 
 MAX_CHUNKS = 1_024
 """Chunks per query: some tens of megabytes if they are full."""

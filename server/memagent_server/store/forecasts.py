@@ -11,9 +11,9 @@ from memagent.forecast import Forecast as ForecastResult
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.wire.messages import Risk
 from memagent_server.schemas import runs as schemas
-from memagent_server.store.compiled_statements import CompiledSelect
 from memagent_server.store.models import ForecastRow, StreamRow
 from memagent_server.store.reading import newest_page, to_schema
+from memagent_server.store.statements import CompiledSelect
 
 MAX_HISTORY = 500
 FORECAST_COLUMNS = (

@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session
 from memagent.wire.columns import Value
 from memagent_server.store.chunks import Stats, column_stats, unpack_stats
 from memagent_server.store.models import ChunkRow
-from memagent_server.store.packing import unseal
-from memagent_server.store.rechunk import UNIT_ROWS
+from memagent_server.store.packing import UNIT_ROWS, unseal
 from memagent_server.store.rollups import RollupLevels
 
 SHORT_ROWS = 20_000

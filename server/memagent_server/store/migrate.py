@@ -18,7 +18,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from memagent_server.files.resources import resource_dir
+from memagent_server.files import resource_dir
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import DatabaseError, SchemaError
 

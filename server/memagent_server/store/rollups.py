@@ -19,9 +19,8 @@ from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
 from memagent_server.store.buckets import EMPTY, Buckets, chain, halve, pack_buckets, unpack_buckets
-from memagent_server.store.compiled_statements import CompiledSelect
 from memagent_server.store.models import RollupRow
-from memagent_server.store.upsert import upsert
+from memagent_server.store.statements import CompiledSelect, upsert
 
 BLOCK_BUCKETS = 512
 

@@ -8,7 +8,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from memagent_server.store.models import RuleSettingRow, RunRow
-from memagent_server.store.upsert import upsert
+from memagent_server.store.statements import upsert
 
 EVERY_PROJECT = "*"
 """The key of settings for all projects without their own."""

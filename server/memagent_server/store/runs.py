@@ -18,8 +18,8 @@ from memagent_server.store.models import RankRow, RunRow
 from memagent_server.store.models.samples import SAMPLE_TABLES, of_run
 from memagent_server.store.ranks import enter_rank, oom_killer_hint, settle, worst_of
 from memagent_server.store.run_list import set_tags
+from memagent_server.store.statements import insert_if_missing
 from memagent_server.store.streams import enter_streams
-from memagent_server.store.upsert import insert_if_missing
 
 
 def start_run(

@@ -27,8 +27,8 @@ from memagent_server.store.history import read_chunks
 from memagent_server.store.models import DroppedRow, StreamRow
 from memagent_server.store.ranks import enter_rank, is_entered
 from memagent_server.store.runs import lock_run
+from memagent_server.store.statements import raise_to
 from memagent_server.store.streams import StreamState, add_chunk, enter_stream, write_states
-from memagent_server.store.upsert import raise_to
 
 _encode = msgspec.msgpack.Encoder().encode
 

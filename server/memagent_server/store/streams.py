@@ -22,9 +22,9 @@ from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Device
 from memagent_server.store.chunks import ReadChunk
-from memagent_server.store.compiled_statements import CompiledWrite
 from memagent_server.store.forecasts import NEWEST_FORECAST_ID
 from memagent_server.store.models import ForecastRow, RankRow, RunRow, StreamRow
+from memagent_server.store.statements import CompiledWrite
 
 SPARKLINE_POINTS = 32
 PEAK_COLUMNS = (

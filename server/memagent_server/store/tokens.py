@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.schemas import base as schemas
-from memagent_server.store.compiled_statements import CompiledSelect
 from memagent_server.store.models import TokenRow
 from memagent_server.store.reading import to_schema
+from memagent_server.store.statements import CompiledSelect
 
 SCOPES = ("ingest", "read", "admin")
 

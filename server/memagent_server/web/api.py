@@ -14,8 +14,7 @@ from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
 from memagent_server.http import openapi
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
-from memagent_server.http.problems import Problem
-from memagent_server.http.responses import chart_answer, json_answer, only, page_answer
+from memagent_server.http.problems import Problem, chart_answer, json_answer, only, page_answer
 from memagent_server.ingest.body import read_message
 from memagent_server.schemas import base, queries, runs
 from memagent_server.store import migrate

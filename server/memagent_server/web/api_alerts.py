@@ -17,12 +17,11 @@ from memagent_server.alerts.rules import RULES, TELLS, Rule
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
-from memagent_server.http.problems import Problem
-from memagent_server.http.responses import json_answer, page_answer
+from memagent_server.http.problems import Problem, json_answer, page_answer
 from memagent_server.ingest.body import read_message
 from memagent_server.notify import CHANNELS, channels
 from memagent_server.notify.channel import DeliveryFailedError
-from memagent_server.notify.sample_message import send_test
+from memagent_server.notify.message_data import send_test
 from memagent_server.schemas import alerts as schemas
 from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.queries import (

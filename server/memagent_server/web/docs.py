@@ -20,7 +20,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from memagent_server.files.resources import resource_dir
+from memagent_server.files import resource_dir
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.web.docs_search import MAX_QUERY_CHARACTERS, Section, search, sections_of

@@ -16,7 +16,7 @@ from memagent_server.http.context import current
 from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import ERROR_PAGE
 from memagent_server.http.request_logging import request_id
-from memagent_server.web import assets, labels, view_models
+from memagent_server.web import labels, rendering, view_models
 
 blueprint = Blueprint("web", __name__, template_folder="templates")
 
@@ -57,7 +57,7 @@ def _install(state: BlueprintSetupState) -> None:
         pairs=view_models.pairs,
     )
     app.jinja_env.globals.update(
-        asset=assets.address,
+        asset=rendering.address,
         labels=labels,
         view_models=view_models,
         request_id=request_id,
@@ -70,7 +70,7 @@ def _install(state: BlueprintSetupState) -> None:
 @blueprint.get("/static/<path:filename>", endpoint="static")
 @blueprint.get("/static/at-<digest>/<path:filename>", endpoint="static")
 def send_static(filename: str, digest: str | None = None) -> Response:
-    return assets.send(filename, digest)
+    return rendering.send(filename, digest)
 
 
 def add_security_headers(response: Response) -> Response:

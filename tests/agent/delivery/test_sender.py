@@ -16,7 +16,7 @@ from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import Envelope, seal
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.sender import Sender
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, RunStart
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.diagnostics.console import (
-    display_frame,
-    display_path,
-    display_roots,
-    with_display_path,
-)
+from memagent.diagnostics import display_frame, display_path, display_roots, with_display_path
 
 ROOTS = ("/home/ana/project/runs", "/home/ana/project")
 

@@ -4,8 +4,7 @@ import io
 import logging
 import sys
 
-from memagent.diagnostics.console import notify_user
-from memagent.diagnostics.error_guard import MAX_REPORTED_MISTAKES, ErrorGuard
+from memagent.diagnostics import MAX_REPORTED_MISTAKES, ErrorGuard, notify_user
 from memagent.errors import SettingError
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from memagent.estimator.devices import CONTEXT_BYTES, CONTEXT_RANGE_BYTES
+from memagent.estimator.estimate import ErrorModel, context_widths, intervals_of
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
-from memagent.estimator.intervals import ErrorModel, context_widths, intervals_of
 from memagent.units import GIB, MIB
 
 SPREAD = ErrorModel(tensors=(0.03, 0.06), fragmentation=(0.04, 0.08))

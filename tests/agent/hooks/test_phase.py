@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.hooks.phase import hook_forward, input_size, tensor_shapes
 
 

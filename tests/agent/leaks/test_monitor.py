@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import memagent
-from memagent.diagnostics.console import display_path
+from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.wire.messages import BatchReply, Command

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 import memagent
-from memagent.lifecycle.notebook import render_card
+from memagent.lifecycle.run_report import render_card
 
 GIB = 2**30
 REPORT = {

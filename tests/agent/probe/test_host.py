@@ -12,7 +12,7 @@ import time
 import pytest
 
 from memagent.probe.host import HostProbe
-from memagent.probe.pressure import Pressure
+from memagent.probe.host_limits import Pressure
 
 MIB = 2**20
 

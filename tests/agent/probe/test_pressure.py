@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from memagent.probe.pressure import Pressure, read_pressure
+from memagent.probe.host_limits import Pressure, read_pressure
 
 GIB = 2**30
 MIB = 2**20

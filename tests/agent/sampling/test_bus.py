@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.sampling.bus import SampleBus
 
 COLUMNS = {"step": [1, 2], "allocated_bytes": [10, 20]}

@@ -26,7 +26,7 @@ from memagent_server.store.history import (
     read_chunks,
 )
 from memagent_server.store.models import EvaluationMarkRow, ForecasterStateRow, NotificationRow
-from memagent_server.store.rechunk import UNIT_ROWS
+from memagent_server.store.packing import UNIT_ROWS
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
 

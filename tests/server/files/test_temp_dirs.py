@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memagent_server.files import temp_dirs
+from memagent_server import files
 
 OWNER = """
 import sys
@@ -40,7 +40,7 @@ def owner(temporary):
 
 
 def test_it_is_deleted_after_use(temporary):
-    with temp_dirs.folder("memagent-test-") as folder:
+    with files.folder("memagent-test-") as folder:
         (folder / "file").write_text("something")
         assert folder.parent == temporary
     assert not list(temporary.iterdir())
@@ -49,13 +49,13 @@ def test_it_is_deleted_after_use(temporary):
 def test_a_killed_owners_folder_is_deleted_by_the_next(temporary):
     tidied = []
     with owner(temporary) as (process, folder):
-        with temp_dirs.folder("memagent-test-", tidied.append):
+        with files.folder("memagent-test-", tidied.append):
             assert folder.exists() and not tidied
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with temp_dirs.folder("memagent-another-"):
+        with files.folder("memagent-another-"):
             assert folder.exists()
-        with temp_dirs.folder("memagent-test-", tidied.append):
+        with files.folder("memagent-test-", tidied.append):
             assert not folder.exists() and tidied == [folder]
 
 
@@ -63,22 +63,22 @@ def test_a_killed_owners_folder_is_deleted_by_the_next(temporary):
 def test_other_folders_are_left_alone(temporary, name):
     target = temporary / "target"
     target.mkdir()
-    (target / temp_dirs.OWNER).touch()
+    (target / files.OWNER).touch()
     if name.endswith("none"):
         (temporary / name).mkdir()
     elif name.endswith("link"):
         (temporary / name).symlink_to(target)
     else:
         (temporary / name).touch()
-    with temp_dirs.folder("memagent-test-"):
-        assert (temporary / name).exists() and (target / temp_dirs.OWNER).exists()
+    with files.folder("memagent-test-"):
+        assert (temporary / name).exists() and (target / files.OWNER).exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to somebody else")
 def test_folders_of_other_users_are_left_alone(temporary):
     folder = temporary / "memagent-test-theirs"
     folder.mkdir()
-    (folder / temp_dirs.OWNER).touch()
+    (folder / files.OWNER).touch()
     os.chown(folder, 65_534, 65_534)
-    with temp_dirs.folder("memagent-test-"):
+    with files.folder("memagent-test-"):
         assert folder.exists()

@@ -13,7 +13,7 @@ from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import seal
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.sender import Sender
-from memagent.diagnostics.error_guard import ErrorGuard
+from memagent.diagnostics import ErrorGuard
 from memagent.errors import SettingError
 from memagent.wire.messages import Batch, Chunk, RunStart
 from memagent_server.app import create_app

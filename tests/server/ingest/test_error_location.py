@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from memagent.wire.codec import JSON, MSGPACK
 from memagent.wire.messages import Batch
 from memagent_server.http.problems import Problem
-from memagent_server.ingest.body import decode_message
-from memagent_server.ingest.error_location import MAX_SEARCHED_BYTES, locate
+from memagent_server.ingest.body import MAX_SEARCHED_BYTES, decode_message, locate
 
 FIELD = "chunks[1].columns[...][0]"
 

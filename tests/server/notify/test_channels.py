@@ -19,8 +19,7 @@ from memagent_server.notify.grafana import Grafana
 from memagent_server.notify.message_text import plain_text
 from memagent_server.notify.pagerduty import PagerDuty
 from memagent_server.notify.slack_bot import SlackBot
-from memagent_server.notify.slack_message import blocks
-from memagent_server.notify.slack_webhook import SlackWebhook
+from memagent_server.notify.slack_webhook import SlackWebhook, blocks
 from memagent_server.notify.teams import Teams
 from memagent_server.notify.webhook import Webhook
 from memagent_server.settings import CHANNEL_NAMES

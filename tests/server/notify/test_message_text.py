@@ -7,7 +7,7 @@ import pytest
 from memagent.wire.messages import Suspect
 from memagent_server.notify.channel import EstimatedSaving
 from memagent_server.notify.message_text import headline, plain_text
-from memagent_server.notify.slack_message import blocks, text
+from memagent_server.notify.slack_webhook import blocks, text
 
 
 def test_it_contains_the_whole_message(make_message):

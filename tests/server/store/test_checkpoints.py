@@ -8,9 +8,9 @@ import time
 
 from sqlalchemy import insert, select
 
+from memagent_server.store import sqlite
 from memagent_server.store.engine import Database
 from memagent_server.store.models import RunRow
-from memagent_server.store.sqlite import wal_checkpoint
 
 ROW = {
     "project": "p", "status": "running", "attempt": 0, "world_size": 1, "step": 0, "created_at": 1.0, "last_seen_at": 1.0,
@@ -19,7 +19,7 @@ ROW = {
 
 
 def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
-    monkeypatch.setattr(wal_checkpoint, "CHECKPOINT_BYTES", 256 * 1024)
+    monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 256 * 1024)
     sqlite_database._checkpointer._start_bytes = 256 * 1024
     path = sqlite_database.engine.url.database
     sizes = []
@@ -36,7 +36,7 @@ def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
 
 
 def test_a_reader_that_stays_holds_the_log_but_nobody_else(sqlite_database, monkeypatch, caplog):
-    monkeypatch.setattr(wal_checkpoint, "CHECKPOINT_BYTES", 64 * 1024)
+    monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 64 * 1024)
     sqlite_database._checkpointer._start_bytes = 64 * 1024
     with sqlite_database.read() as session, caplog.at_level(logging.WARNING):
         assert session.scalars(select(RunRow.id)).all() == []

@@ -175,7 +175,7 @@ def test_2_a_batch_that_is_delivered_again_is_still_known(database, send):
 @pytest.fixture
 def short_units(monkeypatch):
     """Chunks of 20 samples, blocks of two buckets: five levels of 400 samples."""
-    monkeypatch.setattr("memagent_server.store.rechunk.UNIT_ROWS", 20)
+    monkeypatch.setattr("memagent_server.store.packing.UNIT_ROWS", 20)
     monkeypatch.setattr("memagent_server.store.compaction.UNIT_ROWS", 20)
     monkeypatch.setattr("memagent_server.store.compaction.MIN_ROLLUP_ROWS", 60)
     monkeypatch.setattr("memagent_server.store.rollups.BLOCK_BUCKETS", 2)

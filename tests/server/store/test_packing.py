@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from memagent.errors import WireError
 from memagent.wire.columns import unpack
-from memagent_server.store.packing import seal, unseal, unseal_arrays
-from memagent_server.store.rechunk import SampleRange
+from memagent_server.store.packing import SampleRange, seal, unseal, unseal_arrays
 
 INTS = st.none() | st.integers(-(2**62) + 1, 2**62 - 1)
 FLOATS = st.none() | st.floats(allow_nan=False)

@@ -22,7 +22,7 @@ from sqlalchemy import (
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.schemas.runs import Statistics
-from memagent_server.store import compaction, rechunk, retention
+from memagent_server.store import compaction, packing, retention
 from memagent_server.store.compaction import compact_run
 from memagent_server.store.history import read_chunks, read_summaries
 from memagent_server.store.models import Base, BatchRow, ChunkRow, RunRow, StreamRow
@@ -81,7 +81,7 @@ def old(database):
 @pytest.fixture(autouse=True)
 def short_units(monkeypatch):
     """Chunks of ten samples are of the final cut."""
-    monkeypatch.setattr(rechunk, "UNIT_ROWS", ROWS)
+    monkeypatch.setattr(packing, "UNIT_ROWS", ROWS)
     monkeypatch.setattr(compaction, "UNIT_ROWS", ROWS)
     monkeypatch.setattr(compaction, "MIN_ROLLUP_ROWS", ROWS)
 

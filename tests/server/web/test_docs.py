@@ -11,7 +11,7 @@ from urllib.parse import urljoin
 import pytest
 
 from memagent_server.alerts.rules import RULES
-from memagent_server.files.resources import resource_dir
+from memagent_server.files import resource_dir
 from memagent_server.web.docs import anchor_of, render
 
 PAGES = [

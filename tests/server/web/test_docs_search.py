@@ -7,7 +7,7 @@ from html import unescape
 
 import pytest
 
-from memagent_server.files.resources import resource_dir
+from memagent_server.files import resource_dir
 from memagent_server.web.docs_search import MAX_RESULTS, Section, search, sections_of
 
 PAGE = """# Colours

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memagent.units import MIB
-from memagent_server.web.flame_graph import ROW_HEIGHT, WIDTH, flame
+from memagent_server.web.run_view import ROW_HEIGHT, WIDTH, flame
 
 
 def a_stack(size_bytes, *frames):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from memagent.units import GIB
-from memagent_server.web import rank_balance
+from memagent_server.web import run_view
 
 
 def stream(rank, peak=None, kind="cuda", samples=5, limit=80 * GIB):
@@ -37,27 +37,27 @@ def stream(rank, peak=None, kind="cuda", samples=5, limit=80 * GIB):
     ],
 )
 def test_imbalance_is_named(peaks, said):
-    assert rank_balance.imbalance([stream(rank, peak) for rank, peak in enumerate(peaks)]) == said
+    assert run_view.imbalance([stream(rank, peak) for rank, peak in enumerate(peaks)]) == said
 
 
 def test_ranks_without_samples_are_not_counted():
-    assert rank_balance.imbalance([stream(0, GIB), stream(1, None), stream(2, GIB)]).startswith(
+    assert run_view.imbalance([stream(0, GIB), stream(1, None), stream(2, GIB)]).startswith(
         "Even: the peaks of 2 ranks"
     )
 
 
 def test_only_comparable_ranks_are_compared():
     one_rank = [stream(0), stream(0, kind="host")]
-    assert rank_balance.compared_ranks(one_rank) == []
+    assert run_view.compared_ranks(one_rank) == []
     with_hosts = [stream(1), stream(0), stream(0, kind="host"), stream(2, samples=0)]
-    assert [(item.rank, item.kind) for item in rank_balance.compared_ranks(with_hosts)] == [
+    assert [(item.rank, item.kind) for item in run_view.compared_ranks(with_hosts)] == [
         (0, "cuda"),
         (1, "cuda"),
     ]
 
 
 def test_a_row_has_share_headroom_and_difference_from_the_median():
-    first, _, last = rank_balance.rank_rows(
+    first, _, last = run_view.rank_rows(
         [stream(0, 20 * GIB), stream(1, 40 * GIB), stream(2, None, limit=None)]
     )
     assert (first.peak, first.share, first.headroom, first.relative) == (

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memagent_server.web import assets
+from memagent_server.web import rendering
 
 TONES = ("ok", "notice", "warning", "critical", "busy", "plain")
 TEXT = [
@@ -50,7 +50,7 @@ GRAPHICS = [
 
 def palettes():
     """Return {"light": {name: "#rrggbb"}, "dark": ...}; dark inherits from light."""
-    sheet = (assets.FOLDER / "memagent.css").read_text()
+    sheet = (rendering.FOLDER / "memagent.css").read_text()
     blocks = [
         dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
         for block in re.findall(r":root \{(.*?)\}", sheet, re.DOTALL)

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.reliability.check import check
 from benchmarks.reliability.load import Load, shortened_delays
-from memagent_server.files import temp_dirs
+from memagent_server import files
 from tests.postgres import PostgresCluster
 
 PATIENCE_S = 90.0
@@ -25,7 +25,7 @@ REPLICATED = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'
 @pytest.fixture
 def pair(postgres_programs):
     """A primary that commits nothing which its standby does not have: (primary, standby)."""
-    with temp_dirs.folder("memagent-pair-") as folder:
+    with files.folder("memagent-pair-") as folder:
         folder.chmod(0o755)  # PostgreSQL's account must get through
         primary = PostgresCluster(postgres_programs, folder / "primary")
         primary.execute("CREATE DATABASE memagent")

@@ -14,16 +14,17 @@ from typing import Any
 
 from memagent.components import distinct, parameters_of
 from memagent.estimator.devices import context_of
-from memagent.estimator.estimate import Estimate, Interval
-from memagent.estimator.formula.module_activations import saved_bytes
-from memagent.estimator.formula.precision import BYTES_OF
-from memagent.estimator.input_specs import TensorSpec
-from memagent.estimator.intervals import (
+from memagent.estimator.estimate import (
     FRAGMENTATION_RATIO,
     FROM_MODULES,
+    Estimate,
+    Interval,
     context_widths,
     intervals_of,
 )
+from memagent.estimator.formula.module_activations import saved_bytes
+from memagent.estimator.formula.precision import BYTES_OF
+from memagent.estimator.input_specs import TensorSpec
 
 _STATE_TENSORS = {
     "SGD": 0,

@@ -12,7 +12,7 @@ from typing import Any
 
 from flask import Blueprint, Response
 
-from memagent.diagnostics.console import display_frame, display_roots, with_display_path
+from memagent.diagnostics import display_frame, display_roots, with_display_path
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.forecast.types import LEVELS
 from memagent_server.compare import autopsy, components
@@ -28,10 +28,10 @@ from memagent_server.store.runs import get_run
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
 from memagent_server.store.summaries import describe
-from memagent_server.web import labels, query, rank_balance, view_models
-from memagent_server.web.flame_graph import flame
+from memagent_server.web import labels, query, run_view, view_models
 from memagent_server.web.labels import Record
 from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, render_page
+from memagent_server.web.run_view import flame
 
 blueprint = Blueprint("run", __name__)
 
@@ -67,7 +67,7 @@ def show_run(run_id: str) -> Response:
         with_stacks = next((item for item in snapshots if item["has_stacks"]), None)
         drawn = read_snapshot(session, run_id, with_stacks["id"]) if with_stacks else None
         blocks, height = flame(_display_stacks(drawn["stacks"], roots)) if drawn else ([], 0)
-        ranks = rank_balance.compared_ranks(streams)
+        ranks = run_view.compared_ranks(streams)
         predicted = prediction.peak_allocated_bytes if prediction else None
         advice = prediction.advice if prediction else ()
         warned_at = warning["step"] if warning else None
@@ -95,8 +95,8 @@ def show_run(run_id: str) -> Response:
             compared_groups=view_models.compared_groups(compared) if compared else [],
             compared=compared,
             ranks=ranks,
-            imbalance=rank_balance.imbalance(ranks),
-            rank_rows=rank_balance.rank_rows(ranks),
+            imbalance=run_view.imbalance(ranks),
+            rank_rows=run_view.rank_rows(ranks),
             export_formats=EXPORT_FORMATS,
             has_scalars=len(current_ones) > len(streams),
             refresh_s=REFRESH_S if run["status"] == "running" else REFRESH_ENDED_S,

@@ -15,7 +15,7 @@ from memagent_server.store.models import (
     StreamRow,
     TransitionRow,
 )
-from memagent_server.web import assets
+from memagent_server.web import rendering
 
 MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>"
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
@@ -305,7 +305,7 @@ def test_every_answer_forbids_inline_script_and_style(client):
 
 
 def test_no_template_has_inline_script_or_style():
-    for template in (assets.FOLDER.parent / "templates").rglob("*.html"):
+    for template in (rendering.FOLDER.parent / "templates").rglob("*.html"):
         source = template.read_text()
         assert not re.search(
             r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=|https?://|\|\s*safe\b", source
@@ -380,7 +380,7 @@ def test_a_long_series_is_compressed_and_a_page_is_not(client):
 
 
 def test_the_vendored_chart_comes_with_version_and_licence():
-    folder = assets.FOLDER / "vendor" / "uplot"
+    folder = rendering.FOLDER / "vendor" / "uplot"
     version = re.search(r"uPlot (\S+),", (folder / "VERSION").read_text())[1]
     assert f"(v{version})" in (folder / "uPlot.iife.min.js").read_text()[:200]
     assert "MIT License" in (folder / "LICENSE").read_text()

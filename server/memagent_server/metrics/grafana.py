@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import MemagentError
-from memagent_server.files.resources import resource_dir
+from memagent_server.files import resource_dir
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 

@@ -1,1 +1,0 @@
-"""Errors of the agent itself, and messages to the person at the terminal."""

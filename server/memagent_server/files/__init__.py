@@ -1,1 +1,0 @@
-"""Locks on files, temporary folders, and the folders that the package ships."""

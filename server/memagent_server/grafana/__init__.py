@@ -1,1 +1,0 @@
-"""The dashboards and a Grafana to put them into."""

@@ -1,1 +1,0 @@
-"""SQLite's writers: a fair lock for them, and the checkpoints of the write-ahead log."""

@@ -23,6 +23,8 @@ PACKAGES = {
     "cc": "gcc",
     "stdio.h": "libc6-dev",
     "systemd-analyze": "systemd",
+    "zsh": "zsh",
+    "fish": "fish",
 }
 
 

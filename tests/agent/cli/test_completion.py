@@ -1,78 +1,97 @@
-"""Completion scripts, and what a real bash completes with them."""
+"""What bash, zsh and fish complete with the printed scripts."""
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
 from memagent.cli import VERBS, main
 
+ASK = {
+    "bash": """
+        source _memagent; read -ra COMP_WORDS <<< "$LINE"; [[ $LINE == *" " ]] && COMP_WORDS+=("")
+        COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _shtab_memagent 2> /dev/null
+        printf '%s\\n' "${COMPREPLY[@]}" > answer
+    """,
+    "zsh": "zmodload zsh/zpty; zpty shell 'zsh -i'; while zpty -r shell; do :; done",
+    "fish": "source _memagent; complete -C $LINE > answer",
+}
+"""Scripts that write the words for $LINE, with their help after a tab, to the file `answer`."""
+ZSHRC = """
+fpath=($ZDOTDIR $fpath); autoload -Uz compinit; compinit -u -D
+compadd() {
+    local -a words; builtin compadd -O words "$@"; print -rl -- $words >> answer
+    builtin compadd "$@"
+}
+ask() { BUFFER=$LINE; CURSOR=$#BUFFER; zle complete-word; BUFFER=exit; zle accept-line }
+zle -N zle-line-init ask
+"""
+
 
 @pytest.fixture
-def script(capsys):
-    def printed(shell: str) -> str:
+def complete(capsys, tmp_path):
+    def completed(shell: str, line: str) -> set[str]:
+        if shutil.which(shell) is None:
+            reason = f"{shell} is not installed: apt-get install {shell}"
+            (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
         assert main(["completion", shell]) == 0
-        return capsys.readouterr().out
+        (tmp_path / "_memagent").write_text(capsys.readouterr().out)
+        (tmp_path / ".zshrc").write_text(ZSHRC)
+        (tmp_path / "report.json").touch()
+        subprocess.run(
+            [shell, "-c", ASK[shell]],
+            cwd=tmp_path,
+            env={**os.environ, "LINE": line, "ZDOTDIR": str(tmp_path), "HOME": str(tmp_path)},
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=60,
+        )
+        answer = (tmp_path / "answer").read_text()
+        return {word.partition("\t")[0] for word in answer.splitlines()} - {""}
 
-    return printed
+    return completed
 
 
 @pytest.mark.parametrize(
-    ("line", "has", "lacks"),
+    ("line", "words"),
     [
-        ("memagent ", {"run", "runs", "doctor", "token"}, {"--json"}),
-        ("memagent do", {"doctor"}, {"run"}),
-        ("memagent runs --st", {"--status"}, {"--project"}),
-        ("memagent runs --status ", {"oom", "completed"}, {"--json"}),
-        ("memagent token ", {"create", "list", "revoke"}, {"--scope"}),
-        ("memagent token create x --scope ", {"ingest", "read", "admin"}, {"create"}),
-        ("memagent completion ", {"bash", "zsh", "fish"}, {"run"}),
-        ("memagent sync ", set(), {"--json"}),
-        ("memagent run --report ", set(), {"--json"}),
+        ("memagent ", set(VERBS)),
+        ("memagent runs --stat", {"--status"}),
+        ("memagent runs --status ", {"running", "completed", "failed", "oom", "lost_contact"}),
+        ("memagent token ", {"create", "list", "revoke"}),
+        ("memagent token create x --scope ", {"ingest", "read", "admin"}),
+        ("memagent run --report r", {"report.json"}),
+        ("memagent sync r", {"report.json"}),
     ],
 )
-def test_bash_completes_verbs_actions_options_and_choices(script, line, has, lacks):
-    words = line.split(" ")
-    ask = f"""
-        COMP_WORDS=({" ".join(f"'{word}'" for word in words)}); COMP_CWORD={len(words) - 1}
-        _memagent; printf '%s\\n' "${{COMPREPLY[@]}}"
-    """
-    answer = subprocess.run(
-        ["bash", "--norc", "-c", script("bash") + ask],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
+@pytest.mark.parametrize("shell", ASK)
+def test_it_completes_verbs_actions_options_choices_and_files(complete, shell, line, words):
+    assert complete(shell, line) == words
+
+
+def test_powershell_gets_every_verb(capsys):
+    assert main(["completion", "powershell"]) == 0
+    script = capsys.readouterr().out
+    assert "Register-ArgumentCompleter" in script
+    assert all(f"'{verb}'" in script for verb in VERBS)
+
+
+def test_verbs_without_their_packages_are_left_out():
+    program = (
+        "import sys; sys.modules['memagent_server'] = None; from memagent.cli import main;"
+        "main(['completion', 'bash'])"
     )
-    found = set(answer.stdout.split())
-    assert has <= found and not lacks & found
-    assert found if has else not found
+    script = subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60)
+    (verbs,) = re.findall(r"^_shtab_memagent_subparsers=\((.*)\)$", script, re.MULTILINE)
+    assert "doctor" in verbs.split() and "serve" not in verbs.split()
 
 
-def test_fish_knows_every_verb_and_what_options_are_for(script):
-    lines = script("fish").splitlines()
-    for verb, what in VERBS.items():
-        assert sum(f"__fish_use_subcommand -a {verb} -d" in line for line in lines) == 1, what
-    (status,) = [line for line in lines if "from runs'" in line and "-l status" in line]
-    assert (
-        "-x -a 'running completed failed oom lost_contact'" in status
-        and "only runs with this status" in status
-    )
-    assert any("the server\\'s" in line for line in lines)
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_the_shell_itself_reads_the_script(script, shell, tmp_path):
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not installed")
-    (tmp_path / "script").write_text(script(shell))
-    subprocess.run([shell, "-n", str(tmp_path / "script")], check=True, timeout=30)
-
-
-def test_zsh_reads_bashs(script):
-    text = script("zsh")
-    assert (
-        text.startswith("#compdef memagent\n") and "bashcompinit" in text and script("bash") in text
-    )
+def test_it_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 1
+    assert "pip install 'memagent[completion]'" in capsys.readouterr().err

@@ -213,10 +213,14 @@ def unreported_ends(
     4. An alert reports the end if it's the end's own, or a forecast that sent notifications.
     """
     current = (RankRow.run_id == RunRow.id, RankRow.is_current)
-    launched_at = select(func.min(RankRow.first_seen_at)).where(*current).scalar_subquery()
+    # Two selects deep, SQLAlchemy correlates nothing by itself: they would cover all runs.
+    launched_at = (
+        select(func.min(RankRow.first_seen_at)).where(*current).correlate(RunRow).scalar_subquery()
+    )
     lost_at = (
         select(func.max(RankRow.finished_at))
         .where(*current, RankRow.status == "lost_contact")
+        .correlate(RunRow)
         .scalar_subquery()
     )
     is_of_launch = or_(

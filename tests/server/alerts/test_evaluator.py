@@ -166,6 +166,20 @@ def test_each_silence_is_notified(bench):
     ] and count_notifications(bench) == 4
 
 
+@pytest.mark.parametrize("has_streams", [True, False])
+def test_runs_that_fall_silent_one_after_another_are_notified_once_each(bench, has_streams):
+    runs = ["first", "second", "third"]
+    for number, run_id in enumerate(runs):
+        bench.start(run_id)
+        if has_streams:
+            bench.feed(200 * number, 200 * number + 100, flat, seq=0, run_id=run_id)
+        bench.be_silent(100)
+    bench.now += 4_000  # the hourly check of all runs is due
+    bench.worker.evaluate()
+    assert sorted(alert["run_id"] for alert in bench.alerts()) == runs
+    assert bench.notified_states() == ["lost_contact"] * len(runs)
+
+
 def test_an_upload_after_the_end_is_stored_without_alerts(bench):
     bench.live = False
     for run_id in ("silent", "dead"):

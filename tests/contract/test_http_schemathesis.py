@@ -3,7 +3,7 @@
 What a schema cannot say is said here, and nothing else is let pass:
 
 1. A cursor is what a page gave, and a snapshot's viewer a page that was packed by zlib. Any other text is refused, so valid requests go
-   without (test_http_lists.py follows real cursors, test_snapshots.py uploads real pages).
+   without (test_http_lists.py follows real cursors, test_routes_snapshots.py uploads real pages).
 2. A batch's columns are of one length and its steps ascend; an estimate's fields must not contradict each other: 422 is then right.
 3. A body that is invalid may also be too large: 413.
 """

@@ -23,7 +23,7 @@ import pytest
 import urllib3
 
 from tests.snippets import PAGES, ROOT, Block, blocks, commands, output_after, spans
-from tests.system.stage import PAGE_OF, STAGES
+from tests.system.snippet_runner import PAGE_OF, SETUPS
 
 pytestmark = pytest.mark.xdist_group("docs")  # the pages are played once
 
@@ -37,8 +37,8 @@ CANNOT_RUN = {
     },
     "deployment.md": {
         "python3 -m venv /opt/memagent": "needs root and systemd; tests/contract/test_systemd.py",
-        "python3 -c 'import sqlite3": "tests/server/store/test_backup.py runs it while samples arrive",
-        "pg_dump --format=custom": "tests/server/store/test_backup.py runs it while samples arrive",
+        "python3 -c 'import sqlite3": "tests/system/test_backup.py runs it while samples arrive",
+        "pg_dump --format=custom": "tests/system/test_backup.py runs it while samples arrive",
     },
     "quickstart.md": {"": "tests/system/test_quickstart.py follows the whole page"},
     "tutorial-from-warning-to-fix.md": {"": "tests/system/test_tutorial.py follows the page"},
@@ -58,7 +58,7 @@ NEEDS_MORE = {
     "torchrun *": "tests/agent/cli/test_run.py",
     "memagent estimate script.py:make": "tests/agent/cli/test_estimate.py",
     "memagent notify test slack_webhook": "needs a channel; tests/server/notify/test_cli.py",
-    "memagent dashboards push": "needs a Grafana; tests/server/grafana/test_push.py",
+    "memagent dashboards push": "needs a Grafana; tests/server/metrics/test_grafana.py",
     "memagent run --report": "names an option",
     "memagent estimate --model": "names an option",
     "memagent run file 1": "is no command: a run's file begins so",
@@ -175,7 +175,7 @@ def shell(environ, tmp_path):
 
 @pytest.fixture
 def played(environ, tmp_path):
-    """played(page): what went wrong with its snippets; "" if nothing did. The pages of STAGES that are not long are played together."""
+    """played(page): what went wrong with its snippets; "" if nothing did. The pages of SETUPS that are not long are played together."""
 
     def played(*pages: str) -> dict[str, str]:
         lines = {
@@ -184,7 +184,7 @@ def played(environ, tmp_path):
         }
         asked = [word for item in lines.items() for word in item]
         done = subprocess.run(
-            [sys.executable, "-m", "tests.system.stage", *asked],
+            [sys.executable, "-m", "tests.system.snippet_runner", *asked],
             cwd=tmp_path,
             env=environ,
             capture_output=True,
@@ -197,7 +197,7 @@ def played(environ, tmp_path):
 
 
 def test_the_snippets_run_and_print_what_the_pages_show(played):
-    assert played(*(page for page in STAGES if page not in LONG_PAGES)) == {}
+    assert played(*(page for page in SETUPS if page not in LONG_PAGES)) == {}
 
 
 @pytest.mark.long
@@ -206,7 +206,7 @@ def test_the_snippets_for_frameworks_and_trackers_run(played):
 
 
 def test_every_page_with_snippets_has_a_stage():
-    assert {block.page for block in to_run("python")} == set(STAGES)
+    assert {block.page for block in to_run("python")} == set(SETUPS)
 
 
 @pytest.mark.parametrize(
@@ -370,7 +370,7 @@ def test_the_tables_name_existing_blocks_only():
         *(why for begins in CANNOT_RUN.values() for why in begins.values()),
     ]:
         assert all((ROOT / path).exists() for path in re.findall(r"[\w/]+\.py", reason)), reason
-    assert set(LONG_PAGES) <= set(STAGES)
+    assert set(LONG_PAGES) <= set(SETUPS)
 
 
 def test_every_block_is_run_or_has_a_reason_not_to():

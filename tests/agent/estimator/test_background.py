@@ -13,7 +13,7 @@ import torch
 import memagent
 from memagent.estimator import background
 from memagent.estimator.trace.isolation import can_fork
-from tests.agent.estimator.trace.real import real_trace
+from tests.agent.estimator.trace.real_steps import real_trace
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
 PATIENCE_S = 60.0

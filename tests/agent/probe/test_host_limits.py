@@ -1,16 +1,27 @@
-"""The binding limit, from real rlimits and from copies of /proc and /sys."""
+"""The binding limit and memory pressure, from the real system and copies of /proc and /sys."""
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from memagent.probe.host_limits import MemoryUsage, binding_limit, cgroup_limit_bytes, limits
+from memagent.probe.host_limits import (
+    MemoryUsage,
+    Pressure,
+    binding_limit,
+    cgroup_limit_bytes,
+    limits,
+    read_pressure,
+)
 
 GIB = 2**30
+MIB = 2**20
 
 
 def write(path: Path, text: str) -> None:
@@ -83,3 +94,100 @@ print("granted")
     assert output[:2] == [name, str(3 * GIB)]
     assert abs(int(output[2]) - 200 * 2**20) < 2**20
     assert output[3:] == ["refused", "granted"]
+
+
+PSI = (
+    "some avg10=12.50 avg60=3.00 avg300=1.00 total=123456\n"
+    "full avg10=1.25 avg60=0.00 avg300=0.00 total=1\n"
+)
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def test_cgroup_v2(tmp_path: Path):
+    write(tmp_path / "proc/self/cgroup", "0::/user/job\n")
+    own = tmp_path / "sys/fs/cgroup/user/job"
+    write(own / "memory.max", "max\n")
+    write(own / "memory.current", f"{GIB}\n")
+    write(own / "memory.events", "low 0\nhigh 0\nmax 17\noom 4\noom_kill 3\noom_group_kill 0\n")
+    write(own / "memory.pressure", PSI)
+    write(tmp_path / "proc/pressure/memory", PSI.replace("12.50", "99.00"))
+    limited = own.parent
+    write(limited / "memory.max", f"{8 * GIB}\n")
+    write(limited / "memory.current", f"{6 * GIB}\n")
+    write(
+        limited / "memory.stat",
+        f"anon {3 * GIB}\nfile {3 * GIB}\ninactive_file {2 * GIB}\nactive_file {GIB}\n",
+    )
+    pressure = read_pressure(root=tmp_path)
+    assert (
+        pressure.cgroup_used_bytes == 4 * GIB
+    )  # of the cgroup with the limit, without inactive file pages
+    assert (pressure.oom_kills_total, pressure.pressure_ratio) == (
+        3,
+        0.125,
+    )  # of the process's cgroup
+
+
+def test_cgroup_v1(tmp_path: Path):
+    write(tmp_path / "proc/self/cgroup", "4:memory:/job\n0::/\n")
+    write(tmp_path / "proc/pressure/memory", PSI)
+    folder = tmp_path / "sys/fs/cgroup/memory/job"
+    write(folder / "memory.limit_in_bytes", f"{8 * GIB}\n")
+    write(folder / "memory.usage_in_bytes", f"{6 * GIB}\n")
+    write(folder / "memory.stat", f"inactive_file 1\ntotal_inactive_file {2 * GIB}\n")
+    write(folder / "memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert read_pressure(root=tmp_path) == Pressure(
+        cgroup_used_bytes=4 * GIB, oom_kills_total=2, pressure_ratio=0.125
+    )
+
+
+def test_in_a_container_the_mount_is_the_process_own_cgroup(tmp_path: Path):
+    write(tmp_path / "proc/self/cgroup", "0::/docker/0123\n")
+    write(tmp_path / "sys/fs/cgroup/memory.current", f"{GIB}\n")
+    write(tmp_path / "sys/fs/cgroup/memory.events", "oom_kill 1\n")
+    pressure = read_pressure(root=tmp_path)
+    assert (pressure.cgroup_used_bytes, pressure.oom_kills_total) == (GIB, 1)
+
+
+def test_missing_or_malformed_values_are_none(tmp_path: Path):
+    assert read_pressure(root=tmp_path) == Pressure()
+    write(tmp_path / "proc/self/cgroup", "0::/\n")
+    write(tmp_path / "sys/fs/cgroup/memory.current", "much\n")
+    write(tmp_path / "sys/fs/cgroup/memory.events", "oom_kill\n")
+    write(tmp_path / "proc/pressure/memory", "some avg10=? avg60=0.00\n")
+    write(tmp_path / "proc/self/status", "VmLck:\n")
+    write(tmp_path / "dev/shm/file", "on the disk, not a mount")
+    assert read_pressure(root=tmp_path) == Pressure()
+
+
+def test_locked_and_pinned_memory_are_added(tmp_path: Path):
+    write(tmp_path / "proc/self/status", "VmPeak:\t 100 kB\nVmLck:\t    8 kB\nVmPin:\t   16 kB\n")
+    assert read_pressure(root=tmp_path).locked_bytes == 24 * 1024
+
+
+@linux
+def test_locked_memory_is_measured():
+    before = read_pressure().locked_bytes
+    size = 16 * mmap.PAGESIZE
+    with mmap.mmap(-1, size) as block:
+        start = ctypes.addressof(held := ctypes.c_char.from_buffer(block))
+        if ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(start), ctypes.c_size_t(size)):
+            pytest.skip(f"mlock: {os.strerror(ctypes.get_errno())}")
+        during = read_pressure().locked_bytes
+        del held
+    assert during - before == size
+    assert read_pressure().locked_bytes == before
+
+
+@linux
+@pytest.mark.skipif(not Path("/dev/shm").is_mount(), reason="/dev/shm is not a mount here")
+def test_shared_memory_is_measured():
+    before = read_pressure()
+    with Path(f"/dev/shm/memagent-test-{os.getpid()}").open("wb", buffering=0) as file:
+        try:
+            file.write(bytes(8 * MIB))
+            during = read_pressure()
+        finally:
+            os.unlink(file.name)
+    assert 4 * MIB < during.shm_used_bytes - before.shm_used_bytes < 100 * MIB
+    assert during.shm_used_bytes < during.shm_limit_bytes

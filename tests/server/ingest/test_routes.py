@@ -1,9 +1,11 @@
-"""Valid posts of agents."""
+"""Valid posts of agents, and the refusal of posts while writing falls behind."""
 
 from __future__ import annotations
 
 import gzip
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -12,8 +14,10 @@ import zstandard
 from memagent.wire.codec import encode
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, RunStart
+from memagent_server.store.group_commit import GroupWriter
 
 MSGPACK = "application/msgpack"
+BATCHES = "/api/v1/runs/r/batches"
 
 
 @pytest.fixture
@@ -69,7 +73,7 @@ def test_msgpack_and_json_are_equivalent(client):
 def test_bodies_may_be_compressed(started, encoding, compress):
     body = encode(Batch(seq=0, chunks=[Chunk(stream="host", packed=pack({"step": [1, 2]}))]))
     answer = started.post(
-        "/api/v1/runs/r/batches",
+        BATCHES,
         data=compress(body),
         headers={"Content-Type": MSGPACK, "Content-Encoding": encoding},
     )
@@ -79,7 +83,7 @@ def test_bodies_may_be_compressed(started, encoding, compress):
 def test_a_batch_is_acknowledged_with_the_next_seq(started):
     answers = [
         started.post(
-            "/api/v1/runs/r/batches",
+            BATCHES,
             json={
                 "seq": seq,
                 "chunks": [{"stream": "host", "columns": {"step": [seq], "allocated_bytes": [1]}}],
@@ -96,7 +100,7 @@ def test_a_batch_is_acknowledged_with_the_next_seq(started):
 def test_unknown_fields_of_a_newer_agent_are_ignored(started):
     columns = {"step": [1], "new_reading_bytes": [5]}
     answer = started.post(
-        "/api/v1/runs/r/batches",
+        BATCHES,
         json={"seq": 0, "color": "blue", "chunks": [{"stream": "host", "columns": columns}]},
     )
     assert answer.status_code == 200
@@ -119,3 +123,27 @@ def test_predictions_and_the_end_are_stored(started):
     )
     assert (answer.status_code, answer.get_json()) == (200, {"run_id": "r", "status": "oom"})
     assert started.get("/api/v1/runs/r").get_json()["error"] == "MemoryError: x"
+
+
+def test_a_batch_that_cannot_be_written_soon_is_refused(sqlite_app, sqlite_database):
+    client = sqlite_app.test_client()
+    client.post("/api/v1/runs", json={"run_id": "r"})
+    sqlite_database._group_writer = writer = GroupWriter(sqlite_database._begin, max_wait_s=0.05)
+    with ThreadPoolExecutor(1) as pool:
+        with sqlite_database.write():  # holds the write lock
+            first = pool.submit(sqlite_app.test_client().post, BATCHES, json=batch(0))
+            until = time.monotonic() + 10
+            while not writer._has_leader or writer._waiting:
+                assert time.monotonic() < until
+                time.sleep(0.001)
+            refused = client.post(BATCHES, json=batch(1))
+        assert first.result().status_code == 200
+    assert (refused.status_code, refused.mimetype) == (503, "application/problem+json")
+    assert int(refused.headers["Retry-After"]) >= 1
+    assert client.get("/api/v1/runs/r").get_json()["streams"][0]["samples"] == 1
+    again = client.post(BATCHES, json=batch(1))
+    assert (again.status_code, again.get_json()["next_seq"]) == (200, 2)
+
+
+def batch(seq):
+    return {"seq": seq, "chunks": [{"stream": "host", "columns": {"step": [seq]}}]}

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from memagent.estimator.trace import record_trace
 from memagent.estimator.trace.corrections import onednn_lstm_workspace_bytes
-from tests.agent.estimator.trace.real import real_trace
+from tests.agent.estimator.trace.real_steps import real_trace
 
 ROWS = torch.rand(32, 64)
 

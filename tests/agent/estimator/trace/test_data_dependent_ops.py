@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from memagent.estimator.trace import record_trace
 from memagent.estimator.trace.data_dependent_ops import EVEN_EXPERTS_NOTE, WORST_CASE_NOTE
-from tests.agent.estimator.trace.real import real_trace
+from tests.agent.estimator.trace.real_steps import real_trace
 
 TOKENS, EXPERTS, BEST = 64, 4, 2
 ROWS = torch.rand(TOKENS, 64)

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from memagent.estimator.trace import TraceError, record_trace
-from tests.agent.estimator.trace.real import retained_bytes
+from tests.agent.estimator.trace.real_steps import retained_bytes
 
 RANKS, ROWS = 4, torch.ones(8, 256)
 WEIGHTS = 4 * (256 * 256 + 256) * 4

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 from memagent.estimator.trace import record_trace
-from tests.agent.estimator.trace.real import real_trace
+from tests.agent.estimator.trace.real_steps import real_trace
 
 IDS = torch.arange(128).remainder(100).view(4, 32)
 WORDS = {"input_ids": IDS, "labels": IDS}

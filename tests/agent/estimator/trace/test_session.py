@@ -7,7 +7,7 @@ import torch
 
 from memagent.estimator.trace import record_trace
 from tests.agent.estimator.trace.models import Lstm, cases, ids, word_loss
-from tests.agent.estimator.trace.real import real_trace, retained_bytes
+from tests.agent.estimator.trace.real_steps import real_trace, retained_bytes
 
 CASES = cases()
 

@@ -1,8 +1,10 @@
-"""Plays the Python snippets of the docs: `python -m tests.system.stage PAGE.md LINE,LINE ...` runs the blocks at these lines, page by page.
+"""Run the Python snippets of the docs: `python -m tests.system.snippet_runner PAGE.md LINE,LINE ...`.
 
-Each page has a function here that sets the stage: what the page takes for granted, model and loader and all. It is a generator: every
-`yield` hands over names for the next snippet, and gets back all names once that has run, to look at what it did. Names live on
-from snippet to snippet, as they do for who reads the page. Each page is a fork of one process that has torch, in a folder of its own.
+The snippets at these lines run page by page. Each page has a function here that defines the names
+that the page presupposes, such as a model and a loader. It is a generator: every `yield` passes
+names to the next snippet, and returns all names after that has run, to check its effects. Names
+persist from snippet to snippet, as for a reader of the page. Each page is a fork of one process
+that has imported torch, in its own folder.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any
 
 from tests.snippets import PAGES, blocks, looks_like, output_after
 
-Stage = Generator[dict[str, Any], Any, None]
+Setup = Generator[dict[str, Any], Any, None]
 PAGE_OF = {page.name: page for page in PAGES}
 
 LEAKING = """
@@ -43,7 +45,7 @@ def train_step(model, batch, trainer=Trainer()):
 """
 
 
-def readme() -> Stage:
+def readme() -> Setup:
     import torch
 
     def build() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
@@ -64,16 +66,16 @@ def readme() -> Stage:
     names["run"].finish()
 
 
-def allocator() -> Stage:
+def allocator() -> Setup:
     names = yield {}
     assert names["allocator"].peak_allocated == 300 * 2**20 <= names["allocator"].reserved
 
 
-def estimator() -> Stage:
+def estimator() -> Setup:
     yield {}
 
 
-def forecast() -> Stage:
+def forecast() -> Setup:
     import torch
 
     import memagent
@@ -98,7 +100,7 @@ def forecast() -> Stage:
     names["run"].finish()
 
 
-def integrations() -> Stage:
+def integrations() -> Setup:
     import lightning
     import torch
     import transformers
@@ -127,7 +129,7 @@ def integrations() -> Stage:
     yield from _mirrors()
 
 
-def _mirrors() -> Stage:
+def _mirrors() -> Setup:
     import torch
     import wandb
     from torch.utils.tensorboard import SummaryWriter
@@ -143,12 +145,12 @@ def _mirrors() -> Stage:
         names["run"].finish()
 
 
-def leaks() -> Stage:
+def leaks() -> Setup:
     import torch
 
     Path("train.py").write_text(LEAKING)
     sys.path.insert(0, str(Path.cwd()))
-    import train  # the file that was written just now
+    import train  # the file above
 
     batches = (torch.randn(16, 8) for _ in range(1000))
     names = yield {
@@ -161,7 +163,7 @@ def leaks() -> Stage:
     yield {"first_snapshot": snapshot, "last_snapshot": snapshot}
 
 
-def notifications() -> Stage:
+def notifications() -> Setup:
     names = yield {}
     at, body = str(int(time.time())), b'{"rule": "leak"}'
     digest = hmac.new(b"secret", f"{at}.".encode() + body, hashlib.sha256).hexdigest()
@@ -171,7 +173,7 @@ def notifications() -> Stage:
     assert not names["is_genuine"]({**headers, "X-Memagent-Timestamp": "1"}, body, "secret")
 
 
-def preflight() -> Stage:
+def preflight() -> Setup:
     import torch
 
     import memagent
@@ -184,7 +186,7 @@ def preflight() -> Stage:
     names["run"].finish()
 
 
-def trace() -> Stage:
+def trace() -> Setup:
     import torch
 
     class Model(torch.nn.Module):
@@ -205,31 +207,31 @@ def trace() -> Stage:
     }
 
 
-STAGES = {
+SETUPS = {
     "README.md": readme, "allocator.md": allocator, "estimator.md": estimator, "forecast.md": forecast, "integrations.md": integrations,
     "leaks.md": leaks, "notifications.md": notifications, "preflight.md": preflight, "trace.md": trace,
 }  # fmt: skip
 
 
-def play(name: str, lines: list[int]) -> None:
-    """Run the page's blocks at these lines. Raises what they raise, or AssertionError where the page shows something else."""
+def run_page(name: str, lines: list[int]) -> None:
+    """Run the page's blocks at these lines. Raises their errors, or AssertionError for another output."""
     page, names = PAGE_OF[name], {"__name__": "__main__"}
-    stage = STAGES[name]()
+    setup = SETUPS[name]()
     for block in (block for block in blocks(page) if block.line in lines):
-        names |= stage.send(names if block.line != lines[0] else None)
+        names |= setup.send(names if block.line != lines[0] else None)
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             exec(compile("\n" * (block.line - 1) + block.text, str(page), "exec"), names)
-        shown = output_after(block, page)
-        assert shown is None or looks_like(shown, printed.getvalue()), (
-            f"{block.place}:\n{shown}\n{printed.getvalue()}"
+        expected = output_after(block, page)
+        assert expected is None or looks_like(expected, printed.getvalue()), (
+            f"{block.place}:\n{expected}\n{printed.getvalue()}"
         )
     with contextlib.suppress(StopIteration):
-        raise AssertionError(f"the stage of {name} waits for another snippet: {stage.send(names)}")
+        raise AssertionError(f"the setup of {name} waits for another snippet: {setup.send(names)}")
 
 
 def main() -> int:
-    """What went wrong with a page is in a file `error` in its folder, which is named after it."""
+    """Write the errors of each page to the file `error` in a folder of the page's name."""
     import torch  # noqa: F401 - once for all
 
     for name, lines in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
@@ -238,7 +240,7 @@ def main() -> int:
         if os.fork() == 0:
             os.chdir(folder)
             try:
-                play(name, [int(line) for line in lines.split(",")])
+                run_page(name, [int(line) for line in lines.split(",")])
             except BaseException:
                 (folder / "error").write_text(traceback.format_exc())
             finally:

@@ -17,7 +17,7 @@ from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.series import series
 
-DOCS = Path(__file__).parents[3] / "docs" / "deployment.md"
+DOCS = Path(__file__).parents[2] / "docs" / "deployment.md"
 BEFORE = 20
 ROWS = 10
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import memagent
 
-TEXT = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "CHANGELOG.md").read_text()
 AREAS = ["Agent", "Estimator", "Forecast", "Leaks", "Server", "Alerts and notifications", "Docs"]
 MAX_BULLETS = 60
 MAX_CHARACTERS = 160
@@ -78,3 +81,24 @@ def test_it_has_this_version():
 def test_it_finds_a_changelog_out_of_form(old, new):
     assert old in TEXT
     assert problems(TEXT.replace(old, new, 1)) != []
+
+
+def test_branches_that_add_a_bullet_at_the_same_place_merge(tmp_path):
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, timeout=30)
+
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text(TEXT)
+    shutil.copy(ROOT / ".gitattributes", tmp_path)
+    git("init", "--quiet", "--initial-branch=main")
+    git("add", ".")
+    git("commit", "--quiet", "--message=Begin")
+    for branch in ("one", "two"):
+        git("checkout", "--quiet", "-b", branch, "main")
+        changelog.write_text(TEXT.replace("- ", f"- Add {branch}.\n- ", 1))
+        git("commit", "--quiet", "--all", f"--message=Add {branch}")
+    git("merge", "--quiet", "--no-edit", "one")
+    merged = changelog.read_text()
+    assert merged.replace("- Add one.\n", "").replace("- Add two.\n", "") == TEXT
+    assert len(merged) == len(TEXT) + len("- Add one.\n- Add two.\n")

@@ -40,7 +40,7 @@ def patient(**environ: str) -> Environment:
     return Environment(environ, configuration.usable_settings(environ))
 
 
-def test_a_check_that_raises_or_hangs_is_a_finding_and_the_others_answer():
+def test_a_check_that_raises_or_hangs_is_a_problem_and_the_others_run():
     never = threading.Event()
 
     def raises(_):
@@ -60,7 +60,7 @@ def test_a_check_that_raises_or_hangs_is_a_finding_and_the_others_answer():
     assert found["c"] == [ok("fine")]
 
 
-def test_every_setting_that_is_wrong_is_named_and_the_rest_is_used():
+def test_every_invalid_setting_is_named_and_the_others_apply():
     findings = list(
         configuration.check(patient(MEMAGENT_EVRY="3", MEMAGENT_EVERY="x", MEMAGENT_PROJECT="mine"))
     )
@@ -97,7 +97,7 @@ def test_torch_is_judged_by_its_build_and_the_driver(found, has_driver, environ,
     assert all(finding.advice for finding in findings if finding.level != "ok")
 
 
-def test_the_installed_torch_is_found():
+def test_the_installed_torch_is_reported():
     (first, *_) = device.check(Environment(dict(os.environ), Settings()))
     assert first.text.startswith("torch ")
 
@@ -110,7 +110,7 @@ def test_a_torch_that_cannot_be_imported_is_a_problem(tmp_path: Path):
     assert finding.level == "problem" and "libcudart.so.12" in finding.text
 
 
-def test_the_wrong_pynvml_is_a_problem_and_a_missing_driver_is_none(monkeypatch):
+def test_the_wrong_pynvml_is_a_problem_and_a_missing_driver_is_not(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", type(sys)("pynvml"))
     (finding,) = nvml.check(patient())
     assert finding.level == "problem" and "nvidia-ml-py" in finding.advice
@@ -118,7 +118,7 @@ def test_the_wrong_pynvml_is_a_problem_and_a_missing_driver_is_none(monkeypatch)
     assert nvml.judge_missing("NVML Shared Library Not Found", has_driver=True).level == "warning"
 
 
-def test_a_device_that_may_not_be_read_is_a_warning_and_a_slice_is_named(monkeypatch):
+def test_an_unreadable_device_is_a_warning_and_a_slice_is_named(monkeypatch):
     nvml_error = type("NVMLError", (Exception,), {})
 
     def name_of(handle):
@@ -155,7 +155,7 @@ def test_host_memory_is_judged_by_its_smallest_limit():
     )
 
 
-def test_a_folder_that_cannot_be_written_is_a_problem_and_none_is_made(tmp_path: Path):
+def test_an_unwritable_folder_is_a_problem_and_none_is_created(tmp_path: Path):
     (tmp_path / "file").write_text("")
     findings = list(data_dir.check(patient(MEMAGENT_DIR=str(tmp_path / "file" / "runs"))))
     assert levels(findings) == ["problem"]
@@ -164,7 +164,7 @@ def test_a_folder_that_cannot_be_written_is_a_problem_and_none_is_made(tmp_path:
     assert not (tmp_path / "new").exists()
 
 
-def test_files_that_wait_are_a_warning_where_there_is_a_server(tmp_path: Path, training):
+def test_files_to_upload_are_a_warning_if_a_server_is_set(tmp_path: Path, training):
     import memagent
 
     model, optimizer, step = training
@@ -204,14 +204,14 @@ def stranger():
     web.server_close()
 
 
-def test_a_server_that_is_not_memagents_is_a_problem(stranger):
+def test_another_server_is_a_problem(stranger):
     (finding,) = server.check(patient(MEMAGENT_SERVER=stranger))
     assert finding.level == "problem" and "https://elsewhere.test/" in finding.advice
     (finding,) = server.check(patient(MEMAGENT_SERVER=stranger.replace("http:", "https:")))
     assert finding.level == "problem" and "TLS failed" in finding.text
 
 
-def test_nobody_there_is_said_to_be_refused_and_a_name_to_be_unknown():
+def test_a_refused_connection_and_an_unknown_host_are_distinguished():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         (finding,) = server.check(
@@ -223,7 +223,7 @@ def test_nobody_there_is_said_to_be_refused_and_a_name_to_be_unknown():
 
 
 @pytest.mark.parametrize(("ahead_s", "level"), [(0.0, "ok"), (-60.0, "warning"), (60.0, "warning")])
-def test_clocks_that_disagree_are_a_warning(ahead_s, level):
+def test_a_clock_difference_is_a_warning(ahead_s, level):
     now = 1_800_000_000.0
     answer = ApiResponse(
         200, {"date": formatdate(now, usegmt=True)}, b"", now + ahead_s, now + ahead_s + 0.1
@@ -243,7 +243,7 @@ def test_clocks_that_disagree_are_a_warning(ahead_s, level):
         (403, 403, "problem", "refused"),
     ],
 )
-def test_a_token_is_judged_by_what_it_may_do(read, post, level, said):
+def test_a_token_is_checked_by_its_scope(read, post, level, said):
     (finding,) = server.judge_access(
         ApiResponse(read, {}, b"", 0, 0), ApiResponse(post, {}, b"", 0, 0), has_token=True
     )

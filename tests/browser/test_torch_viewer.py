@@ -27,9 +27,7 @@ SNAPSHOT = {
 """In the format of `torch.cuda.memory._snapshot`."""
 
 
-def test_the_viewer_page_travels_from_training_to_a_download(
-    server, tmp_path, monkeypatch, open_page
-):
+def test_the_viewer_page_can_be_downloaded(server, tmp_path, monkeypatch, open_page):
     monkeypatch.setenv("MEMAGENT_DIR", str(tmp_path / "runs"))
     model = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(model.parameters())

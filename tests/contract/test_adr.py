@@ -41,7 +41,7 @@ def problems(pages: dict[str, str]) -> list[str]:
     return found
 
 
-def test_decisions_keep_their_form():
+def test_decisions_have_their_form():
     assert len(PAGES) > 10 and problems(PAGES) == []
 
 

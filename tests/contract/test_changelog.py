@@ -57,7 +57,7 @@ def problems(text: str) -> list[str]:
     return found
 
 
-def test_it_keeps_its_form():
+def test_the_changelog_has_its_form():
     assert problems(TEXT) == []
 
 

@@ -112,7 +112,7 @@ def test_the_dashboards_are_mounted_where_grafana_reads_them():
     assert len(mounted) == len(list((ROOT / "dashboards").glob("*.json")))
 
 
-def test_make_secrets_makes_every_secret_and_keeps_them(tmp_path):
+def test_make_secrets_creates_every_secret_and_overwrites_none(tmp_path):
     script = (ROOT / "scripts/make_secrets.py").read_text()
     (tmp_path / "scripts").mkdir()
     (tmp_path / ".env.example").write_text((ROOT / ".env.example").read_text())

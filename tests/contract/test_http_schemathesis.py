@@ -132,7 +132,7 @@ def _failed(recorder):
                 yield f"{check.name}: {label}: {check.failure_info.failure.title}", how
 
 
-def test_a_short_run_finds_nothing(failures):
+def test_a_short_schemathesis_run_reports_no_failure(failures):
     found, made = failures(("examples", "fuzzing", "stateful"), 1)
     assert not found, told(found)
     assert made > 100
@@ -140,7 +140,7 @@ def test_a_short_run_finds_nothing(failures):
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_long_run_finds_nothing(failures):
+def test_a_long_schemathesis_run_reports_no_failure(failures):
     found, made = failures(PHASES, 100)
     assert not found, told(found)
     assert made > 5_000

@@ -16,7 +16,7 @@ def test_the_import_borders_hold():
     assert result.returncode == 0, result.stdout
 
 
-def test_import_memagent_brings_nothing_heavy():
+def test_import_memagent_loads_no_heavy_package():
     heavy = {"torch", "flask", "sqlalchemy", "numpy", "urllib3", "psutil", "msgspec", "pynvml"}
     code = "import sys, memagent; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = set(

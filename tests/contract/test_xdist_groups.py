@@ -1,12 +1,12 @@
-"""What is prepared once for many tests must not be prepared in each worker: a group of pytest-xdist is one worker's."""
+"""pytest-xdist runs the tests of a group on one worker, which prepares their fixtures once."""
 
 from __future__ import annotations
 
 import pytest
 
 
-@pytest.mark.xdist_group("kept-together")
-def test_a_group_is_known_to_the_scheduler(request):
+@pytest.mark.xdist_group("one-worker")
+def test_the_scheduler_sees_the_group_of_a_test(request):
     if not request.config.getoption("loadgroup", False):
-        pytest.skip("this is no worker of pytest-xdist with --dist loadgroup")
-    assert request.node.nodeid.endswith("@kept-together")
+        pytest.skip("not run by pytest-xdist with --dist loadgroup")
+    assert request.node.nodeid.endswith("@one-worker")

@@ -50,7 +50,7 @@ def test_a_preflight_frees_its_memory_and_changes_no_step(gpu_training):
     run.finish()
 
 
-def test_an_out_of_memory_is_a_finding(gpu_training, limited, capsys):
+def test_running_out_of_memory_is_reported(gpu_training, limited, capsys):
     model, optimizer, step = gpu_training
     run = memagent.attach(
         model, optimizer, preflight=torch.randn(2**20, 1024), predict=False

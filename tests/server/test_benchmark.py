@@ -52,7 +52,7 @@ def test_it_measures_what_needs_no_server(name, capsys):
     assert command.main(["--quick", "--only", name]) == 0, capsys.readouterr().out
 
 
-def test_what_a_server_logs_is_shown_only_where_something_goes_wrong(capfd):
+def test_the_servers_log_is_printed_only_after_a_failure(capfd):
     with (
         pytest.raises(AssertionError),
         fresh_database() as database,

@@ -15,8 +15,8 @@ from memagent_server import files
 
 OWNER = """
 import sys
-from memagent_server.files import temp_dirs
-with temp_dirs.folder("memagent-test-") as folder:
+from memagent_server import files
+with files.folder("memagent-test-") as folder:
     print(folder, flush=True)
     sys.stdin.read()
 """
@@ -60,7 +60,7 @@ def test_a_killed_owners_folder_is_deleted_by_the_next(temporary):
 
 
 @pytest.mark.parametrize("name", ["memagent-test-none", "memagent-test-link", "memagent-test-file"])
-def test_other_folders_are_left_alone(temporary, name):
+def test_other_folders_are_not_deleted(temporary, name):
     target = temporary / "target"
     target.mkdir()
     (target / files.OWNER).touch()
@@ -75,7 +75,7 @@ def test_other_folders_are_left_alone(temporary, name):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder to somebody else")
-def test_folders_of_other_users_are_left_alone(temporary):
+def test_folders_of_other_users_are_not_deleted(temporary):
     folder = temporary / "memagent-test-theirs"
     folder.mkdir()
     (folder / files.OWNER).touch()

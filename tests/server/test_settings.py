@@ -17,7 +17,7 @@ def settings(tmp_path, **given: str) -> Settings:
     )
 
 
-def test_it_reads_them_all(tmp_path):
+def test_it_reads_every_setting(tmp_path):
     found = settings(
         tmp_path,
         SMTP_URL="smtps://ana:p%40ss@mail.example.org",

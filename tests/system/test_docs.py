@@ -205,7 +205,7 @@ def test_the_snippets_for_frameworks_and_trackers_run(played):
     assert played(*LONG_PAGES) == {}
 
 
-def test_every_page_with_snippets_has_a_stage():
+def test_every_page_with_snippets_has_a_setup():
     assert {block.page for block in to_run("python")} == set(SETUPS)
 
 
@@ -324,7 +324,7 @@ def test_a_command_of_the_prose_runs(shell, page_server, command):
     shell(command, MEMAGENT_SERVER=page_server.url, MEMAGENT_DATABASE_URL=page_server.database_url)
 
 
-def test_every_target_of_make_is_there():
+def test_every_documented_make_target_exists():
     targets = {
         text.split()[1]
         for page in PAGES

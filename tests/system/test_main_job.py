@@ -146,7 +146,7 @@ def test_slack_reports_a_leak_before_the_run_runs_out_of_memory(start_server, tr
 
 
 @pytest.mark.slow
-def test_the_demo_holds(tmp_path):
+def test_the_demo_meets_its_claims(tmp_path):
     """With less memory and fewer steps than `make demo`, which takes twice as long; enough for seconds between warning and death."""
     command = [
         sys.executable,

@@ -180,7 +180,7 @@ def expressions() -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.slow
-def test_no_panel_is_empty_and_an_alert_travels_to_slack(
+def test_no_panel_is_empty_and_an_alert_reaches_slack(
     live_server, training, gpu_run, prometheus, slack
 ):
     wait_for(
@@ -221,7 +221,7 @@ def test_no_panel_is_empty_and_an_alert_travels_to_slack(
     assert "cpu-run" not in told
 
 
-def test_the_rules_and_their_unit_tests_hold():
+def test_the_rules_and_their_unit_tests_pass():
     promtool = needed("promtool")
     for arguments in (
         ["check", "rules", "rules.yml"],

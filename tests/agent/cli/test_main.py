@@ -57,7 +57,7 @@ def test_an_error_is_one_line_that_says_what_to_do(
 
 
 @pytest.mark.parametrize("verb", sorted(set(VERBS) - set(QUIET)))
-def test_what_is_printed_can_be_had_as_json(verb):
+def test_json_output_holds_the_printed_values(verb):
     for action in ACTIONS.get(verb, ("",)):
         line = f"{action} {NEEDED.get(verb, '')} --json"
         assert parser_of(verb).parse_args(line.split()).json

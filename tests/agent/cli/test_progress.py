@@ -22,11 +22,11 @@ from memagent.cli.progress import bar
         (0, 0, "[########################] 100%  runs"),
     ],
 )
-def test_it_draws_what_is_done(done, total, line):
+def test_it_draws_the_completed_share(done, total, line):
     assert bar(done, total, "runs") == line
 
 
-def test_it_says_how_long_the_rest_takes_once_that_can_be_guessed():
+def test_it_estimates_the_remaining_time():
     assert bar(1, 4, "runs", elapsed_s=30.0).endswith(
         "25%  runs, 90 s left".replace("90 s", "2 min")
     )
@@ -59,14 +59,14 @@ def on_terminal(*arguments: str) -> tuple[str, str]:
 SWEEP = ("estimate", "--model", "gpt2", "--sweep", "batch=1,2", "--json")
 
 
-def test_a_sweep_shows_a_bar_on_a_terminal_and_leaves_nothing_behind():
+def test_a_sweep_draws_a_bar_on_a_terminal_and_erases_it():
     said, told = on_terminal(*SWEEP)
     assert said.startswith("[")
     assert "  0%  1 of 2 estimates" in told
     assert told.endswith("\r\x1b[K")
 
 
-def test_nothing_is_shown_where_stderr_is_no_terminal():
+def test_without_a_terminal_no_progress_is_shown():
     process = subprocess.run(
         [sys.executable, "-m", "memagent", *SWEEP], capture_output=True, text=True, timeout=60
     )

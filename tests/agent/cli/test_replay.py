@@ -31,7 +31,7 @@ def replayed(capsys, *arguments: object) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_it_says_when_a_leak_would_have_been_warned_of(leak, capsys):
+def test_it_prints_the_step_of_the_warning_of_a_leak(leak, capsys):
     found = replayed(capsys, leak)
     (device,) = found["devices"]
     assert (found["samples"], device["limit_bytes"]) == (600, 24 * GIB)
@@ -41,7 +41,7 @@ def test_it_says_when_a_leak_would_have_been_warned_of(leak, capsys):
     assert warning["eta_low"] <= 640 <= warning["eta_high"]
 
 
-def test_it_prints_the_warning_as_a_person_would_have_read_it(leak, capsys):
+def test_it_prints_the_text_of_the_warning(leak, capsys):
     assert main(["replay", str(leak)]) == 0
     head, *lines, end = capsys.readouterr().out.splitlines()
     assert head == "run leak, rank 0: 600 samples; limit of cuda0 24.00 GiB"
@@ -49,17 +49,17 @@ def test_it_prints_the_warning_as_a_person_would_have_read_it(leak, capsys):
     assert end.startswith("first warning at step ")
 
 
-def test_another_limit_is_another_answer(leak, capsys):
+def test_another_limit_changes_the_forecast(leak, capsys):
     assert replayed(capsys, leak, "--limit", "1024GiB")["first_warning_step"] is None
     soon = replayed(capsys, leak, "--limit", "8GiB")["first_warning_step"]
     assert soon <= replayed(capsys, leak)["first_warning_step"]
 
 
-def test_every_forecast_comes_where_all_are_wanted(leak, capsys):
+def test_all_prints_every_forecast(leak, capsys):
     assert [one["step"] for one in replayed(capsys, leak, "--all")["forecasts"]] == LEAK["step"]
 
 
-def test_it_replays_what_the_agent_recorded(training, clean_settings, capsys):
+def test_it_replays_a_recording_of_the_agent(training, clean_settings, capsys):
     model, optimizer, step = training
     with memagent.attach(model, optimizer, run_id="r", total_steps=4, limit_bytes="1024GiB"):
         for _ in range(4):
@@ -113,7 +113,7 @@ def test_it_replays_one_rank_of_an_export_in_its_newest_attempt(tmp_path, capsys
         ("x.json", '{"columns": {"allocated_bytes": [5]}}', "as in --limit 24GiB"),
     ],
 )
-def test_what_cannot_be_replayed_is_one_line_that_says_what_to_do(
+def test_an_invalid_recording_is_one_line_that_says_what_to_do(
     tmp_path, capsys, name, content, words
 ):
     if content is not None:

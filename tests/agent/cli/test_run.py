@@ -142,7 +142,7 @@ def test_a_memory_budget_fails_the_script_that_exceeds_it(memagent_run):
     assert process.returncode == 1 and "exceeds the budget of 1.0 MiB" in process.stderr
 
 
-def test_disabled_runs_the_script_alone(memagent_run):
+def test_when_disabled_the_script_runs_without_the_agent(memagent_run):
     process, report = memagent_run(SCRIPT, MEMAGENT_DISABLED="1")
     assert process.returncode == 0 and report is None
 

@@ -31,7 +31,7 @@ def listed(capsys, *arguments: str) -> list[dict]:
     return json.loads(capsys.readouterr().out)["runs"]
 
 
-def test_runs_in_files_are_listed_the_newest_first(two_runs, capsys):
+def test_runs_in_files_are_listed_newest_first(two_runs, capsys):
     second, first = listed(capsys)
     assert (second["id"], second["status"], second["step"]) == ("second", "failed", 1)
     assert (first["id"], first["status"], first["step"], first["total_steps"]) == (
@@ -46,7 +46,7 @@ def test_runs_in_files_are_listed_the_newest_first(two_runs, capsys):
     assert [one["id"] for one in listed(capsys, "--limit", "1")] == ["second"]
 
 
-def test_a_run_that_is_still_written_is_running(training, capsys):
+def test_a_file_that_is_being_written_is_a_running_run(training, capsys):
     model, optimizer, step = training
     with memagent.attach(model, optimizer, run_id="busy"):
         step()
@@ -77,7 +77,7 @@ def test_the_table_fits_the_terminal():
     assert "\033[31moom" in table([row], 200, in_colour=True)[1]
 
 
-def test_it_reports_that_nothing_is_recorded(capsys):
+def test_it_reports_that_no_runs_are_recorded(capsys):
     assert main(["runs"]) == 0
     assert "no matching runs in" in capsys.readouterr().err
     assert main(["runs", "--limit", "0"]) == 2
@@ -94,6 +94,6 @@ def test_the_servers_runs_are_listed(live_server, training, capsys):
     assert listed(capsys, "--server", live_server.url, "--status", "oom") == []
 
 
-def test_a_server_that_is_away_is_one_line(capsys):
+def test_an_unreachable_server_is_one_line(capsys):
     assert main(["runs", "--server", "http://127.0.0.1:1"]) == 1
     assert "cannot be reached" in capsys.readouterr().err

@@ -147,7 +147,7 @@ def test_lazy_parameters_have_no_bytes_until_the_first_forward():
     assert measure([model], []).parameters_bytes == 4 * (4 * 8 + 8 + 8 + 8)
 
 
-def test_measuring_does_not_make_the_copy_of_a_lazy_copy():
+def test_measuring_does_not_materialize_a_lazy_copy():
     original = torch.zeros(1000)
     lazy = torch._lazy_clone(original)
     model = Holder(original=original, lazy=lazy[10:])
@@ -328,7 +328,7 @@ def test_tensors_on_the_optimizer_itself_are_state():
     assert measure([], [optimizer]).optimizer_state_bytes == 4 + 80 + 20
 
 
-def test_state_that_holds_itself_ends():
+def test_recursive_state_is_counted_once():
     weight = nn.Parameter(torch.zeros(10))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     optimizer.state[weight] = {
@@ -339,7 +339,7 @@ def test_state_that_holds_itself_ends():
     assert measure([], [optimizer]).optimizer_state_bytes == 4
 
 
-def test_an_object_that_an_optimizer_refers_to_is_not_its_state():
+def test_an_object_referenced_by_an_optimizer_is_not_its_state():
     class Trainer:
         def __init__(self) -> None:
             self.batch = torch.zeros(1000)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from memagent.delivery.buffer import DroppedSamples, SampleBuffer, to_columns
 
 
-def test_rows_come_out_as_columns_in_order_and_once():
+def test_rows_are_returned_once_as_columns_in_order():
     buffer = SampleBuffer("host", ("step", "a_bytes", "never"), DroppedSamples())
     buffer.append(((1, 10, None), None))
     buffer.append(((2, 20, None), {"phase_eval_peak_bytes": 7}))

@@ -77,7 +77,7 @@ def test_rows_are_on_the_disk_after_the_next_tick(recorder):
     assert recorder.steps() == [[1, 2, 3]] and recorder.seen == [1, 2, 3]
 
 
-def test_drafts_become_one_batch_that_holds_the_same(recorder):
+def test_drafts_become_one_batch_of_the_same_rows(recorder):
     for number in range(5):
         recorder.step(number)
         recorder.tick(0.2 * number)
@@ -92,7 +92,7 @@ def test_drafts_become_one_batch_that_holds_the_same(recorder):
     ] == [0, 1]
 
 
-def test_events_are_drafted_once(recorder):
+def test_each_event_is_drafted_once(recorder):
     recorder.collector.emit(Event(kind="oom", step=1))
     recorder.tick(0.2)
     recorder.collector.emit(Event(kind="oom", step=2))
@@ -102,7 +102,7 @@ def test_events_are_drafted_once(recorder):
     assert [event.step for batch in recorder.batches() for event in batch.events] == [1, 2]
 
 
-def test_many_rows_do_not_wait_for_the_second(recorder):
+def test_many_rows_become_a_batch_before_the_second_is_over(recorder):
     recorder.step(*range(500))
     recorder.tick(0.2)
     recorder.step(500)
@@ -123,7 +123,7 @@ def test_without_room_rows_are_buffered_then_the_newest_dropped(recorder, monkey
     }
 
 
-def test_what_takes_time_comes_after_what_must_not_be_lost(recorder, monkeypatch):
+def test_slow_work_runs_after_rows_are_saved(recorder, monkeypatch):
     def fail(stream, columns):
         raise SystemExit  # as a kill would: nothing after it runs
 
@@ -172,7 +172,7 @@ def test_a_hanging_collector_is_abandoned_and_its_rows_are_counted(recorder, mon
     assert recorder.drops == {"not_delivered_at_exit": 3}
 
 
-def test_closing_takes_what_is_left(recorder):
+def test_closing_collects_the_remaining_rows(recorder):
     recorder.step(1, 2)
     recorder.collector.close()
     assert recorder.steps() == [[1, 2]] and recorder.seen == [1, 2]

@@ -31,7 +31,7 @@ def columns(batch):
     return {chunk.stream: unpack(chunk.packed) for chunk in batch.chunks}
 
 
-def test_rows_of_a_stream_come_together_in_order():
+def test_rows_of_a_stream_are_joined_in_order():
     batch = merged(
         [draft(step=[1, 2]), draft(stream="scalars", step=[2], loss=[0.5]), draft(step=[3])]
     )
@@ -39,17 +39,17 @@ def test_rows_of_a_stream_come_together_in_order():
     assert columns(batch) == {"host": {"step": [1, 2, 3]}, "scalars": {"step": [2], "loss": [0.5]}}
 
 
-def test_a_column_that_a_draft_lacks_is_missing_there():
+def test_a_column_missing_in_a_draft_is_null_there():
     batch = merged([draft(step=[1], a_bytes=[5]), draft(step=[2], b_bytes=[6])])
     assert columns(batch)["host"] == {"step": [1, 2], "a_bytes": [5, None], "b_bytes": [None, 6]}
 
 
-def test_what_a_user_logs_is_a_float_whatever_its_name():
+def test_a_logged_scalar_is_a_float_under_any_name():
     batch = merged([draft(stream="scalars", step=[1], cache_bytes=[0.5])])
     assert columns(batch)["scalars"]["cache_bytes"] == [0.5]
 
 
-def test_events_and_the_newest_counts_are_kept():
+def test_events_and_the_newest_counts_are_preserved():
     batch = merged(
         [
             draft(events=[Event(kind="oom", step=4)], dropped={"queue_full": 1}),
@@ -66,15 +66,15 @@ def test_the_same_drafts_give_the_same_bytes():
     assert merge_drafts(bodies, after=None) == merge_drafts(list(bodies), after=None)
 
 
-def test_drafts_of_a_batch_that_was_made_do_not_count():
+def test_drafts_of_a_written_batch_are_ignored():
     assert merged([draft(2, step=[1])], after=encode(Batch(seq=2))) is None
     assert merged([draft(3, step=[1]), draft(2, step=[0])], after=encode(Batch(seq=2))).seq == 3
 
 
-def test_nothing_makes_no_batch():
+def test_no_drafts_make_no_batch():
     assert merge_drafts([], after=None) is None
 
 
-def test_a_stream_that_cannot_be_packed_is_left_out_and_the_others_are_not():
+def test_an_unpackable_stream_is_omitted_alone():
     batch = merged([draft(step=[1]), draft(stream="other", step=[1], a_bytes=[2**63])])
     assert set(columns(batch)) == {"host"}

@@ -46,25 +46,25 @@ def is_locked(path):
         os.close(fd)
 
 
-def test_what_was_appended_can_be_read_back_after_the_start(file):
+def test_appended_frames_are_read_back_after_the_start(file):
     file.append(batch(0))
     assert list(read_frames(file.path)) == [("start", START.body), ("batch", batch(0).body)]
     assert file.read(file.first) == (batch(0), file.end) and unread_bytes(file.path) == 0
 
 
-def test_nobody_else_can_read_it(file):
+def test_only_its_owner_can_read_it(file):
     file.append(batch(0))
     assert file.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_torn_last_frame_is_left_out_and_told_of(file):
+def test_a_truncated_last_frame_is_omitted_and_reported(file):
     file.append(batch(0))
     file.append(batch(1))
     os.truncate(file.path, file.end - 1)
     assert seqs(file.path) == [0] and unread_bytes(file.path) > 0
 
 
-def test_a_damaged_frame_ends_the_reading(file):
+def test_reading_stops_at_a_damaged_frame(file):
     for seq in range(3):
         file.append(batch(seq))
     data = bytearray(file.path.read_bytes())
@@ -81,21 +81,21 @@ def test_another_file_is_refused(tmp_path):
         list(read_frames(tmp_path / "x"))
 
 
-def test_drafts_are_read_as_the_batch_they_would_have_become(file):
+def test_drafts_are_read_as_one_batch(file):
     file.append(batch(0))
     file.draft(draft(1, 5, 6))
     file.draft(draft(1, 7))
     assert seqs(file.path) == [0, 1]
 
 
-def test_a_batch_takes_the_place_of_its_drafts(file):
+def test_a_batch_replaces_its_drafts(file):
     file.draft(draft(0, *range(1000)))
     file.append(batch(0))
     assert list(read_frames(file.path)) == [("start", START.body), ("batch", batch(0).body)]
     assert file.path.stat().st_size == file.end
 
 
-def test_whatever_else_comes_leaves_the_drafts_alone(file):
+def test_other_messages_do_not_replace_the_drafts(file):
     file.draft(draft(0, 1))
     finish = seal("r", Finish(status="failed"))
     file.append(finish)
@@ -103,7 +103,7 @@ def test_whatever_else_comes_leaves_the_drafts_alone(file):
     assert [kind for kind, _ in read_frames(file.path)] == ["start", "finish", "batch"]
 
 
-def test_forgetting_leaves_the_start_and_the_drafts(file):
+def test_clear_preserves_the_start_and_the_drafts(file):
     file.append(batch(0))
     file.draft(draft(1, 5))
     file.clear()
@@ -113,7 +113,7 @@ def test_forgetting_leaves_the_start_and_the_drafts(file):
 
 
 @pytest.mark.parametrize("stale", [draft(0, 1), draft(1, 1)])
-def test_a_kill_before_the_tail_is_cut_off_changes_nothing(file, stale):
+def test_a_kill_before_the_truncation_changes_nothing(file, stale):
     """What is behind the last frame then are drafts of batches that have been made."""
     file.append(batch(0))
     file.append(batch(1))
@@ -121,13 +121,13 @@ def test_a_kill_before_the_tail_is_cut_off_changes_nothing(file, stale):
     assert seqs(file.path) == [0, 1]
 
 
-def test_a_folder_that_cannot_be_made_is_an_os_error(tmp_path):
+def test_a_folder_that_cannot_be_created_is_an_os_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
         RunFile(tmp_path / "file" / "run", START).append(batch(0))
 
 
-def test_a_file_of_somebody_else_is_never_overwritten(file):
+def test_a_file_of_another_program_is_never_overwritten(file):
     file.append(batch(0))
     with pytest.raises(FileExistsError):
         RunFile(file.path, START).append(batch(1))
@@ -141,14 +141,14 @@ def test_it_is_locked_until_it_is_closed(file):
     assert not is_locked(file.path)
 
 
-def test_removing_it_spares_drafts_that_nobody_has(file):
+def test_removing_it_preserves_undelivered_drafts(file):
     file.draft(draft(0, 1))
     file.close(remove=True)
     assert seqs(file.path) == [0]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_forked_child_cannot_write_to_it_and_does_not_keep_the_lock(file):
+def test_a_forked_child_neither_writes_to_it_nor_holds_the_lock(file):
     file.append(batch(0))
     child = os.fork()
     if child == 0:
@@ -228,6 +228,6 @@ def test_a_full_disk_leaves_no_half_frame_and_the_next_one_fits(tmp_path):
     assert output.split() == ["refused", "0", "3"]
 
 
-def test_the_first_line_says_what_it_is(file):
+def test_the_first_line_names_the_format(file):
     file.append(batch(0))
     assert file.path.read_bytes().startswith(MAGIC)

@@ -142,7 +142,9 @@ def test_it_sends_the_same_bytes_again_after_a_failure(far_end, make_sender, dro
     assert "training continues" in capsys.readouterr().err
 
 
-def test_a_rejected_batch_is_counted_and_the_next_ones_go_on(far_end, make_sender, drops, capsys):
+def test_a_rejected_batch_is_counted_and_the_next_ones_are_sent(
+    far_end, make_sender, drops, capsys
+):
     far_end.answers = [(201, b"{}", {}), (422, b'{"detail": "chunks[0]: bad"}', {})]
     sender = make_sender(far_end.url)
     sender.put(batch(0, samples=7))
@@ -152,7 +154,7 @@ def test_a_rejected_batch_is_counted_and_the_next_ones_go_on(far_end, make_sende
     assert "chunks[0]: bad" in capsys.readouterr().err
 
 
-def test_the_same_refusal_is_told_once(far_end, make_sender, drops, capsys):
+def test_the_same_refusal_is_reported_once(far_end, make_sender, drops, capsys):
     far_end.answers = [(201, b"{}", {})] + [(422, b'{"detail": "chunks[0]: bad"}', {})] * 3
     sender = make_sender(far_end.url)
     for seq in range(3):
@@ -162,7 +164,7 @@ def test_the_same_refusal_is_told_once(far_end, make_sender, drops, capsys):
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_where_the_start_is_refused_the_run_stays_in_its_file(
+def test_a_run_whose_start_is_refused_stays_in_its_file(
     far_end, make_sender, drops, capsys, forgets
 ):
     refused = (405, b'{"detail": "no such thing here"}', {})
@@ -183,7 +185,7 @@ def test_where_the_start_is_refused_the_run_stays_in_its_file(
     ]
 
 
-def test_a_server_that_forgot_the_run_is_told_again(far_end, make_sender, drops):
+def test_a_server_without_the_run_gets_its_start_again(far_end, make_sender, drops):
     far_end.answers = [(201, b"{}", {}), (404, b"{}", {})]
     sender = make_sender(far_end.url)
     sender.put(batch(0))
@@ -192,14 +194,14 @@ def test_a_server_that_forgot_the_run_is_told_again(far_end, make_sender, drops)
     assert paths == ["runs", "batches", "runs", "batches"] and not drops
 
 
-def test_nothing_is_left_on_the_disk_when_all_has_arrived(far_end, make_sender, path):
+def test_the_disk_is_empty_after_complete_delivery(far_end, make_sender, path):
     sender = make_sender(far_end.url)
     sender.put(batch(0))
     sender.close(5)
     assert far_end.batches() == [0] and list(path.parent.iterdir()) == []
 
 
-def test_while_the_server_is_away_every_envelope_is_written_at_once(make_sender, path):
+def test_every_envelope_is_written_at_once_during_an_outage(make_sender, path):
     sender = make_sender(AWAY)
     for seq in range(3):
         sender.put(batch(seq))
@@ -216,7 +218,7 @@ def test_undelivered_samples_stay_on_the_disk_at_exit(make_sender, drops, path, 
     assert f"7 samples wait in {path}" in capsys.readouterr().err
 
 
-def test_a_server_that_comes_back_gets_everything_in_order_and_the_disk_is_clean(
+def test_a_server_that_returns_gets_everything_in_order_and_the_disk_is_emptied(
     far_end, make_sender, drops, path, monkeypatch
 ):
     monkeypatch.setattr("memagent.delivery.sender.FIRST_DELAY_S", 0.05)
@@ -231,9 +233,7 @@ def test_a_server_that_comes_back_gets_everything_in_order_and_the_disk_is_clean
     assert far_end.batches() == list(range(61)) and not drops and not path.exists()
 
 
-def test_a_server_that_is_back_at_the_end_is_tried_once_more(
-    far_end, make_sender, path, monkeypatch
-):
+def test_delivery_is_retried_once_at_exit(far_end, make_sender, path, monkeypatch):
     monkeypatch.setattr("memagent.delivery.sender.FIRST_DELAY_S", 3600.0)
     monkeypatch.setattr("memagent.delivery.sender.LAST_TRY_S", 10.0)
     far_end.answers = [(503, b"", {})]
@@ -244,7 +244,7 @@ def test_a_server_that_is_back_at_the_end_is_tried_once_more(
     assert far_end.batches() == [0] and not path.exists()
 
 
-def test_a_slow_server_holds_up_nobody(far_end, make_sender, path):
+def test_a_slow_server_does_not_block_the_training(far_end, make_sender, path):
     far_end.delay_s = 3.0
     sender = make_sender(far_end.url)
     for seq in range(100):
@@ -254,7 +254,7 @@ def test_a_slow_server_holds_up_nobody(far_end, make_sender, path):
     assert seqs_in(path) == list(range(100))
 
 
-def test_without_a_server_the_file_is_all_there_is(make_sender, drops, path, capsys):
+def test_without_a_server_the_run_is_only_recorded_in_its_file(make_sender, drops, path, capsys):
     sender = make_sender(None)
     for seq in range(3):
         sender.put(batch(seq))
@@ -262,7 +262,7 @@ def test_without_a_server_the_file_is_all_there_is(make_sender, drops, path, cap
     assert seqs_in(path) == [0, 1, 2] and not drops and capsys.readouterr().err == ""
 
 
-def test_a_disk_that_cannot_be_written_is_told_once_and_the_server_gets_all_the_same(
+def test_an_unwritable_disk_is_reported_once_and_the_server_still_gets_everything(
     far_end, make_sender, path, capsys
 ):
     path.parent.write_text("a file where the folder should be")
@@ -296,7 +296,7 @@ def test_without_a_disk_memory_is_bounded(make_sender, path):
     assert puts == 16
 
 
-def test_a_thread_that_hangs_in_writing_holds_up_nobody(make_sender, drops, monkeypatch):
+def test_a_hanging_write_does_not_block_the_training(make_sender, drops, monkeypatch):
     monkeypatch.setattr("memagent.delivery.sender.HANGING_DISK_S", 0.01)
     sender = make_sender(None)
     with held_by_another_thread(sender._changed):
@@ -329,7 +329,7 @@ def test_jumps_of_the_clock_change_nothing(far_end, make_sender, monkeypatch):
     wait_for(lambda: far_end.batches() == [0])
 
 
-def test_the_token_is_nowhere_but_in_the_header(make_sender, path, capsys):
+def test_the_token_is_only_in_the_header(make_sender, path, capsys):
     sender = make_sender(AWAY, token="hush-hush")
     sender.put(batch(0))
     wait_for(lambda: sender.is_failing)

@@ -44,7 +44,7 @@ def take_all(queue):
     return taken
 
 
-def test_it_keeps_the_order_of_envelopes(make_spool):
+def test_envelopes_are_read_in_their_order(make_spool):
     queue = make_spool()
     for seq in range(3):
         queue.put(batch(seq, samples=seq))
@@ -52,7 +52,7 @@ def test_it_keeps_the_order_of_envelopes(make_spool):
     assert take_all(queue) == [0, 1, 2] and len(queue) == 0
 
 
-def test_the_file_shrinks_when_all_has_arrived(make_spool, file):
+def test_the_file_shrinks_after_complete_delivery(make_spool, file):
     queue = make_spool()
     queue.put(batch(0))
     size = file.path.stat().st_size
@@ -64,7 +64,7 @@ def test_the_file_shrinks_when_all_has_arrived(make_spool, file):
     assert file.path.stat().st_size <= size + 2
 
 
-def test_the_order_is_kept_over_a_disk_that_fails_for_a_while(make_spool, file):
+def test_a_temporary_disk_failure_does_not_change_the_order(make_spool, file):
     queue = make_spool()
     queue.put(batch(0))
     folder = file.path.parent
@@ -79,7 +79,7 @@ def test_the_order_is_kept_over_a_disk_that_fails_for_a_while(make_spool, file):
     assert take_all(queue) == [0, 1, 2, 3] and list(folder.iterdir()) == [file.path]
 
 
-def test_the_file_is_bounded_and_the_oldest_stay(make_spool, monkeypatch):
+def test_a_full_file_has_no_room_and_loses_nothing(make_spool, monkeypatch):
     monkeypatch.setattr(spool, "MAX_FILE_BYTES", 500)
     queue = make_spool()
     put = 0
@@ -89,7 +89,7 @@ def test_the_file_is_bounded_and_the_oldest_stay(make_spool, monkeypatch):
     assert 0 < put < 100 and take_all(queue) == list(range(put)) and queue.has_room()
 
 
-def test_a_recording_is_not_bounded_and_waits_for_nobody(make_spool, monkeypatch, file):
+def test_a_recording_without_a_server_is_not_bounded(make_spool, monkeypatch, file):
     monkeypatch.setattr(spool, "MAX_FILE_BYTES", 500)
     queue = make_spool(is_destination=True)
     for seq in range(100):
@@ -99,7 +99,7 @@ def test_a_recording_is_not_bounded_and_waits_for_nobody(make_spool, monkeypatch
     assert len(list(read_frames(file.path))) == 101
 
 
-def test_what_somebody_destroyed_is_counted_and_the_rest_goes_on(make_spool, file, drops):
+def test_damaged_envelopes_are_counted_and_the_others_delivered(make_spool, file, drops):
     queue = make_spool()
     queue.put(batch(0, samples=3))
     queue.put(batch(1, samples=4))
@@ -110,7 +110,7 @@ def test_what_somebody_destroyed_is_counted_and_the_rest_goes_on(make_spool, fil
 
 
 @pytest.mark.parametrize("has_arrived", [False, True])
-def test_closing_leaves_the_file_only_if_something_waits(make_spool, file, has_arrived):
+def test_closing_preserves_the_file_only_if_envelopes_remain(make_spool, file, has_arrived):
     queue = make_spool()
     queue.put(batch(0))
     if has_arrived:

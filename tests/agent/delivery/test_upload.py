@@ -79,7 +79,7 @@ def upload_one(path, transport, **options):
     return upload(found, transport, **options)
 
 
-def test_all_of_it_arrives_and_the_file_is_removed(make_file, far_end):
+def test_everything_arrives_and_the_file_is_removed(make_file, far_end):
     path = make_file()
     done = upload_one(path, far_end)
     assert (done.outcome, done.run_id, done.parcels, done.samples, done.status) == (
@@ -96,20 +96,20 @@ def test_all_of_it_arrives_and_the_file_is_removed(make_file, far_end):
     )
 
 
-def test_it_says_how_far_it_has_come(make_file, far_end):
+def test_it_reports_its_progress(make_file, far_end):
     path = make_file()
     size_bytes, sizes = path.stat().st_size, list[int]()
     upload_one(path, far_end, advance=sizes.append)
     assert len(sizes) == 5 and min(sizes) > 0 and 0.8 * size_bytes < sum(sizes) <= size_bytes
 
 
-def test_a_run_that_never_said_how_it_ended_gets_no_end(make_file, far_end):
+def test_a_run_without_a_recorded_end_is_not_finished(make_file, far_end):
     done = upload_one(make_file(finish=None, drafts=2), far_end)
     assert done.status is None and far_end.finishes == [] and done.samples == 8
     assert sorted(far_end.batches) == [0, 1, 2, 3]
 
 
-def test_it_can_be_kept(make_file, far_end):
+def test_keep_renames_the_file_to_synced(make_file, far_end):
     path = make_file()
     done = upload_one(path, far_end, keep=True)
     assert not path.exists() and done.path.name == path.name + ".synced"
@@ -119,9 +119,7 @@ def test_it_can_be_kept(make_file, far_end):
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SystemExit()])
 @pytest.mark.parametrize("after", range(5))
-def test_an_upload_that_was_interrupted_begins_anew_and_doubles_nothing(
-    make_file, far_end, interruption, after
-):
+def test_an_interrupted_upload_restarts_without_duplicates(make_file, far_end, interruption, after):
     path = make_file(finish=None, drafts=2)
     far_end.troubles = [None] * after + [interruption]
     with pytest.raises(type(interruption)):
@@ -135,7 +133,7 @@ def test_an_upload_that_was_interrupted_begins_anew_and_doubles_nothing(
     ]
 
 
-def test_what_the_server_has_is_skipped(make_file, far_end):
+def test_stored_envelopes_are_skipped(make_file, far_end):
     path = make_file(batches=50)
     far_end.troubles = [None] * 41 + [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
@@ -145,7 +143,7 @@ def test_what_the_server_has_is_skipped(make_file, far_end):
     assert far_end.asked == ["start", *["batch"] * 11, "finish"]
 
 
-def test_a_server_that_stumbles_is_asked_again(make_file, far_end):
+def test_a_temporary_server_error_is_retried(make_file, far_end):
     far_end.troubles = [
         DeliveryError("busy"),
         DeliveryError("busy", retry_after_s=0),
@@ -155,7 +153,7 @@ def test_a_server_that_stumbles_is_asked_again(make_file, far_end):
     assert upload_one(make_file(), far_end).outcome == "uploaded" and len(far_end.batches) == 3
 
 
-def test_a_server_that_is_away_leaves_everything_as_it_is(make_file, far_end):
+def test_an_unreachable_server_changes_nothing(make_file, far_end):
     path = make_file()
     before = path.read_bytes()
     far_end.troubles = [None] + [DeliveryError("away")] * 10
@@ -163,13 +161,13 @@ def test_a_server_that_is_away_leaves_everything_as_it_is(make_file, far_end):
     assert done.outcome == "waiting" and done.notes == ["away"] and path.read_bytes() == before
 
 
-def test_a_run_that_was_deleted_meanwhile_is_started_again(make_file, far_end):
+def test_a_run_deleted_during_the_upload_is_started_again(make_file, far_end):
     far_end.troubles = [None, StartRequiredError("who?")]
     assert upload_one(make_file(), far_end).outcome == "uploaded"
     assert far_end.asked[:4] == ["start", "batch", "start", "batch"]
 
 
-def test_a_refused_envelope_does_not_stop_the_others_but_keeps_the_file(make_file, far_end):
+def test_a_refused_envelope_preserves_the_file_and_the_others_are_sent(make_file, far_end):
     path = make_file()
     far_end.troubles = [None, RejectedError("never")]
     done = upload_one(path, far_end)
@@ -196,7 +194,7 @@ def test_a_refused_start_ends_the_upload(make_file, far_end):
     )
 
 
-def test_a_torn_end_is_told_and_never_deleted(make_file, far_end):
+def test_a_truncated_file_is_reported_and_never_deleted(make_file, far_end):
     path = make_file()
     os.truncate(path, path.stat().st_size - 3)
     done = upload_one(path, far_end)
@@ -204,7 +202,7 @@ def test_a_torn_end_is_told_and_never_deleted(make_file, far_end):
     assert done.status is None and "torn or damaged" in done.notes[0] and len(far_end.batches) == 3
 
 
-def test_a_file_that_is_none_is_told_and_the_others_go_on(make_file, far_end, tmp_path):
+def test_an_invalid_file_is_reported_and_the_others_are_uploaded(make_file, far_end, tmp_path):
     good = make_file()
     (tmp_path / "bad.memagent").write_text("hello")
     (tmp_path / "torn.memagent").write_bytes(good.read_bytes()[:25])
@@ -216,7 +214,7 @@ def test_a_file_that_is_none_is_told_and_the_others_go_on(make_file, far_end, tm
     }
 
 
-def test_older_launches_come_first_whatever_the_names(make_file, tmp_path):
+def test_files_are_uploaded_by_age_and_not_by_name(make_file, tmp_path):
     for attempt, rank in ((10, 0), (9, 1), (9, 0), (100, 0)):
         make_file(rank=rank, attempt=attempt)
     assert [(one.attempt, one.rank) for one in find_files([tmp_path])] == [
@@ -227,7 +225,7 @@ def test_older_launches_come_first_whatever_the_names(make_file, tmp_path):
     ]
 
 
-def test_a_file_whose_process_lives_is_left_alone(tmp_path, far_end):
+def test_a_file_of_a_living_process_is_skipped(tmp_path, far_end):
     file = RunFile(tmp_path / "r.memagent", seal("r", RunStart(run_id="r")))
     file.append(seal("r", Batch(seq=0)))
     done = upload_one(file.path, far_end)
@@ -236,7 +234,7 @@ def test_a_file_whose_process_lives_is_left_alone(tmp_path, far_end):
     assert upload_one(file.path, far_end).outcome == "uploaded"
 
 
-def test_of_two_concurrent_uploads_one_does_it(make_file):
+def test_one_of_two_concurrent_uploads_sends_a_file(make_file):
     path = make_file(batches=200)
     far_ends = [FarEnd(), FarEnd()]
     done = []
@@ -255,7 +253,7 @@ def test_of_two_concurrent_uploads_one_does_it(make_file):
     assert {one.outcome for one in done} <= {"uploaded", "in_use"}
 
 
-def test_a_file_that_another_one_finished_in_between_is_no_error(make_file, far_end):
+def test_a_file_uploaded_by_another_process_is_not_an_error(make_file, far_end):
     path = make_file()
     (found,) = find_files([path])
     path.unlink()

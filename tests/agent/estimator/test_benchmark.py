@@ -75,7 +75,7 @@ def test_every_case_has_its_truth_or_the_reason_why_not(quick):
         assert truth["levels"].get("allocated", 0) > 0 or "not installed" in truth["note"]
 
 
-def test_an_estimate_is_there_or_says_why_it_is_not(quick):
+def test_an_estimate_has_a_result_or_a_reason(quick):
     for row in quick[1]["results"]:
         assert (row["predicted_bytes"] is None) == bool(row["note"])
         assert (row["error_ratio"] is None) == (row["predicted_bytes"] is None)
@@ -101,7 +101,7 @@ def test_the_profiler_agrees_with_the_storages_counted(quick):
     )
 
 
-def test_the_zoo_holds_forty_cases_of_every_kind_asked_for():
+def test_the_zoo_has_forty_cases_and_all_required_kinds():
     cases = zoo.small()
     assert len({case.name for case in cases}) == len(cases) >= 40
     assert len(zoo.large()) == len(cases)
@@ -157,7 +157,7 @@ def test_a_large_case_can_be_built_without_memory(case):
     )
 
 
-def test_the_counted_peak_of_a_step_known_by_heart():
+def test_the_counted_peak_equals_a_step_computed_by_hand():
     """A Linear without bias and SGD without state: all that lives can be listed."""
     peaks = truth_cpu.measured_peaks(partial(bare_linear, rows=8, width=16))
     weights, batch, output, scalar = 4 * 16 * 16, 4 * 8 * 16, 4 * 8 * 16, 4
@@ -199,7 +199,7 @@ def test_what_a_dispatch_mode_adds_is_not_in_the_truth():
     assert counted.peak_bytes == pytest.approx(profiled.peak_bytes, rel=1e-4)
 
 
-def test_storages_are_counted_once_and_until_the_last_view_is_gone():
+def test_storages_are_counted_once_until_their_last_view_is_freed():
     with truth_cpu.LiveStorages() as live:
         base = torch.zeros(1000)
         view = base[10:20]
@@ -223,7 +223,7 @@ def test_eight_bit_states_are_two_bytes_a_parameter_and_train():
     assert sum(tensor.nbytes for tensor in tensors) == (2 + 2 * 4 / 256) * parameter.numel()
 
 
-def test_a_fork_gives_back_values_errors_deaths_and_hangs():
+def test_a_fork_returns_values_errors_deaths_and_hangs():
     assert isolated.call(lambda: {"bytes": 1}).value == {"bytes": 1}
     assert isolated.call(lambda: b"x" * 10**6).value == b"x" * 10**6
     assert isolated.call(lambda: 1 / 0).error == "ZeroDivisionError: division by zero"
@@ -299,7 +299,7 @@ def test_errors_are_printed_with_three_digits(ratio, text):
     assert percent(ratio, signed=True) == text
 
 
-def test_published_rows_hold_the_facts_and_can_be_rebuilt():
+def test_published_rows_are_complete_and_can_be_rebuilt():
     rows = list(public.rows(truths.FOLDER / public.FILE))
     by_name = {row.case.name: row for row in rows}
     assert by_name["santacoder x 4"].levels["allocated"] == 11_267_745_280
@@ -355,7 +355,7 @@ def test_published_models_have_the_parameters_that_are_known():
     )  # what was measured: 6 bytes a parameter
 
 
-def test_the_recorder_runs_without_a_gpu_and_says_that_it_was_a_trial(tmp_path):
+def test_a_recording_without_a_gpu_is_marked_as_a_trial(tmp_path):
     out = tmp_path / "tried.json"
     done = run("record", "--quick", "--device", "cpu", "--out", str(out))
     assert done.returncode == 0, done.stderr
@@ -383,7 +383,7 @@ def test_without_a_gpu_recording_says_so():
     ]
 
 
-def test_a_history_keeps_what_replays_it_and_nothing_else(tmp_path):
+def test_a_history_holds_only_the_fields_that_its_replay_needs(tmp_path):
     event = {"action": "alloc", "addr": 512, "size": 1024, "stream": 0}
     block = {"address": 512, "size": 1024, "requested_size": 1000, "state": "active_allocated"}
     segment = {"address": 512, "total_size": 2**21, "stream": 0, "segment_type": "small"}
@@ -488,7 +488,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
 
 
-def test_the_cost_of_an_estimate_is_told():
+def test_the_cost_of_an_estimate_is_printed():
     pytest.importorskip("transformers")
     small = {
         "model_type": "llama",

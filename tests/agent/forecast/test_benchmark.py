@@ -29,7 +29,7 @@ def ramp(death: int | None = 100) -> Trace:
     return Trace("ramp", 100 * GIB, columns, death, "leak" if death else None, death is not None)
 
 
-def test_it_scores_a_warning_that_came_true():
+def test_it_scores_a_correct_warning():
     found = score("x", lambda trace: Alarm(60, 110, 90, 120, "leak"), [ramp()])
     assert (found.recall, found.lead, found.eta_error, found.eta_covered, found.cause_right) == (
         1,
@@ -41,7 +41,7 @@ def test_it_scores_a_warning_that_came_true():
     assert found.false_alarms_per_1000 is None
 
 
-def test_it_scores_a_warning_that_came_too_late():
+def test_it_scores_a_late_warning():
     found = score("x", lambda trace: Alarm(95), [ramp()])
     assert (found.recall, found.families) == (0, {"ramp": 0})
 
@@ -54,12 +54,12 @@ def test_it_scores_false_alarms():
     assert "1000" in table([found])
 
 
-def test_its_rivals_see_a_ramp_where_they_should():
+def test_the_compared_forecasters_detect_a_ramp():
     assert threshold_90(ramp()).step == 91
     assert least_squares(ramp()).eta_step == pytest.approx(100)
 
 
-def test_it_asks_for_a_garbage_collection_at_the_row_that_is_looked_at():
+def test_it_requests_a_garbage_collection_at_the_current_row():
     used = [20 * GIB + step * GIB // 50 for step in range(900)]
     columns = {"step": list(range(900)), "allocated_bytes": used, "peak_allocated_bytes": used}
     garbage = Trace(
@@ -69,7 +69,7 @@ def test_it_asks_for_a_garbage_collection_at_the_row_that_is_looked_at():
     assert memagent(Trace("leak", 40 * GIB, columns, 1000)) is not None
 
 
-def test_made_traces_die_only_where_their_need_reaches_the_limit():
+def test_synthetic_traces_end_where_their_need_reaches_the_limit():
     found = list(generated.traces(3, seed=1))
     assert {trace.family for trace in found} == set(generated.FATAL) | set(generated.HARMLESS)
     for trace in found:
@@ -78,7 +78,7 @@ def test_made_traces_die_only_where_their_need_reaches_the_limit():
         assert (trace.family in generated.FATAL) == (trace.death is not None)
 
 
-def test_recorded_traces_die_where_their_memory_reached_the_limit():
+def test_recorded_traces_end_where_their_memory_reached_the_limit():
     found = list(recorded.traces())
     assert {trace.death is None for trace in found} == {True, False}
     for trace in found:
@@ -86,7 +86,7 @@ def test_recorded_traces_die_where_their_memory_reached_the_limit():
         assert trace.death in (None, len(trace.columns["step"]))
 
 
-def test_what_was_recorded_can_be_recorded_again():
+def test_a_recording_can_be_repeated():
     kinds = {
         json.loads(line)["kind"]: json.loads(line)["leaks"]
         for line in recorded.FILE.read_text().splitlines()
@@ -119,7 +119,7 @@ def test_no_recorded_leak_is_missed():
     assert score("memagent", memagent, leaks).recall == 1
 
 
-def test_the_command_prints_a_table_and_writes_the_same_as_json(tmp_path):
+def test_the_command_prints_a_table_and_writes_it_as_json(tmp_path):
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.forecast", "--quick", "--json", str(file)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout

@@ -55,7 +55,7 @@ def first_page(rows, *, step_s: float = 1.0, **options):
         ("per epoch", lambda t: 10 + (t // 100) * 2.0),
     ],
 )
-def test_a_leak_is_foretold_well_before_the_end(name, floor):
+def test_a_leak_is_forecast_well_before_the_end(name, floor):
     rows = series(5000, floor)
     death = rows[-1][0] + 1
     forecast = first_page(rows)
@@ -68,7 +68,7 @@ def test_a_leak_is_foretold_well_before_the_end(name, floor):
     assert forecast.oom_probability > 0.5
 
 
-def test_a_linear_leak_is_foretold_with_a_third_of_the_life_left():
+def test_a_linear_leak_is_forecast_with_a_third_of_the_run_left():
     rows = series(5000, lambda t: 10 + 0.02 * t)
     assert (rows[-1][0] - first_page(rows).step) / rows[-1][0] > 0.3
 
@@ -86,17 +86,17 @@ def test_a_linear_leak_is_foretold_with_a_third_of_the_life_left():
         ("falling", lambda t: 30 - 0.005 * t),
     ],
 )
-def test_what_only_looks_like_a_leak_is_left_alone(name, floor):
+def test_harmless_growth_is_not_reported(name, floor):
     assert first_page(series(2000, floor)) is None
 
 
-def test_a_leak_that_ends_with_the_plan_is_silent_and_the_same_without_the_plan_is_not():
+def test_a_leak_that_reaches_the_limit_after_the_planned_end_is_not_reported():
     rows = series(1000, lambda t: 10 + 0.02 * t)[:1000]
     assert first_page(rows, total_steps=1000) is None
     assert first_page(rows) is not None
 
 
-def test_it_warns_when_seconds_are_long_and_is_critical_when_they_are_short():
+def test_the_level_depends_on_the_remaining_seconds():
     rows = series(5000, lambda t: 10 + 0.02 * t)
     assert first_page(rows, step_s=10.0).level == "warning"
     assert first_page(rows, step_s=0.01).level == "critical"
@@ -105,7 +105,7 @@ def test_it_warns_when_seconds_are_long_and_is_critical_when_they_are_short():
     )
 
 
-def test_optimizer_state_that_will_not_fit_is_told_before_the_first_step():
+def test_optimizer_state_that_will_not_fit_is_forecast_before_the_first_step():
     forecaster = Forecaster(LIMIT, optimizer_state_bytes=20 * GIB)
     forecast = forecaster.update(
         0, allocated_bytes=18 * GIB, peak_allocated_bytes=25 * GIB, optimizer_steps=0
@@ -120,7 +120,7 @@ def test_optimizer_state_that_will_not_fit_is_told_before_the_first_step():
     )
 
 
-def test_the_largest_input_is_reckoned_with():
+def test_the_forecast_includes_the_largest_input():
     def page(largest: int):
         forecaster = Forecaster(LIMIT, max_input_size=largest)
         generator = random.Random(3)
@@ -140,7 +140,7 @@ def test_the_largest_input_is_reckoned_with():
     assert page(1200) is None
 
 
-def test_fragmentation_is_told_from_a_leak():
+def test_fragmentation_is_distinguished_from_a_leak():
     forecaster = Forecaster(LIMIT)
     for step in range(1, 1000):
         split = int(step * 0.02 * GIB)
@@ -156,7 +156,7 @@ def test_fragmentation_is_told_from_a_leak():
     assert forecast.cause == "fragmentation" and forecast.step < 1000
 
 
-def test_other_processes_are_told_from_a_leak():
+def test_other_processes_are_distinguished_from_a_leak():
     forecaster = Forecaster(LIMIT)
     for step in range(1, 1000):
         used = 20 * GIB + int(step * 0.02 * GIB)
@@ -195,14 +195,14 @@ def test_garbage_that_can_be_collected_is_no_leak():
     assert first_page(rows, gc_probe=lambda: None) is not None
 
 
-def test_growth_within_an_epoch_is_given_until_its_end():
+def test_growth_within_an_epoch_is_not_reported_before_its_end():
     def floor(t):
         return 10 + 20 * (t % 1000) / 1000
 
     assert first_page(series(3000, floor), epoch_steps=1000) is None
 
 
-def test_a_step_that_goes_back_begins_anew():
+def test_a_lower_step_restarts_the_forecast():
     forecaster = Forecaster(LIMIT)
     for step, allocated, peak in series(900, lambda t: 10 + 0.02 * t):
         forecaster.update(step, allocated_bytes=allocated, peak_allocated_bytes=peak)
@@ -210,7 +210,7 @@ def test_a_step_that_goes_back_begins_anew():
     assert (forecast.level, forecast.step, forecast.growth_bytes_per_step) == ("ok", 1, None)
 
 
-def test_missing_readings_are_no_readings():
+def test_missing_readings_are_ignored():
     forecaster = Forecaster(LIMIT)
     for step in range(100):
         assert forecaster.update(step).level == "ok"
@@ -232,7 +232,7 @@ def test_its_memory_does_not_grow_with_the_run():
     assert sizes[1] < 1.5 * sizes[0]
 
 
-def test_the_same_readings_give_the_same_answer():
+def test_the_same_readings_give_the_same_forecast():
     rows = series(2000, lambda t: 10 + 0.02 * t)
     assert first_page(rows) == first_page(rows)
 
@@ -244,7 +244,7 @@ readings = st.one_of(st.none(), st.integers(0, 2**50))
     st.lists(st.tuples(st.integers(0, 60), readings, readings, readings, readings), max_size=80),
     st.integers(1, 2**50),
 )
-def test_no_readings_make_it_raise_or_answer_nonsense(rows, limit):
+def test_no_reading_causes_an_error_or_an_invalid_forecast(rows, limit):
     forecaster = Forecaster(limit, host_limit_bytes=limit, total_steps=50)
     for step, allocated, peak, used, host in rows:
         forecast = forecaster.update(
@@ -288,19 +288,19 @@ def heavy_tailed(
         )
 
 
-def test_heavy_tailed_batches_are_a_probability_and_a_notice_and_no_page():
+def test_heavy_tailed_batches_are_a_notice_with_a_probability():
     told = list(heavy_tailed(spread=0.5, total_steps=20_000))
     assert {forecast.level for forecast in told} <= {"ok", "notice"}
     assert any(forecast.cause == "tail" and forecast.oom_probability > 0.5 for forecast in told)
 
 
-def test_a_largest_batch_that_may_never_come_does_not_page():
+def test_a_large_batch_that_may_never_occur_does_not_page():
     assert not {
         forecast.level for forecast in heavy_tailed(spread=0.35, largest=4.5, total_steps=700)
     } & set(PAGES)
 
 
-def test_what_is_told_of_a_leak_changes_seldom():
+def test_the_forecast_of_a_leak_changes_rarely():
     forecaster = Forecaster(LIMIT)
     told = []
     for step, allocated, peak in series(5000, lambda t: 10 + 0.02 * t, noise=0.2):
@@ -314,12 +314,12 @@ def test_what_is_told_of_a_leak_changes_seldom():
     assert len(told) < 40
 
 
-def test_an_accumulator_that_begins_anew_says_nothing_new_where_the_epoch_is_not_known():
+def test_a_restarted_accumulator_is_not_growth_without_a_known_epoch():
     rows = series(3000, lambda t: 10 + 12 * (t % 300) / 300)
     assert first_page(rows) is None
 
 
-def test_growth_that_dies_out_by_jumps_is_left_alone_and_one_that_goes_on_is_not():
+def test_growth_in_jumps_is_reported_only_if_it_continues():
     source = random.Random(4)
     early = sorted(source.betavariate(1, 6) * 2000 for _ in range(25))
     assert first_page(series(2000, lambda t: 10 + 0.65 * sum(at <= t for at in early))) is None

@@ -64,7 +64,7 @@ def sound(forecast: Forecast) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rows, max_size=60), options, st.integers(1, 2**50))
-def test_no_row_makes_it_raise_or_answer_nonsense(
+def test_no_row_causes_an_error_or_an_invalid_forecast(
     found: list[dict[str, Any]], given_options: dict[str, Any], limit: int
 ):
     columns = {name: [row[name] for row in found] for name in [*READINGS, "step"]}
@@ -81,7 +81,7 @@ def test_no_row_makes_it_raise_or_answer_nonsense(
     options,
     st.integers(2**20, 2**40),
 )
-def test_no_growth_makes_it_raise_or_answer_nonsense(
+def test_no_growth_causes_an_error_or_an_invalid_forecast(
     slope, noise, every, seed, given_options, limit
 ):
     source = random.Random(seed)
@@ -138,14 +138,14 @@ def with_gaps(step: int) -> dict[str, Any]:
         ("a resumed run's steps", range(70_000, 71_300), lambda step: leak(step - 70_000)),
     ],
 )
-def test_a_leak_is_foretold_whatever_the_samples_are_like(name, steps, readings):
+def test_a_leak_is_forecast_from_irregular_samples(name, steps, readings):
     forecast = page(steps, readings)
     first = next(iter(steps))
     assert forecast is not None and forecast.step - first < 1200
     assert abs(forecast.eta_step - first - 1300) < 150
 
 
-def test_memory_that_torch_does_not_know_shows_in_nvml_alone():
+def test_memory_outside_torch_is_forecast_from_nvml():
     """nvdiffrast 23: 2 MB an iteration that the caching allocator has never heard of."""
 
     def readings(step: int) -> dict[str, Any]:
@@ -174,7 +174,7 @@ def test_a_flat_run_at_98_9_percent_survives_its_retries():
     assert page(range(2000), readings) is None
 
 
-def test_deferred_frees_that_pile_up_are_no_leak_of_the_floor():
+def test_accumulated_deferred_frees_are_not_a_leak():
     """pytorch 71616: blocks freed but waiting for another stream are active and not allocated; the reserved memory shows them."""
 
     def readings(step: int) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def test_deferred_frees_that_pile_up_are_no_leak_of_the_floor():
     assert page(range(2000), readings) is None
 
 
-def test_a_neighbour_that_comes_and_leaves_is_left_alone():
+def test_a_temporary_process_on_the_gpu_is_not_reported():
     def readings(step: int) -> dict[str, Any]:
         theirs = 8 * GIB if 400 <= step < 900 else 0
         return {
@@ -199,7 +199,7 @@ def test_a_neighbour_that_comes_and_leaves_is_left_alone():
     assert page(range(2000), readings) is None
 
 
-def test_periodic_evaluations_and_a_curriculum_that_ends_are_left_alone():
+def test_periodic_evaluations_and_a_finished_curriculum_are_not_reported():
     def readings(step: int) -> dict[str, Any]:
         evaluates = step % 100 == 99
         size = min(1.0, 0.2 + step / 800)
@@ -212,29 +212,29 @@ def test_periodic_evaluations_and_a_curriculum_that_ends_are_left_alone():
     assert page(range(3000), readings) is None
 
 
-def test_growth_up_to_what_the_estimator_predicted_needs_more_evidence():
+def test_growth_below_the_estimate_needs_more_evidence():
     without, expected = page(range(1300)), page(range(1300), predicted_peak_bytes=39 * GIB)
     assert without.step < expected.step < 1250
 
 
-def test_a_leak_that_outgrew_what_the_estimator_predicted_is_looked_at_earlier():
+def test_a_leak_beyond_the_estimate_is_reported_earlier():
     without, outgrown = page(range(1300)), page(range(1300), predicted_peak_bytes=20 * GIB)
     assert outgrown.step < without.step
 
 
-def test_a_prediction_that_was_too_low_all_along_is_no_reason_to_look_earlier():
+def test_an_estimate_that_was_always_too_low_does_not_change_the_forecast():
     without, wrong = page(range(1300)), page(range(1300), predicted_peak_bytes=2 * GIB)
     assert wrong.step == without.step
 
 
 @pytest.mark.parametrize("limit", [1, 1000, 2**20])
-def test_a_tiny_limit_is_a_limit(limit):
+def test_a_tiny_limit_is_accepted(limit):
     forecaster = Forecaster(limit)
     for step in range(100):
         sound(forecaster.update(step, allocated_bytes=limit // 2, peak_allocated_bytes=limit))
 
 
-def test_a_long_run_takes_no_more_memory_than_a_short_one():
+def test_the_forecasters_memory_does_not_grow_with_the_run():
     forecaster = Forecaster(LIMIT, host_limit_bytes=LIMIT, gc_probe=later)
     sizes = []
     for step in range(30_000):

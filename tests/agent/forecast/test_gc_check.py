@@ -32,7 +32,7 @@ def first_page(forecasts) -> int | None:
     return next((forecast.step for forecast in forecasts if forecast.level in PAGES), None)
 
 
-def test_rule_1_it_is_asked_only_when_a_leak_would_page():
+def test_rule_1_it_is_requested_only_before_a_page():
     asked: list[int] = []
     forecaster = Forecaster(LIMIT, gc_probe=lambda: asked.append(1))
     page = first_page(climb(Forecaster(LIMIT)))
@@ -42,7 +42,7 @@ def test_rule_1_it_is_asked_only_when_a_leak_would_page():
     assert len(asked) == 1
 
 
-def test_rule_1_it_is_asked_seldom():
+def test_rule_1_it_is_requested_rarely():
     asked: list[int] = []
 
     def collect() -> int:
@@ -58,19 +58,19 @@ def test_rule_1_it_is_asked_seldom():
     assert len(asked) == 12
 
 
-def test_rule_2_what_falls_by_half_was_garbage():
+def test_rule_2_a_fall_by_half_is_garbage():
     assert first_page(climb(Forecaster(LIMIT, gc_probe=lambda: 10 * GIB))) is None
     page = first_page(climb(Forecaster(LIMIT)))
     assert first_page(climb(Forecaster(LIMIT, gc_probe=lambda: LIMIT))) == page
 
 
-def test_rule_3_the_page_waits_for_the_samples_to_answer():
+def test_rule_3_the_page_waits_for_the_samples_after_the_collection():
     page = first_page(climb(Forecaster(LIMIT)))
     assert first_page(climb(Forecaster(LIMIT, gc_probe=later))) == page + PATIENCE_S
     assert first_page(climb(Forecaster(LIMIT, gc_probe=later), collected_at=page + 3)) is None
 
 
-def test_rule_3_it_waits_no_longer_than_a_quarter_of_what_is_left():
+def test_rule_3_it_waits_at_most_a_quarter_of_the_remaining_steps():
     page = first_page(climb(Forecaster(LIMIT)))
     waited = first_page(climb(Forecaster(LIMIT, gc_probe=later), step_s=0.001)) - page
     assert waited == pytest.approx((1300 - page) / 4, rel=0.1)

@@ -24,7 +24,7 @@ def last(forecaster: Forecaster, columns):
     return forecast
 
 
-def test_a_later_event_adds_to_the_ones_before():
+def test_a_later_event_is_merged_with_the_earlier_ones():
     hints = Hints(total_steps=9).merged_with(
         {"epoch_steps": 5, "optimizer_state_bytes": {"a": 1, "b": 2}}
     )
@@ -35,7 +35,7 @@ def test_a_later_event_adds_to_the_ones_before():
     assert hints.optimizer_state_bytes == {"a": 0, "b": 2} and hints.eval_bytes == {"a": 7}
 
 
-def test_what_they_say_travels_as_an_event_and_back():
+def test_hints_survive_the_conversion_to_an_event():
     hints = Hints(epoch_steps=5, max_input_size=4096, optimizer_state_bytes={"gpu": 3})
     assert hints.to_data() == {
         "epoch_steps": 5,
@@ -48,7 +48,7 @@ def test_what_they_say_travels_as_an_event_and_back():
 @pytest.mark.parametrize(
     "value", ["many", -1, 0, None, True, float("nan"), float("inf"), 2**70, [1], {"a": "b"}]
 )
-def test_what_is_malformed_is_passed_over(value):
+def test_malformed_hints_are_ignored(value):
     data = {
         "epoch_steps": value,
         "eval_bytes": value,
@@ -58,7 +58,7 @@ def test_what_is_malformed_is_passed_over(value):
     assert Hints().merged_with(data) == Hints()
 
 
-def test_state_that_is_not_there_yet_is_known_at_the_row_before_the_first_step():
+def test_missing_optimizer_state_is_expected_before_the_first_step():
     hints = Hints(optimizer_state_bytes={"gpu": 20 * GIB})
     (forecast,) = feed_columns(hints.forecaster("gpu", LIMIT), rows(1))
     assert (forecast.level, forecast.cause) == ("critical", "optimizer_state")
@@ -69,19 +69,19 @@ def test_state_that_is_not_there_yet_is_known_at_the_row_before_the_first_step()
     )  # it has stepped: the state is there
 
 
-def test_an_evaluation_that_will_not_fit_is_told_as_soon_as_that_is_so():
+def test_an_evaluation_that_will_not_fit_is_forecast_at_once():
     forecaster = Hints(eval_bytes={"gpu": 8 * GIB}).forecaster("gpu", LIMIT)
     assert last(forecaster, rows(10)).level == "ok"
     forecast = last(forecaster, rows(1, floor=33 * GIB, first=10))
     assert (forecast.level, forecast.cause, forecast.eta_step) == ("warning", "eval", None)
 
 
-def test_an_evaluation_comes_on_top_of_state_that_is_still_to_come():
+def test_an_evaluation_is_added_to_missing_optimizer_state():
     hints = Hints(eval_bytes={"gpu": 6 * GIB}, optimizer_state_bytes={"gpu": 5 * GIB})
     assert last(hints.forecaster("gpu", LIMIT), rows(1)).cause == "eval"
 
 
-def test_an_evaluation_that_came_and_went_takes_less_than_was_thought():
+def test_a_finished_evaluation_replaces_its_estimate():
     hints = Hints(eval_bytes={"gpu": 20 * GIB})
     forecaster = hints.forecaster("gpu", LIMIT)
     assert last(forecaster, rows(5)).cause == "eval"
@@ -91,7 +91,7 @@ def test_an_evaluation_that_came_and_went_takes_less_than_was_thought():
     assert last(forecaster, rows(20, first=6)).level == "ok"
 
 
-def test_a_forecaster_at_work_can_be_told_more():
+def test_a_running_forecaster_accepts_hints():
     forecaster = Hints().forecaster("gpu", LIMIT)
     last(forecaster, rows(5))
     Hints(eval_bytes={"gpu": 20 * GIB}).apply_to(forecaster, "gpu")
@@ -100,7 +100,7 @@ def test_a_forecaster_at_work_can_be_told_more():
     assert last(forecaster, rows(20, first=6)).level == "ok"
 
 
-def test_a_secondary_host_is_forecast_by_its_memory_alone():
+def test_a_secondary_host_is_forecast_from_its_memory_only():
     columns = {
         "step": list(range(400)),
         "time_s": [float(step) for step in range(400)],

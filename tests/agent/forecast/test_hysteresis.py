@@ -11,14 +11,14 @@ def answer(step: int, level="warning", eta: float | None = 1000.0, cause="leak")
     return Forecast(step, level, 0.9, cause, eta, low, high, None, 10, 100)
 
 
-def test_rule_1_a_level_rises_at_once_and_everything_is_told_anew():
+def test_rule_1_a_level_rises_at_once_with_the_whole_forecast():
     steady = ForecastHysteresis()
     steady.settle(answer(1, "notice", 1000), 1.0)
     fresh = answer(2, "critical", 1010)
     assert steady.settle(fresh, 1.0) == fresh
 
 
-def test_rule_2_a_level_falls_when_the_answers_stay_calm():
+def test_rule_2_a_level_falls_after_several_lower_forecasts():
     steady = ForecastHysteresis()
     steady.settle(answer(1), 1.0)
     levels = [
@@ -28,7 +28,7 @@ def test_rule_2_a_level_falls_when_the_answers_stay_calm():
     assert levels == ["warning"] * (CALM_UPDATES - 1) + ["ok"]
 
 
-def test_rule_2_a_level_that_flickers_stays():
+def test_rule_2_a_flickering_level_does_not_change():
     steady = ForecastHysteresis()
     levels = {
         steady.settle(answer(step, "warning" if step % CALM_UPDATES == 1 else "notice"), 1.0).level
@@ -37,7 +37,7 @@ def test_rule_2_a_level_that_flickers_stays():
     assert levels == {"warning"}
 
 
-def test_rule_2_a_cause_that_flickers_stays():
+def test_rule_2_a_flickering_cause_does_not_change():
     steady = ForecastHysteresis()
     causes = {
         steady.settle(answer(step, cause="leak" if step % 3 else "fragmentation"), 1.0).cause
@@ -46,7 +46,7 @@ def test_rule_2_a_cause_that_flickers_stays():
     assert causes == {"leak"}
 
 
-def test_rule_3_an_eta_that_hardly_moves_is_not_told_anew():
+def test_rule_3_a_small_change_of_the_eta_is_not_reported():
     steady = ForecastHysteresis()
     told = {
         steady.settle(answer(step, eta=1000 + step % 50), 2.0).eta_step for step in range(1, 200)
@@ -54,14 +54,14 @@ def test_rule_3_an_eta_that_hardly_moves_is_not_told_anew():
     assert told == {1001.0}
 
 
-def test_rule_3_an_eta_that_moves_is_told_with_its_interval():
+def test_rule_3_a_large_change_of_the_eta_is_reported_with_its_interval():
     steady = ForecastHysteresis()
     steady.settle(answer(1, eta=1000), 2.0)
     moved = steady.settle(answer(2, eta=600), 2.0)
     assert (moved.eta_low, moved.eta_step, moved.eta_high) == (550, 600, 650)
 
 
-def test_rule_3_the_seconds_left_run_down_meanwhile():
+def test_rule_3_the_remaining_seconds_decrease_without_a_change_of_the_eta():
     steady = ForecastHysteresis()
     steady.settle(answer(1, eta=1000), 2.0)
     later = steady.settle(answer(101, eta=1010), 2.0)
@@ -69,20 +69,20 @@ def test_rule_3_the_seconds_left_run_down_meanwhile():
     assert steady.settle(answer(102, eta=1010), None).eta_s is None
 
 
-def test_an_eta_that_was_reached_is_told_anew():
+def test_a_passed_eta_is_replaced():
     steady = ForecastHysteresis()
     steady.settle(answer(1, eta=100), 1.0)
     assert steady.settle(answer(99, eta=100.5), 1.0).eta_step == 100.5
 
 
-def test_while_it_is_kept_its_interval_never_lies_before_the_step():
+def test_the_interval_of_an_unchanged_eta_never_lies_in_the_past():
     steady = ForecastHysteresis()
     steady.settle(answer(1, eta=100), 1.0)
     kept = steady.settle(answer(70, eta=102), 1.0)
     assert (kept.eta_low, kept.eta_step, kept.eta_high) == (70, 100, 150)
 
 
-def test_a_reset_reports_the_next_forecast_as_it_is():
+def test_a_reset_reports_the_next_forecast_unchanged():
     steady = ForecastHysteresis()
     steady.settle(answer(1), 1.0)
     steady.reset()

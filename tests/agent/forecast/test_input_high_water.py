@@ -45,16 +45,16 @@ def varies(step: int) -> int:
     return random.Random(step).randrange(20, 200)
 
 
-def test_lengths_that_grow_and_stay_leak_nothing():
+def test_input_lengths_that_rise_to_a_plateau_are_not_a_leak():
     assert first_page(grows_and_stays) == (None, None)
 
 
-def test_the_floor_of_a_caching_allocator_follows_no_input():
+def test_the_reserved_floor_is_not_explained_by_inputs():
     page, _ = first_page(grows_and_stays, reserved=True)
     assert page is not None and page.cause == "leak"
 
 
-def test_lengths_that_grow_for_good_are_warned_of_as_inputs():
+def test_steadily_growing_input_lengths_have_the_cause_inputs():
     page, death = first_page(lambda step: 32 + step // 2)
     assert page is not None and page.cause == "input"
     assert death - page.step >= 10
@@ -67,7 +67,7 @@ def test_a_leak_next_to_constant_lengths_is_a_leak(length_of):
     assert death - page.step >= 0.1 * death
 
 
-def test_inputs_that_grow_to_a_known_largest_are_silent_where_it_fits_and_not_where_it_does_not():
+def test_growing_inputs_warn_only_if_the_largest_does_not_fit():
     growing = {"length_of": lambda step: 32 + step // 2, "steps": 640}
     assert first_page(**growing, max_input_size=360) == (None, None)
     page, _ = first_page(lambda step: 32 + step // 2, max_input_size=600)

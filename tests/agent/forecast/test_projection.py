@@ -23,7 +23,7 @@ LINE = Trend(
 DYING = replace(LINE, slow_slope=0.5, slow_rate=-0.01)
 
 
-def test_rule_1_growths_of_one_memory_add_up_and_the_larger_is_the_cause():
+def test_rule_1_growth_rates_add_up_and_the_larger_is_the_cause():
     both = project(
         {"leak": LINE, "fragmentation": replace(LINE, slope=3.0, slow_slope=3.0)}, 400, 10_000
     )
@@ -31,16 +31,16 @@ def test_rule_1_growths_of_one_memory_add_up_and_the_larger_is_the_cause():
     assert both.steps_left == pytest.approx(100 * PAGE_BIAS)
 
 
-def test_rule_2_a_leak_is_believed_half_as_far_as_it_was_watched():
+def test_rule_2_a_leak_is_projected_half_as_far_as_it_was_observed():
     assert project({"leak": LINE}, 500, 10_000).page_ahead == PAGE_AHEAD
 
 
 @pytest.mark.parametrize("cause", ["input", "host_memory"])
-def test_rule_3_lengths_and_the_hosts_memory_are_believed_less(cause):
+def test_rule_3_input_lengths_and_host_memory_have_a_lower_probability(cause):
     assert project({cause: LINE}, 500, 10_000).page_ahead < PAGE_AHEAD
 
 
-def test_rule_3_growth_that_may_die_out_is_believed_less_and_expected_later():
+def test_rule_3_saturating_growth_has_a_lower_probability_and_a_later_eta():
     line, dying = project({"leak": LINE}, 400, 10_000), project({"leak": DYING}, 400, 10_000)
     assert dying.may_die_out and not line.may_die_out
     assert dying.page_ahead < line.page_ahead
@@ -48,7 +48,7 @@ def test_rule_3_growth_that_may_die_out_is_believed_less_and_expected_later():
     assert dying.steps_left_high > line.steps_left_high
 
 
-def test_rule_3_the_fewer_and_less_regular_the_jumps_the_less_it_is_believed():
+def test_rule_3_few_irregular_jumps_have_a_lower_probability():
     believed = [
         project({"leak": replace(LINE, jump_error=error)}, 400, 10_000).page_ahead
         for error in (0.0, 0.3, 0.8)
@@ -66,7 +66,7 @@ def test_rule_4_in_the_last_steps_any_trend_may_page():
     assert project({"input": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS_OF_INPUT / 50
 
 
-def test_rule_4_a_jump_or_two_would_be_the_end():
+def test_rule_4_growth_one_or_two_jumps_from_the_limit_does_not_die_out():
     assert not project({"leak": replace(DYING, jump=350.0)}, 400, 10_000).may_die_out
 
 
@@ -78,12 +78,12 @@ def test_growth_in_jumps_widens_the_interval_by_a_jump():
     assert jumpy.steps_left_high > smooth.steps_left_high + 150
 
 
-def test_it_is_nothing_where_nothing_grows_or_growth_ends_before():
+def test_there_is_no_projection_without_growth_that_reaches_the_limit():
     assert project({}, 100, 10_000) is None
     assert project({"leak": replace(LINE, rate=-0.01)}, 200, 10_000) is None
 
 
-def test_its_chance_falls_with_the_distance_and_with_the_plans_end():
+def test_its_probability_falls_with_the_distance_and_at_the_planned_end():
     near, far = project({"leak": LINE}, 100, 10_000), project({"leak": LINE}, 2000, 10_000)
     assert near.oom_probability(math.inf) > far.oom_probability(math.inf) > 0.7
     assert far.oom_probability(2000 * PAGE_BIAS) == pytest.approx(far.oom_probability(math.inf) / 2)

@@ -31,7 +31,7 @@ def phases(**columns) -> list[str]:
     return [reading["phase"] for reading in heard.readings]
 
 
-def test_it_gives_a_forecast_a_row_and_takes_the_hosts_memory_by_its_wire_name():
+def test_it_returns_a_forecast_per_row_and_reads_host_memory_by_its_wire_name():
     columns = {"step": [1, 2, 3], "allocated_bytes": [GIB, GIB, None], "host_rss_bytes": [GIB] * 3}
     found = list(feed_columns(Forecaster(40 * GIB, host_limit_bytes=64 * GIB), columns))
     assert [forecast.step for forecast in found] == [1, 2, 3]
@@ -46,7 +46,7 @@ def test_the_row_of_step_zero_is_before_the_first_optimizer_step():
     assert forecast.cause == "optimizer_state"
 
 
-def test_a_row_is_of_the_phase_that_made_its_peak():
+def test_a_row_belongs_to_the_phase_of_its_peak():
     assert phases(
         phase_forward_peak_bytes=[5, 5, 5, None],
         phase_backward_peak_bytes=[6, 6, None, None],
@@ -55,14 +55,14 @@ def test_a_row_is_of_the_phase_that_made_its_peak():
     ) == ["train", "eval", "checkpoint", "eval"]
 
 
-def test_an_evaluation_below_the_steps_own_peak_leaves_it_a_training_row():
+def test_a_row_with_a_small_evaluation_is_a_training_row():
     assert phases(phase_backward_peak_bytes=[6, 6], phase_eval_peak_bytes=[6, 5]) == [
         "train",
         "train",
     ]
 
 
-def test_without_phases_of_its_own_a_step_is_told_by_its_whole_peak():
+def test_a_step_without_phases_is_classified_by_its_whole_peak():
     assert phases(peak_allocated_bytes=[9, 9, None], phase_eval_peak_bytes=[8, 9, 9]) == [
         "train",
         "eval",
@@ -70,7 +70,7 @@ def test_without_phases_of_its_own_a_step_is_told_by_its_whole_peak():
     ]
 
 
-def test_a_phase_of_the_scripts_own_is_a_part_of_its_step():
+def test_a_user_phase_is_part_of_its_step():
     assert phases(phase_rollout_peak_bytes=[9], phase_forward_peak_bytes=[5]) == ["train"]
     assert phases(phase_rollout_peak_bytes=[9, 9], phase_validation_peak_bytes=[8, 10]) == [
         "train",
@@ -83,7 +83,7 @@ def test_recordings_without_user_phases_are_all_training():
 
 
 @pytest.mark.parametrize("every", [7, 25])
-def test_periodic_evaluations_far_above_a_training_step_are_no_growth(every):
+def test_periodic_evaluations_above_the_training_peak_are_not_growth(every):
     evals = [step % every == 0 for step in range(600)]
     columns = {
         "step": list(range(600)),
@@ -100,7 +100,7 @@ def test_periodic_evaluations_far_above_a_training_step_are_no_growth(every):
     }
 
 
-def test_a_column_of_optimizer_steps_beats_the_rows_numbers():
+def test_a_column_of_optimizer_steps_overrides_the_row_numbers():
     heard = Heard()
     list(
         feed_columns(

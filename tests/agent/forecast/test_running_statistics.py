@@ -9,7 +9,7 @@ from memagent.forecast.running_statistics import StepGrowth
 NONE = StepGrowth()
 
 
-def test_rule_1_what_falls_back_is_noise_and_no_jump():
+def test_rule_1_a_rise_that_falls_back_is_noise():
     source = random.Random(1)
     noisy = [10.0 * (place // 20) + source.gauss(0, 0.3) for place in range(100)]
     assert 9 < StepGrowth.of(noisy, 50.0).typical < 11
@@ -25,7 +25,7 @@ def test_rule_2_two_jumps_are_no_pattern():
     assert StepGrowth.of([0.0] * 30 + [10.0] * 30 + [20.0] * 30, 20.0) == NONE
 
 
-def test_rule_3_regular_jumps_say_much_and_random_ones_little():
+def test_rule_3_regular_jumps_have_more_weight_than_random_ones():
     source = random.Random(3)
     at = [source.randrange(100) for _ in range(12)]
     regular = StepGrowth.of([10.0 * (place // 8) for place in range(100)], 120.0)
@@ -35,7 +35,7 @@ def test_rule_3_regular_jumps_say_much_and_random_ones_little():
     assert regular.error < 0.05 < 0.3 < at_random.error
 
 
-def test_rule_3_the_more_jumps_the_more_they_say():
+def test_rule_3_more_jumps_have_more_weight():
     source = random.Random(4)
 
     def error(count: int) -> float:

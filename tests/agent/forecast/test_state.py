@@ -26,7 +26,7 @@ def forecasts(trace, *, stops: bool) -> list:
 
 
 @pytest.mark.parametrize("which", ["recorded", "made"])
-def test_it_goes_on_as_if_it_had_never_stopped(which):
+def test_a_restored_forecaster_continues_identically(which):
     traces = list(recorded.traces())[:12] if which == "recorded" else list(generated.traces(1, 7))
     assert len(traces) > 8
     for trace in traces:

@@ -22,14 +22,14 @@ def lognormal(count: int, spread: float = 0.4, seed: int = 1) -> list[float]:
     return [source.lognormvariate(0, spread) for _ in range(count)]
 
 
-def test_rule_1_and_2_its_chance_is_that_of_the_distribution():
+def test_rule_1_and_2_the_probability_is_that_of_the_distribution():
     tail = tail_of(lognormal(20_000))
     room = math.exp(0.4 * 3.0902)  # one in a thousand is larger
     told = (tail.probability(room, 1000) - BASE_PROBABILITY) / PROBABILITY_WEIGHT
     assert told == pytest.approx(1 - 0.999**1000, abs=0.05)
 
 
-def test_rule_2_few_values_leave_more_room_for_doubt():
+def test_rule_2_few_values_widen_the_estimate():
     room = math.exp(0.4 * 4)
     assert tail_of(lognormal(100)).probability(room, 500) > 1.5 * tail_of(
         lognormal(20_000)
@@ -39,11 +39,11 @@ def test_rule_2_few_values_leave_more_room_for_doubt():
 @pytest.mark.parametrize(
     "values", [[5.0] * 100, [1 + step / 100 for step in range(100)], lognormal(3), []]
 )
-def test_rule_2_without_a_tail_there_is_no_chance(values):
+def test_rule_2_without_a_tail_the_probability_is_zero(values):
     assert tail_of(values).probability(max(values, default=1.0) * 1.2, 1000) == 0
 
 
-def test_rule_3_sizes_that_are_cut_off_do_not_grow():
+def test_rule_3_truncated_sizes_have_no_tail():
     cut = [min(value, 1.8) for value in lognormal(2000)]
     assert tail_of(cut).probability(1.9, 10_000) == 0
 
@@ -59,13 +59,13 @@ def test_rule_4_it_grows_with_the_steps_and_is_never_certain():
     )
 
 
-def test_it_takes_no_notice_of_sizes_of_nothing():
+def test_sizes_of_zero_are_ignored():
     values = lognormal(200)
     with_nothing = [value for pair in zip(values, [0.0] * 200, strict=True) for value in pair]
     assert tail_of(with_nothing).probability(3.0, 50) == tail_of(values).probability(3.0, 50)
 
 
-def test_rule_4_few_values_are_nearer_to_even_and_much_room_is_no_matter():
+def test_rule_4_few_values_move_the_probability_towards_one_half():
     few, many = tail_of(lognormal(16)), tail_of(lognormal(5000))
     assert 0.4 < few.probability(2.0, 2000) < 0.75 < many.probability(2.0, 2000)
     assert few.probability(500.0, 2000) < 0.02

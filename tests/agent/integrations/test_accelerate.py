@@ -58,7 +58,7 @@ def tracker():
 
 
 @pytest.mark.parametrize("trackers_first", [False, True])
-def test_each_real_step_is_one_step_in_whatever_order_things_are_made(
+def test_each_optimizer_step_is_counted_in_any_order_of_construction(
     accelerated, tracker, recording, trackers_first
 ):
     accelerator, step = accelerated(
@@ -83,7 +83,7 @@ def test_each_real_step_is_one_step_in_whatever_order_things_are_made(
     assert recorded.finish.status == "completed"
 
 
-def test_what_else_lives_in_the_process_is_not_ours(accelerated, tracker, recording):
+def test_other_accelerators_and_optimizers_are_not_counted(accelerated, tracker, recording):
     other = torch.nn.Linear(8, 8)
     yesterdays = torch.optim.SGD(other.parameters(), lr=0.1)
     accelerator, step = accelerated(tracker)
@@ -122,7 +122,7 @@ def test_accelerate_makes_it_from_its_name_and_the_project(accelerated, recordin
     assert (recording().start.project, recording().finish.step) == ("project", 1)
 
 
-def test_it_leaves_no_hook_behind(accelerated, tracker, recording):
+def test_all_hooks_are_removed(accelerated, tracker, recording):
     from torch.optim.optimizer import _global_optimizer_pre_hooks
 
     original = torch.optim.Optimizer.__init__
@@ -138,7 +138,7 @@ def test_it_leaves_no_hook_behind(accelerated, tracker, recording):
     assert torch.optim.Optimizer.__init__ is original and not _global_optimizer_pre_hooks
 
 
-def test_an_option_that_makes_no_sense_is_refused_at_once():
+def test_an_invalid_option_is_refused_at_once():
     from memagent.errors import SettingError
     from memagent.integrations.accelerate import MemagentTracker
 
@@ -148,7 +148,7 @@ def test_an_option_that_makes_no_sense_is_refused_at_once():
         MemagentTracker(learning_rate=3)
 
 
-def test_disabled_is_an_accelerator_like_any_other(accelerated, clean_settings, monkeypatch):
+def test_when_disabled_the_accelerator_works_unchanged(accelerated, clean_settings, monkeypatch):
     from memagent.integrations.accelerate import MemagentTracker
 
     monkeypatch.setenv("MEMAGENT_DISABLED", "1")
@@ -174,7 +174,7 @@ for _ in range(10):
 """
 
 
-def test_an_unchanged_script_is_counted(under_memagent):
+def test_the_steps_of_an_unchanged_script_are_counted(under_memagent):
     report = under_memagent(SCRIPT)
     assert (report["status"], report["steps"], report["samples"]) == ("completed", 5, 6)
 

@@ -54,7 +54,7 @@ def test_the_first_forward_counts_as_the_first_steps(auto, recording):
     assert all(columns["phase_forward_peak_bytes"][1:])
 
 
-def test_a_gan_is_counted_by_its_first_optimizer_and_measured_whole(auto, recording):
+def test_the_first_optimizer_of_a_gan_counts_steps_and_both_models_are_measured(auto, recording):
     critic, generator = net(), net()
     steps = [torch.optim.Adam(model.parameters()) for model in (critic, generator)]
     for _ in range(5):
@@ -79,7 +79,7 @@ def test_a_critic_that_steps_five_times_as_often_does_not_take_over(auto):
     assert auto.run.step == 11
 
 
-def test_an_optimizer_made_anew_goes_on_counting(auto):
+def test_a_replaced_optimizer_continues_the_count(auto):
     model = net()
     for _ in range(3):
         optimizer = torch.optim.Adam(model.parameters())
@@ -105,7 +105,7 @@ def test_a_second_model_trained_after_the_first_is_counted_too(auto):
     assert auto.run.step == 30
 
 
-def test_what_the_script_lets_go_of_is_not_kept(auto):
+def test_objects_that_the_script_releases_are_freed(auto):
     def stage():
         model = net()
         optimizer = torch.optim.Adam(model.parameters())
@@ -119,7 +119,7 @@ def test_what_the_script_lets_go_of_is_not_kept(auto):
     assert auto.run.step == 6
 
 
-def test_optimizers_for_throw_away_copies_are_not_looked_up_for_ever(auto, monkeypatch):
+def test_the_search_for_models_of_discarded_copies_ends(auto, monkeypatch):
     from memagent.integrations import autoattach
 
     looks = []
@@ -139,7 +139,7 @@ def test_optimizers_for_throw_away_copies_are_not_looked_up_for_ever(auto, monke
     assert auto.run.step == 40 and len(looks) < 20
 
 
-def test_a_model_made_after_its_optimizer_is_found(auto, recording):
+def test_a_model_built_after_its_optimizer_is_attached(auto, recording):
     weight = torch.nn.Parameter(torch.ones(8, 8))
     optimizer = torch.optim.Adam([weight])
     model = torch.nn.Linear(8, 8, bias=False)
@@ -151,7 +151,7 @@ def test_a_model_made_after_its_optimizer_is_found(auto, recording):
     assert recording().columns()["input_size"][-1] == 4 * 8
 
 
-def test_parameters_of_no_module_are_counted(auto):
+def test_parameters_without_a_module_are_counted(auto):
     weight = torch.nn.Parameter(torch.ones(8))
     optimizer = torch.optim.LBFGS([weight], max_iter=4)
 
@@ -222,14 +222,14 @@ def test_the_scripts_own_attach_before_training_is_the_only_one(auto):
         assert auto.run is None and own.step == 2
 
 
-def test_a_script_that_dies_before_its_first_step_can_still_be_told(auto):
+def test_begin_starts_the_run_before_the_first_step(auto):
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     auto.begin()
     assert auto.run.step == 0 and auto.run.status == "running"
 
 
-def test_the_outermost_module_is_found_and_strangers_are_not():
+def test_only_the_outermost_module_of_the_optimizer_is_attached():
     inner, stranger = net(), net()
     outer = torch.nn.Sequential(inner, torch.nn.Linear(1, 1))
     wrapper = torch.nn.Sequential(outer)

@@ -72,7 +72,7 @@ with open(f"predicted{rank}.json", "w") as file:
 
 
 @pytest.mark.parametrize(("wrapper", "share"), [(DDP, 1), (FSDP2, 2)], ids=["DDP", "FSDP2"])
-def test_two_ranks_join_one_run_both_streams_arrive_and_the_first_is_traced(
+def test_two_ranks_share_one_run_and_rank_0_is_traced(
     torchrun, live_server, monkeypatch, tmp_path, wrapper, share
 ):
     """One start of torchrun for all of it: each costs ten seconds of a processor."""
@@ -123,13 +123,13 @@ def test_an_unchanged_script_is_counted_on_each_rank(torchrun, tmp_path, wrapper
     assert_both_counted(tmp_path)
 
 
-def test_around_torchrun_each_rank_is_attached(memagent_around, tmp_path):
+def test_memagent_run_around_torchrun_attaches_each_rank(memagent_around, tmp_path):
     script = START + DDP + LOOP + LEAVE + "import sys\nassert sys.argv[1:] == ['--lr', '3']\n"
     memagent_around(script, "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     assert_both_counted(tmp_path)
 
 
-def test_around_accelerate_launch_the_script_is_attached(memagent_around, tmp_path):
+def test_memagent_run_around_accelerate_launch_attaches_the_script(memagent_around, tmp_path):
     pytest.importorskip("accelerate")
     plain = START.replace('dist.init_process_group("gloo")', "").replace(
         "rank = dist.get_rank()", ""

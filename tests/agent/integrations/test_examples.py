@@ -40,7 +40,7 @@ def test_it_leaves_a_finished_run(fork_server, recording, example):
     "arguments",
     [pytest.param((), id="DDP"), pytest.param(("fsdp2",), id="FSDP2", marks=pytest.mark.long)],
 )
-def test_the_distributed_one_leaves_a_finished_run_of_two_ranks(clean_settings, arguments):
+def test_the_distributed_example_leaves_a_finished_run_of_two_ranks(clean_settings, arguments):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [sys.executable, *launcher, str(EXAMPLES / "distributed.py"), *arguments]
     process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

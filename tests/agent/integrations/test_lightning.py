@@ -103,7 +103,7 @@ def test_each_optimizer_step_is_one_step_with_its_phases(fit, recording):
     assert columns["gradients_bytes"][-1] == columns["parameters_bytes"][-1]
 
 
-def test_forward_and_backward_are_told_from_the_optimizer_that_runs_them(
+def test_forward_and_backward_inside_optimizer_step_are_separate_phases(
     fit, recording, monkeypatch
 ):
     """They run inside `optimizer.step(closure)`; what is read says in which phase it was read."""
@@ -120,7 +120,7 @@ def test_forward_and_backward_are_told_from_the_optimizer_that_runs_them(
     assert entered == step * 3
 
 
-def test_what_the_module_logs_is_logged_once_at_its_step(fit, recording):
+def test_values_logged_by_the_module_are_recorded_once_at_their_step(fit, recording):
     fit()
     scalars = recording().columns("scalars")
     assert [step for step, loss in zip(scalars["step"], scalars["loss"], strict=True) if loss is not None] == [
@@ -140,7 +140,7 @@ def test_accumulated_batches_are_one_step(fit, recording):
     assert recording().start.total_steps == 8
 
 
-def test_of_several_optimizers_by_hand_the_first_one_counts(fit, recording):
+def test_with_manual_optimization_the_first_optimizer_counts(fit, recording):
     trainer, _, _ = fit({"manual": True})
     columns = recording().columns()
     assert columns["step"] == list(range(17)) and trainer.global_step == 32
@@ -170,7 +170,7 @@ def test_validating_and_saving_are_phases(fit, package, tmp_path, recording):
     assert [event.step for event in recording().events if event.kind == "checkpoint"] == [3, 6]
 
 
-def test_a_save_that_failed_is_no_checkpoint(fit, package, tmp_path, recording):
+def test_a_failed_save_is_not_a_checkpoint(fit, package, tmp_path, recording):
     class Full(package.callbacks.ModelCheckpoint):
         def on_train_batch_end(self, trainer, *_):
             trainer.save_checkpoint(tmp_path / "no such folder" / "\0")
@@ -182,7 +182,7 @@ def test_a_save_that_failed_is_no_checkpoint(fit, package, tmp_path, recording):
 
 
 @pytest.mark.parametrize(("error", "status"), [(MemoryError, "oom"), (ValueError, "failed")])
-def test_an_error_in_fit_says_how_it_ended(fit, package, recording, error, status):
+def test_an_error_in_fit_sets_the_status(fit, package, recording, error, status):
     class Dies(package.Callback):
         def on_train_batch_start(self, trainer, *_):
             if trainer.global_step == 3:
@@ -193,7 +193,7 @@ def test_an_error_in_fit_says_how_it_ended(fit, package, recording, error, statu
     assert (recording().finish.status, recording().finish.step) == (status, 3)
 
 
-def test_it_leaves_nothing_behind(fit, recording):
+def test_hooks_and_callbacks_are_removed(fit, recording):
     trainer, module, callback = fit()
     (optimizer,) = trainer.optimizers
     assert callback.run is None and "save_checkpoint" not in trainer.__dict__
@@ -201,14 +201,14 @@ def test_it_leaves_nothing_behind(fit, recording):
     assert not module._forward_hooks
 
 
-def test_disabled_is_a_fit_like_any_other(fit, clean_settings, monkeypatch):
+def test_when_disabled_fit_works_unchanged(fit, clean_settings, monkeypatch):
     monkeypatch.setenv("MEMAGENT_DISABLED", "1")
     assert fit()[0].global_step == 16
     assert not clean_settings.exists()
 
 
 @pytest.mark.parametrize(("manual", "steps"), [(False, 16), (True, 32)])
-def test_an_unchanged_script_is_counted(under_memagent, manual, steps):
+def test_the_steps_of_an_unchanged_script_are_counted(under_memagent, manual, steps):
     report = under_memagent(
         "import torch\nimport lightning.pytorch as L\n"
         + MODULE
@@ -224,7 +224,7 @@ print("global_step", trainer.global_step)
 
 
 @pytest.mark.parametrize("sanity_steps", [0, 2])
-def test_a_preflight_tries_the_modules_own_validation_and_an_epoch_is_known(
+def test_the_preflight_runs_the_modules_validation_and_the_epoch_length_is_set(
     fit, recording, sanity_steps
 ):
     _, module, _ = fit(
@@ -240,13 +240,13 @@ def test_a_preflight_tries_the_modules_own_validation_and_an_epoch_is_known(
     assert found.columns()["step"] == list(range(9))
 
 
-def test_a_module_that_does_not_validate_has_its_checkpoint_tried_alone(fit, recording):
+def test_the_preflight_of_a_module_without_validation_is_the_checkpoint(fit, recording):
     fit(attach={"preflight": True}, limit_val_batches=0)
     (preflight,) = [event for event in recording().events if event.kind == "preflight"]
     assert [trial["name"] for trial in preflight.data["trials"]] == ["checkpoint"]
 
 
-def test_steps_of_an_epoch_are_told_to_the_forecaster(fit, recording):
+def test_the_forecaster_gets_the_epoch_length(fit, recording):
     fit(accumulate_grad_batches=3, num_sanity_val_steps=0)
     assert [event.data["epoch_steps"] for event in recording().events if event.kind == "hints"] == [
         3

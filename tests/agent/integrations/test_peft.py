@@ -39,7 +39,7 @@ def test_only_the_adapters_have_gradients_and_state(recording):
     assert run.prediction.components["gradients"] == ADAPTER_BYTES
 
 
-def test_an_unchanged_script_is_counted(under_memagent):
+def test_the_steps_of_an_unchanged_script_are_counted(under_memagent):
     report = under_memagent(SCRIPT + LOOP)
     assert (report["steps"], report["components"]["gradients"]) == (6, ADAPTER_BYTES)
     assert report["components"]["parameters"] == BASE_BYTES + ADAPTER_BYTES

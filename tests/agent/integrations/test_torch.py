@@ -62,7 +62,7 @@ class TestCompile:
     @pytest.mark.parametrize("backend", BACKENDS)
     @pytest.mark.parametrize("compiled", [as_module, in_place, as_function])
     @pytest.mark.parametrize("when", ["before", "after", "in mid-run"])
-    def test_one_graph_no_break_and_every_step(
+    def test_a_compiled_model_is_one_graph_and_every_step_counts(
         self, net, dynamo, recording, compiled, backend, when
     ):
         model, optimizer = net
@@ -79,7 +79,7 @@ class TestCompile:
 
     @pytest.mark.parametrize("compiled", [as_module, in_place])
     @pytest.mark.parametrize("when", ["before", "after"])
-    def test_a_compiled_forward_is_seen_from_outside_from_the_second_step_on(
+    def test_a_compiled_forward_is_a_phase_from_the_second_step_on(
         self, net, dynamo, recording, compiled, when
     ):
         model, optimizer = net
@@ -103,7 +103,7 @@ class TestCompile:
             else True
         )
 
-    def test_the_compiled_module_itself_is_seen_from_the_first_step_on(
+    def test_an_attached_compiled_module_has_phases_from_the_first_step_on(
         self, net, dynamo, recording
     ):
         model, optimizer = net
@@ -114,7 +114,7 @@ class TestCompile:
 
     @pytest.mark.filterwarnings("default")
     @pytest.mark.parametrize("when", ["before", "in mid-run"])
-    def test_a_compiled_step_has_the_graphs_that_it_has_without_us(
+    def test_the_agent_does_not_change_the_graphs_of_a_compiled_step(
         self, net, dynamo, recording, when
     ):
         model, optimizer = net
@@ -128,7 +128,7 @@ class TestCompile:
         run.finish()
         assert dynamo()[0] == 2 and run.step == 5
 
-    def test_an_optimizer_in_a_full_graph_stays_in_it(self, dynamo, recording):
+    def test_the_agent_does_not_break_a_full_graph_with_an_optimizer(self, dynamo, recording):
         class Plain(torch.optim.Optimizer):
             def step(self):
                 for weight in self.param_groups[0]["params"]:
@@ -156,7 +156,7 @@ class TestCheckpointing:
         assert recording().columns()["input_size"] == [None, 32, 32, 32]
 
     @pytest.mark.parametrize("reentrant", [True, False])
-    def test_what_is_recomputed_belongs_to_the_backward(self, recording, monkeypatch, reentrant):
+    def test_recomputation_belongs_to_the_backward(self, recording, monkeypatch, reentrant):
         from memagent.sampling.sampler import Sampler
 
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 1))
@@ -174,7 +174,7 @@ class TestCheckpointing:
 
 
 class TestSteps:
-    def test_a_step_that_the_scaler_skips_is_none(self, net, recording):
+    def test_a_step_that_the_scaler_skips_is_not_counted(self, net, recording):
         model, optimizer = net
         scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
         with memagent.attach(model, optimizer) as run:
@@ -224,7 +224,7 @@ class TestSteps:
             and columns["optimizer_state_bytes"][-1] >= 2 * columns["parameters_bytes"][-1]
         )
 
-    def test_a_closure_runs_before_the_optimizer_phase_and_its_result_is_kept(
+    def test_a_closure_runs_before_the_optimizer_phase_and_its_result_is_returned(
         self, net, recording, monkeypatch
     ):
         from memagent.sampling.sampler import Sampler
@@ -332,7 +332,7 @@ class TestPhases:
         columns = recording().columns()
         assert columns["step"] == [0, 1, 2] and columns["phase_eval_peak_bytes"][2] > 2**20
 
-    def test_what_the_script_lets_go_of_is_not_kept(self, recording):
+    def test_objects_that_the_script_releases_are_freed(self, recording):
         import gc
         import weakref
 

@@ -45,7 +45,7 @@ print(json.dumps({{"step": run.step, "errors": run.guard.errors, "hooks_left": s
 
 
 @pytest.mark.slow
-def test_both_see_every_step_of_the_same_training(tmp_path, recording):
+def test_traceml_and_memagent_count_every_step(tmp_path, recording):
     script, logs = tmp_path / "train.py", tmp_path / "logs"
     script.write_text(SCRIPT.format(steps=STEPS))
     said = run_under_traceml(script, logs)
@@ -64,7 +64,7 @@ def test_both_see_every_step_of_the_same_training(tmp_path, recording):
 
 
 @pytest.mark.gpu
-def test_the_peaks_that_traceml_reads_and_resets_are_the_same_beside_the_agent(recording):
+def test_the_agent_does_not_change_the_peaks_that_traceml_reads(recording):
     """It resets and reads the allocator's peak in each step: the agent must not change it."""
     import torch
     from traceml_ai.instrumentation import step_events

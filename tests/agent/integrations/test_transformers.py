@@ -68,7 +68,7 @@ def callback():
     return MemagentCallback(project="p")
 
 
-def test_each_update_is_one_step_and_the_record_is_the_trainers(trainer, callback, recording):
+def test_each_update_is_one_step_and_the_config_is_the_trainers(trainer, callback, recording):
     result = trainer(callback, run_name="mine", learning_rate=0.001).train()
     recorded = recording()
     columns = recorded.columns()
@@ -88,7 +88,7 @@ def test_each_update_is_one_step_and_the_record_is_the_trainers(trainer, callbac
     assert columns["optimizer_state_bytes"][-1] > 2 * columns["parameters_bytes"][-1] - 2**10
 
 
-def test_what_the_trainer_logs_is_logged_at_its_step(trainer, callback, recording):
+def test_values_logged_by_the_trainer_are_recorded_at_their_step(trainer, callback, recording):
     trainer(callback).train()
     scalars = recording().columns("scalars")
     assert scalars["step"][:4] == [2, 4, 6, 8]
@@ -116,15 +116,13 @@ def test_evaluating_and_saving_are_phases(trainer, callback, recording):
     assert columns["input_size"][5] == INPUT, "what is evaluated is no input of training"
 
 
-def test_it_works_beside_the_trainers_own_memory_metrics(trainer, callback, recording):
+def test_it_works_with_the_trainers_memory_metrics(trainer, callback, recording):
     result = trainer(callback, skip_memory_metrics=False).train()
     assert "train_mem_cpu_peaked_delta" in result.metrics
     assert recording().columns()["step"] == list(range(9))
 
 
-def test_a_resumed_training_plans_the_steps_that_are_left(
-    trainer, callback, recording, clean_settings
-):
+def test_a_resumed_training_plans_the_remaining_steps(trainer, callback, recording, clean_settings):
     trainer(callback, max_steps=4, save_strategy="steps", save_steps=4).train()
     for path in clean_settings.glob("*.memagent"):
         path.unlink()
@@ -132,9 +130,7 @@ def test_a_resumed_training_plans_the_steps_that_are_left(
     assert recording().start.total_steps == 6 and recording().finish.step == 6
 
 
-def test_a_training_that_begins_again_ends_the_one_before_as_failed(
-    trainer, callback, clean_settings
-):
+def test_a_second_training_ends_the_unfinished_one_as_failed(trainer, callback, clean_settings):
     broken = trainer(
         callback, data=[{"input_ids": torch.full((8,), 99), "labels": torch.arange(8)}] * 4
     )
@@ -145,21 +141,21 @@ def test_a_training_that_begins_again_ends_the_one_before_as_failed(
     assert (first.status, callback.run) == ("failed", None)
 
 
-def test_it_leaves_no_hook_behind(trainer, callback, recording):
+def test_all_hooks_are_removed(trainer, callback, recording):
     done = trainer(callback)
     done.train()
     assert not done.model._forward_hooks and not done.model._forward_pre_hooks
     assert not done.optimizer.optimizer._optimizer_step_post_hooks
 
 
-def test_disabled_is_a_trainer_like_any_other(trainer, callback, clean_settings, monkeypatch):
+def test_when_disabled_the_trainer_works_unchanged(trainer, callback, clean_settings, monkeypatch):
     monkeypatch.setenv("MEMAGENT_DISABLED", "1")
     assert trainer(callback, eval_strategy="epoch", save_strategy="epoch").train().global_step == 8
     assert not clean_settings.exists()
 
 
 @pytest.mark.parametrize("error", ["MemoryError()", "ValueError('no luck')"])
-def test_an_error_that_ends_the_script_says_how_it_ended(
+def test_an_error_that_ends_the_script_sets_the_status(
     under_memagent, error, tmp_path, clean_settings
 ):
     with pytest.raises(AssertionError):
@@ -181,7 +177,7 @@ Trainer(model, TrainingArguments("out", use_cpu=True, report_to=[], save_strateg
     assert (report["status"], report["steps"]) == ("oom" if "Memory" in error else "failed", 3)
 
 
-def test_an_unchanged_script_is_counted(under_memagent):
+def test_the_steps_of_an_unchanged_script_are_counted(under_memagent):
     report = under_memagent(
         MODEL
         + """
@@ -198,7 +194,7 @@ print("global_step", trainer.train().global_step)
     assert report["components"]["optimizer_state"] > report["components"]["parameters"]
 
 
-def test_a_preflight_tries_the_trainers_own_evaluation_and_an_epoch_is_known(trainer, recording):
+def test_the_preflight_runs_the_trainers_evaluation_and_the_epoch_length_is_set(trainer, recording):
     from memagent.integrations.transformers import MemagentCallback
 
     callback = MemagentCallback(preflight=True)
@@ -229,7 +225,7 @@ def test_a_preflight_changes_nothing_of_the_training(trainer):
     assert torch.equal(weights(), weights(preflight=True))
 
 
-def test_without_data_to_evaluate_on_a_preflight_tries_the_checkpoint_alone(trainer, recording):
+def test_the_preflight_without_evaluation_data_is_the_checkpoint(trainer, recording):
     from memagent.integrations.transformers import MemagentCallback
 
     made = trainer(MemagentCallback(preflight=True))

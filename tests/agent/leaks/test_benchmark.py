@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.long
-def test_the_command_writes_what_it_shows(tmp_path):
+def test_the_command_writes_the_printed_figures(tmp_path):
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.leaks", "--quick", "--json", str(file)]
     shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout

@@ -56,7 +56,7 @@ def test_find_requires_enough_steps():
         find(lambda: None, steps=3)
 
 
-def test_it_sees_a_tensor_that_is_kept_every_seventh_step():
+def test_it_reports_a_tensor_retained_every_seventh_step():
     kept, steps = [], iter(range(1000))
 
     def step():
@@ -89,7 +89,7 @@ def test_it_leaves_no_references_behind():
     assert source_lines.syntax_tree.cache_info().currsize == 0
 
 
-def test_the_variables_of_a_running_function_live_no_longer_than_it_wants():
+def test_the_finder_does_not_extend_the_life_of_local_variables():
     """Before Python 3.13 a look at a frame's variables leaves a copy of them in the frame."""
     finder = Finder()
     finder.request()
@@ -104,7 +104,7 @@ def test_the_variables_of_a_running_function_live_no_longer_than_it_wants():
     assert finder.suspects
 
 
-def test_it_looks_only_when_asked():
+def test_it_searches_only_on_request():
     finder = Finder()
     for step in range(1, 50):
         assert finder.after_step(step) is None
@@ -161,7 +161,7 @@ class Patience(TimeBudget):
         return self.times < 0
 
 
-def test_a_diagnosis_that_is_cut_short_has_less_confidence(monkeypatch):
+def test_a_shortened_diagnosis_has_less_confidence(monkeypatch):
     small, large = [], []
 
     def step():
@@ -309,7 +309,7 @@ class Doubled(torch.autograd.Function):
 
 
 @pytest.mark.parametrize(("is_freed", "expected"), [(True, 4 * 64), (False, 2 * 4 * 64)])
-def test_what_a_function_of_the_scripts_saved_counts_until_it_is_freed(is_freed, expected):
+def test_tensors_saved_by_a_custom_function_count_until_they_are_freed(is_freed, expected):
     weight, outputs = torch.ones(64, requires_grad=True), []
 
     def step():

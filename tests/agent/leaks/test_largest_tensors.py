@@ -52,7 +52,7 @@ def test_a_variable_and_an_attribute_are_named_with_the_line_that_sets_them():
     assert kept.size_bytes == 2**19
 
 
-def test_what_only_a_graph_keeps_is_named_by_the_module_that_made_it():
+def test_a_tensor_held_by_a_graph_is_named_by_its_module():
     model = Net()
     output = model(torch.randn(1024, 32)).sum()
     names = list(named(model))

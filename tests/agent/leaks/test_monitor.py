@@ -93,7 +93,7 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     )
 
 
-def test_causes_without_a_holder_start_no_search(watched, recording):
+def test_causes_without_a_referrer_start_no_diagnosis(watched, recording):
     trainer, run = watched(leaks=True)
     trainer.train(5)
     run._pipeline.leaks.note_forecast(Forecast(step=5, level="warning", cause="fragmentation"))
@@ -102,7 +102,7 @@ def test_causes_without_a_holder_start_no_search(watched, recording):
     assert recording().snapshots == []
 
 
-def test_the_server_may_ask(watched, recording):
+def test_the_server_can_request_a_diagnosis(watched, recording):
     trainer, run = watched(leaks=True)
     trainer.train(5)
     command = Command(kind="snapshot", data={"why": "you leak"})
@@ -128,7 +128,7 @@ def test_a_script_gets_the_largest_tensors_at_once_and_suspects_later(watched, r
     assert later.suspects[0].line == LINE
 
 
-def test_who_was_named_is_not_looked_for_again_before_the_run_is_twice_as_long(watched, recording):
+def test_a_diagnosis_is_not_repeated_before_the_run_is_twice_as_long(watched, recording):
     trainer, run = watched(leaks=True)
     trainer.train(5)
     for _ in range(30):
@@ -142,7 +142,7 @@ def recording_of(run, recording):
     return recording().snapshots
 
 
-def test_a_forecast_has_one_further_look_after_one_that_came_to_nothing(watched, recording):
+def test_a_diagnosis_without_suspects_is_repeated_once(watched, recording):
     trainer, run = watched(leaks=False)
     trainer.train(5)
     run._pipeline.leaks.suspect("it creeps up")
@@ -159,7 +159,7 @@ def test_a_forecast_has_one_further_look_after_one_that_came_to_nothing(watched,
     assert EXPECTED in [leaking([found]) for found in run.report()["suspects"]]
 
 
-def test_only_one_look_goes_beyond_the_budget(watched, recording):
+def test_only_one_diagnosis_exceeds_the_budget(watched, recording):
     trainer, run = watched(leaks=False)
     trainer.train(5)
     for _ in range(4):
@@ -168,7 +168,7 @@ def test_only_one_look_goes_beyond_the_budget(watched, recording):
     assert len(recording_of(run, recording)) == 2
 
 
-def test_a_clean_loop_has_no_suspects_and_says_so(watched, recording):
+def test_a_clean_loop_reports_no_suspects(watched, recording):
     trainer, run = watched(leaks=False)
     trainer.train(5)
     run.snapshot()
@@ -182,7 +182,7 @@ def test_a_clean_loop_has_no_suspects_and_says_so(watched, recording):
     assert recording().snapshots[-1].suspects == []
 
 
-def test_nothing_is_looked_at_unless_somebody_asks(watched, recording):
+def test_without_a_request_nothing_is_diagnosed(watched, recording):
     trainer, run = watched(leaks=True)
     trainer.train(30)
     run.finish()
@@ -192,7 +192,7 @@ def test_nothing_is_looked_at_unless_somebody_asks(watched, recording):
 @pytest.mark.parametrize(
     ("steps", "why"), [(0, "no growth was suspected"), (3, "growth was suspected only 2 steps")]
 )
-def test_a_run_that_dies_before_anybody_looked_says_why(watched, recording, capfd, steps, why):
+def test_a_run_that_dies_before_a_diagnosis_has_a_reason(watched, recording, capfd, steps, why):
     trainer, run = watched(leaks=True)
     trainer.train(5)
     if steps:
@@ -205,7 +205,7 @@ def test_a_run_that_dies_before_anybody_looked_says_why(watched, recording, capf
     assert words["suspects"] == [] and words["suspect_search"]["why_not"].startswith(why)
 
 
-def test_the_last_words_hold_the_peaks_of_the_last_steps(watched, recording, until_it_is_seen):
+def test_the_oom_event_has_the_peaks_of_the_last_steps(watched, recording, until_it_is_seen):
     trainer, run = watched(leaks=True)
     trainer.train(12)
     until_it_is_seen(run, 12)
@@ -242,7 +242,7 @@ def _no_memory(*_, **__):
     raise MemoryError
 
 
-def test_the_stacks_that_grew_go_to_the_server(watched, recording):
+def test_growing_stacks_are_sent_to_the_server(watched, recording):
     trainer, run = watched(leaks=False)
     kept = []
     trainer.train(5)
@@ -252,13 +252,13 @@ def test_the_stacks_that_grew_go_to_the_server(watched, recording):
         trainer.train(1)
     run.finish()
     [snapshot] = recording().snapshots
-    line = inspect.getsourcelines(test_the_stacks_that_grew_go_to_the_server)[1] + 6
+    line = inspect.getsourcelines(test_growing_stacks_are_sent_to_the_server)[1] + 6
     [stack] = [stack for stack in snapshot.stacks if stack.frames[-1] == f"{__file__}:{line}"]
     assert snapshot.method == "host"
     assert stack.blocks >= 8 and stack.size_bytes >= 8 * 50_000
 
 
-def test_a_snapshot_saves_the_allocators_record_where_there_is_one(watched, recording, capfd):
+def test_a_snapshot_includes_the_allocators_record(watched, recording, capfd):
     trainer, run = watched(leaks=False)
     trainer.train(5)
     run.snapshot("to look closer")

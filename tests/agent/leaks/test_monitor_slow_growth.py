@@ -12,7 +12,7 @@ MIB = 2**20
 
 
 @pytest.mark.parametrize("kind, slope", [("cuda", 512), ("host", 64 * 2**10)])
-def test_a_slow_steady_rise_is_suspected_and_not_at_once(kind, slope):
+def test_a_slow_steady_rise_is_reported_after_some_blocks(kind, slope):
     creep = SlowGrowthDetector(kind)
     seen = [
         creep.observe([100 * MIB + step * slope]) for step in range(3 * BLOCK_STEPS * RISING_BLOCKS)
@@ -21,21 +21,21 @@ def test_a_slow_steady_rise_is_suspected_and_not_at_once(kind, slope):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_comes_and_goes_is_not(seed):
+def test_temporary_growth_is_not_reported(seed):
     noise = random.Random(seed)
     assert not SlowGrowthDetector("cuda").observe(
         100 * MIB + noise.randrange(64 * MIB) // 512 * 512 for _ in range(2000)
     )
 
 
-def test_a_sawtooth_and_a_staircase_that_ends_are_not():
+def test_a_sawtooth_and_a_finished_staircase_are_not_reported():
     assert not SlowGrowthDetector("cuda").observe(step % 40 * MIB for step in range(2000))
     assert not SlowGrowthDetector("cuda").observe(
         min(step // BLOCK_STEPS, 3) * MIB for step in range(2000)
     )
 
 
-def test_readings_that_are_missing_are_left_out():
+def test_missing_slow_readings_are_ignored():
     assert SlowGrowthDetector("cuda").observe(
         None if step % 2 else step * 512 for step in range(4 * BLOCK_STEPS * RISING_BLOCKS)
     )

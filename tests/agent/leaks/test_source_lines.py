@@ -85,7 +85,7 @@ def test_it_finds_the_line_that_grows(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", WEAKER)
-def test_it_says_when_a_line_is_less_sure(case, tmp_path):
+def test_an_uncertain_line_has_a_lower_confidence(case, tmp_path):
     name, strength, source = WEAKER[case]
     line, marked = found(tmp_path, name, source)
     assert (line.line, line.strength) == (marked, strength), line
@@ -94,13 +94,13 @@ def test_it_says_when_a_line_is_less_sure(case, tmp_path):
 @pytest.mark.parametrize(
     "source", ["kept = []\n", "other.append(1)\n", "print(kept)\n", "def broken(:\n"]
 )
-def test_it_names_no_line_where_nothing_grows(source, tmp_path):
+def test_it_names_no_line_without_growth(source, tmp_path):
     path = tmp_path / "script.py"
     path.write_text(source)
     assert growing_lines([SourceScope(str(path))], ["kept"]) == []
 
 
-def test_it_looks_in_the_scope_it_is_given_first(tmp_path):
+def test_it_searches_the_given_scope_first(tmp_path):
     path = tmp_path / "script.py"
     path.write_text("def a(kept):\n    kept.append(1)\n\n\ndef b(kept):\n    kept.append(2)\n")
     whole = SourceScope(str(path))

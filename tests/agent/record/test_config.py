@@ -159,7 +159,7 @@ def test_a_tensor_in_a_config_is_never_read(monkeypatch):
     assert plain_config({"scale": torch.tensor(1.0)}) == {"scale": "(Tensor [] torch.float32)"}
 
 
-def test_cycles_end():
+def test_cyclic_values_are_cut():
     config: dict[str, Any] = {"a": 1}
     config["me"] = config
     config["list"] = [config]

@@ -9,7 +9,7 @@ from memagent.wire.codec import JSON, decode, encode
 from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
 
 
-def test_a_message_survives_the_way_in_msgpack():
+def test_a_message_survives_msgpack():
     batch = Batch(
         seq=3,
         rank=1,
@@ -28,7 +28,7 @@ def test_the_same_message_gives_the_same_bytes():
     assert encode(RunStart(**start)) == encode(RunStart(**start))
 
 
-def test_json_for_people_is_the_same_message():
+def test_json_is_the_same_message():
     assert decode(b'{"status": "oom", "step": 12}', Finish, JSON) == Finish(status="oom", step=12)
 
 

@@ -20,7 +20,7 @@ floats = st.one_of(st.none(), st.floats(allow_nan=False))
 @given(
     st.lists(st.tuples(ints, floats), min_size=1, max_size=60), st.sampled_from(["zlib", "zstd"])
 )
-def test_it_gives_back_what_was_packed(rows, codec):
+def test_it_unpacks_the_packed_values(rows, codec):
     columns = {"a_bytes": [row[0] for row in rows], "loss": [row[1] for row in rows]}
     assert unpack(pack(columns, codec=codec)) == columns
 
@@ -39,7 +39,7 @@ def test_it_reads_only_the_columns_asked_for():
     assert unpack(chunk, only={"b_bytes", "absent"}) == {"b_bytes": [None, 5]}
 
 
-def test_it_says_of_itself_what_it_holds():
+def test_its_header_describes_its_contents():
     header = read_header(pack({"step": [7, 8, 9], "a_bytes": [1, 2, 3]}, codec="zlib"))
     assert (header.rows, header.first_step, header.last_step, header.codec) == (3, 7, 9, "zlib")
     assert [(column.name, column.kind) for column in header.columns] == [
@@ -58,7 +58,7 @@ def test_a_steady_run_costs_few_bytes_a_sample():
     assert len(chunk) / rows < 20
 
 
-def test_a_name_that_ends_in_bytes_is_a_float_where_the_caller_says_so():
+def test_the_caller_can_make_a_bytes_column_float():
     columns = {"step": [1], "cache_bytes": [1.5]}
     assert unpack(pack(columns, kind_of=scalar_kind_of)) == columns
     with pytest.raises(WireError, match="cache_bytes"):
@@ -76,13 +76,13 @@ def test_a_name_that_ends_in_bytes_is_a_float_where_the_caller_says_so():
         ({}, "columns"),
     ],
 )
-def test_it_refuses_to_pack_what_does_not_fit_and_names_it(columns, field):
+def test_it_refuses_unpackable_values_and_names_them(columns, field):
     with pytest.raises(WireError) as caught:
         pack(columns)
     assert caught.value.field == field
 
 
-def test_every_damaged_byte_is_noticed_or_harmless():
+def test_every_damaged_byte_is_detected_or_harmless():
     columns = {"step": list(range(50)), "a_bytes": [row * row for row in range(50)]}
     chunk = pack(columns, codec="zlib")
     generator = random.Random(1)
@@ -106,14 +106,14 @@ def test_a_truncated_chunk_is_refused(cut):
 
 
 @given(st.binary(max_size=200))
-def test_arbitrary_bytes_never_do_more_than_raise_wire_error(noise):
+def test_arbitrary_bytes_raise_only_wire_error(noise):
     for data in (noise, b"MAC1" + noise, b"MAC1\x10\x00\x00\x00" + noise):
         with pytest.raises(WireError):
             unpack(data)
 
 
 @pytest.mark.parametrize("codec", ["zlib", "zstd"])
-def test_a_bomb_does_not_unfold(codec):
+def test_a_decompression_bomb_is_not_expanded(codec):
     small, large = pack({"step": [1]}, codec=codec), pack({"step": [0] * 100_000}, codec=codec)
     head = int.from_bytes(small[4:8], "little") + 8
     body = large[int.from_bytes(large[4:8], "little") + 8 :]

@@ -167,7 +167,7 @@ def test_a_run_during_an_outage_while_the_database_was_away_is_not_given_up(benc
     assert bench.alerts() == []
 
 
-def test_a_new_worker_goes_on_where_the_old_one_was(bench):
+def test_a_new_worker_continues_where_the_old_one_stopped(bench):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
@@ -225,7 +225,7 @@ def test_a_failing_run_is_retried_at_growing_intervals(bench, monkeypatch):
     assert len(tried) == 6  # in turns 1, 2, 4, 8, 16 and 32
 
 
-def test_a_chunk_that_is_damaged_is_skipped_and_logged(bench, caplog):
+def test_a_damaged_chunk_is_skipped_and_logged(bench, caplog):
     bench.start()
     bench.feed(0, 600, leak, seq=0)
     bench.feed(600, 610, leak, seq=1)
@@ -239,7 +239,7 @@ def test_a_chunk_that_is_damaged_is_skipped_and_logged(bench, caplog):
     assert caplog.text.count("chunk 609 of run r, rank 0, host cannot be read") == 1
 
 
-def test_a_run_deleted_in_between_does_no_harm(bench):
+def test_a_run_deleted_during_a_turn_is_skipped(bench):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()

@@ -60,12 +60,12 @@ def fleet(database, monkeypatch) -> Fleet:
     return Fleet(database)
 
 
-def test_a_worker_that_is_alone_holds_everything_at_once(fleet):
+def test_a_single_worker_holds_all_shards_at_once(fleet):
     fleet.join()
     assert fleet.held() == [SHARDS]
 
 
-def test_workers_come_to_fair_parts_and_nothing_is_left_over(fleet):
+def test_workers_divide_all_shards_evenly(fleet):
     for _ in range(3):
         fleet.join()
     fleet.beat(2 * BEAT_S)
@@ -104,7 +104,7 @@ def test_a_worker_that_was_stopped_removes_no_peer(fleet):
     assert fleet.held() == [SHARDS // 2, SHARDS // 2]
 
 
-def test_a_released_part_is_free_at_once(fleet):
+def test_a_released_shard_is_free_at_once(fleet):
     leaving = fleet.join()
     fleet.join()
     fleet.beat(2 * BEAT_S)

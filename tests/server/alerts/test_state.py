@@ -33,13 +33,13 @@ def test_1_the_first_forecast_that_pages_makes_it_pending():
     assert next_state(RuleState(), "notice", 5.0).state == "ok"
 
 
-def test_2_it_fires_when_enough_in_a_row_have_paged_or_at_once_when_critical():
+def test_2_it_fires_after_several_pages_in_a_row_or_at_once_when_critical():
     assert after(RuleState(), ["warning"] * (CONFIRM - 1)).state == "pending"
     assert after(RuleState(), ["warning"] * CONFIRM).state == "firing"
     assert next_state(RuleState(), "critical", 0.0) == RuleState("firing", "critical", 0, 0.0)
 
 
-def test_3_pending_falls_back_without_a_word():
+def test_3_pending_returns_to_ok_without_a_notification():
     assert after(RuleState(), ["warning", "ok", "warning", "notice"]) == RuleState()
 
 
@@ -64,11 +64,11 @@ def test_5_it_is_averted_only_after_long_calm_and_a_minimum_hold():
         ("failed", "finished"),
     ],
 )
-def test_6_the_end_of_the_run_ends_what_fires(status, state):
+def test_6_the_end_of_the_run_ends_a_firing_alert(status, state):
     assert state_after_run(FIRING, status, 9.0).state == state
 
 
-def test_6_what_is_pending_ends_without_a_word_unless_it_was_right():
+def test_6_a_pending_alert_ends_without_a_notification_unless_it_was_right():
     pending = RuleState("pending", "warning", 1, 0.0)
     assert (
         state_after_run(pending, "completed", 9.0) == RuleState()
@@ -78,7 +78,7 @@ def test_6_what_is_pending_ends_without_a_word_unless_it_was_right():
 
 
 @given(st.lists(st.sampled_from(["ok", "notice", "warning", "critical"]), max_size=200))
-def test_7_only_a_calm_run_that_speaks_is_ever_averted(levels):
+def test_7_only_a_calm_run_that_sends_samples_is_averted(levels):
     state, calm = RuleState(), 0
     for second, level in enumerate(levels):
         before, state = state, next_state(state, level, float(second))
@@ -91,13 +91,13 @@ def test_7_only_a_calm_run_that_speaks_is_ever_averted(levels):
 
 
 @pytest.mark.parametrize("final", FINAL)
-def test_8_final_is_final_and_a_new_page_is_a_new_alert(final):
+def test_8_a_final_state_does_not_change_and_a_new_page_is_a_new_alert(final):
     over = RuleState(final, "critical", 0, 0.0)
     assert next_state(over, "ok", 1.0) == over and state_after_run(over, "oom", 1.0) == over
     assert next_state(over, "warning", 1.0) == RuleState("pending", "warning", 1, 1.0)
 
 
-def test_9_what_is_read_long_after_it_was_measured_confirms_nothing():
+def test_9_late_samples_confirm_nothing():
     state = RuleState()
     for second in range(10):
         state = next_state(state, "critical", float(second), may_fire=False)
@@ -105,7 +105,7 @@ def test_9_what_is_read_long_after_it_was_measured_confirms_nothing():
     assert next_state(state, "warning", 11.0).state == "firing"
 
 
-def test_a_note_fires_after_its_own_patience_and_becomes_graver_when_it_does():
+def test_a_note_fires_after_its_own_delay_and_can_escalate():
     hysteresis = Hysteresis(confirm=2, calm=1, hold_s=0.0)
     state = next_state(next_state(RuleState(), "note", 0.0, hysteresis), "note", 1.0, hysteresis)
     assert (state.state, state.severity) == ("firing", "note")

@@ -61,7 +61,7 @@ def test_4_a_stream_catches_up_when_samples_come_fast_and_late(late_s, every_s, 
     assert arrival.step_s == pytest.approx(1.0)
 
 
-def test_samples_that_come_in_late_wait_until_the_stream_has_caught_up(bench):
+def test_late_samples_wait_until_the_stream_has_caught_up(bench):
     bench.start()
     for number in range(14):
         bench.feed(100 * number, 100 * number + 100, leak, seq=number)
@@ -116,9 +116,7 @@ def evaluation_of(bench):
         return start_evaluation(session, stream, LIMIT, Hints(), mark, is_secondary_host=False)
 
 
-def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(
-    sqlite_database, make_settings, bench_on
-):
+def test_1_a_long_history_is_summarized_with_its_trend(sqlite_database, make_settings, bench_on):
     bench = bench_on(
         sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y")
     )
@@ -133,7 +131,7 @@ def test_1_a_long_past_is_summed_up_and_its_trend_is_not_lost(
     assert alert["data"]["eta_step"] == pytest.approx(steps * 30 / 28, rel=0.02)
 
 
-def test_1_a_past_that_was_compacted_reads_the_same(sqlite_database, make_settings, bench_on):
+def test_1_a_compacted_history_reads_the_same(sqlite_database, make_settings, bench_on):
     bench = bench_on(
         sqlite_database, make_settings(sqlite_database.url, webhook_url="http://127.0.0.1:9/y")
     )
@@ -149,7 +147,7 @@ def test_1_a_past_that_was_compacted_reads_the_same(sqlite_database, make_settin
     assert alert["data"]["eta_step"] == pytest.approx(steps * 30 / 28, rel=0.02)
 
 
-def test_2_chunks_that_are_cut_anew_beneath_a_watch_are_read_once(bench):
+def test_2_chunks_compacted_during_evaluation_are_read_once(bench):
     bench.start()
     for number in range(6):
         bench.feed(100 * number, 100 * number + 100, leak, seq=number)
@@ -168,14 +166,14 @@ def test_2_chunks_that_are_cut_anew_beneath_a_watch_are_read_once(bench):
     assert places == [100, 512, 600, 700, 800, 900, 1000, 1100]
 
 
-def test_1_a_short_past_is_read_in_full(sqlite_database, make_settings, bench_on):
+def test_1_a_short_history_is_read_in_full(sqlite_database, make_settings, bench_on):
     bench = bench_on(sqlite_database, make_settings(sqlite_database.url))
     fill(bench, SHORT_ROWS, lambda step: 10)
     assert evaluation_of(bench).read_seq == -1
     assert MAX_SUMMARIES < SHORT_ROWS
 
 
-def test_1_a_new_watch_takes_up_the_states_of_the_mark(bench):
+def test_1_a_new_stream_state_restores_the_stored_alert_states(bench):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
@@ -184,9 +182,7 @@ def test_1_a_new_watch_takes_up_the_states_of_the_mark(bench):
 
 
 @pytest.mark.parametrize("same_code", [True, False])
-def test_a_worker_that_takes_over_goes_on_with_what_the_forecaster_knew(
-    bench, monkeypatch, same_code
-):
+def test_a_new_worker_restores_the_forecasters_state(bench, monkeypatch, same_code):
     bench.start()
     bench.feed(0, 600, leak, seq=0)
     bench.worker.evaluate()
@@ -216,7 +212,7 @@ def test_a_worker_that_takes_over_goes_on_with_what_the_forecaster_knew(
     assert bench.alerts()[0]["state"] == "firing" and bench.notified_states() == ["firing"]
 
 
-def test_what_forecasters_knew_is_let_go_when_the_run_has_ended(bench):
+def test_forecaster_states_are_deleted_when_the_run_ends(bench):
     bench.start()
     bench.feed(0, 600, leak, seq=0)
     bench.worker.evaluate()
@@ -229,7 +225,7 @@ def test_what_forecasters_knew_is_let_go_when_the_run_has_ended(bench):
         assert session.scalar(select(func.count()).select_from(ForecasterStateRow)) == 0
 
 
-def test_a_worker_that_lags_behind_takes_over_what_the_other_decided(bench):
+def test_a_lagging_worker_adopts_the_decisions_of_the_other(bench):
     slow = bench.new_worker()
     bench.start()
     bench.feed(0, 500, leak, seq=0)

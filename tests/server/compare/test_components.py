@@ -49,7 +49,7 @@ def test_an_unknown_run_has_none(sqlite_database):
         assert components(session, "nobody") is None
 
 
-def test_observed_is_shown_without_a_prediction(observe):
+def test_observed_bytes_are_returned_without_a_prediction(observe):
     found = observe()
     assert (found["method"], found["device"], found["step"]) == (None, "D", 5)
     assert to_builtins(row(found, "parameters")) == {
@@ -115,7 +115,7 @@ def test_the_last_known_reading_counts(observe):
     assert row(found, "parameters")["observed_bytes"] == 30
 
 
-def test_a_large_residual_has_a_reason_and_the_inputs_that_came_are_part_of_it(observe):
+def test_a_large_residual_has_a_reason_with_the_observed_inputs(observe):
     gib = 2**30
     message = PredictionMessage(
         method="trace",
@@ -169,7 +169,7 @@ def compare(observe):
     return compare
 
 
-def test_each_level_has_its_own_interval_and_says_whether_the_run_lies_in_it(compare):
+def test_each_level_has_its_interval_and_whether_the_run_lies_in_it(compare):
     allocated, reserved, device = compare()["levels"]
     assert to_builtins(allocated) == {
         "level": "allocated", "predicted_bytes": 94, "observed_bytes": 95, "residual_bytes": 1, "low_bytes": 92, "high_bytes": 96,
@@ -198,9 +198,7 @@ def test_a_host_has_one_level(compare):
     ]
 
 
-def test_phases_are_the_highest_of_the_launch_in_the_order_of_a_step_with_the_users_own_after_them(
-    compare,
-):
+def test_phases_have_their_launch_peaks_in_step_order_then_user_phases(compare):
     found = {
         row["phase"]: (row["predicted_bytes"], row["observed_bytes"]) for row in compare()["phases"]
     }
@@ -213,7 +211,7 @@ def test_phases_are_the_highest_of_the_launch_in_the_order_of_a_step_with_the_us
     assert list(found) == ["forward", "backward", "optimizer", "my_eval"]
 
 
-def test_an_optimizer_phase_far_above_its_prediction_is_put_down_to_temporaries(compare):
+def test_an_optimizer_phase_far_above_its_prediction_is_explained_by_temporaries(compare):
     prediction = PredictionMessage(
         method="trace", device="D", peak_allocated_bytes=1, phases={"optimizer": 2 * GIB}
     )
@@ -222,7 +220,7 @@ def test_an_optimizer_phase_far_above_its_prediction_is_put_down_to_temporaries(
     assert "foreach" in row["reason"]
 
 
-def test_a_later_lower_peak_does_not_lower_what_was_seen(compare, sqlite_database):
+def test_a_later_lower_peak_does_not_lower_the_phase_peak(compare, sqlite_database):
     compare()
     with sqlite_database.write() as session:
         lower = {"step": [7], "phase_forward_peak_bytes": [1], "peak_reserved_bytes": [1]}
@@ -231,7 +229,7 @@ def test_a_later_lower_peak_does_not_lower_what_was_seen(compare, sqlite_databas
     assert found["forward"] == 85
 
 
-def test_a_script_that_invents_a_phase_a_step_does_not_grow_its_stream(compare, sqlite_database):
+def test_the_number_of_phases_of_a_stream_is_limited(compare, sqlite_database):
     for seq in range(3):
         columns = {"step": [seq], **{f"phase_p{seq * 40 + n}_peak_bytes": [1] for n in range(40)}}
         if seq == 0:

@@ -38,7 +38,7 @@ def body_of(columns):
     names=st.lists(st.text(min_size=1, max_size=5), unique=True, min_size=1, max_size=12),
     data=st.data(),
 )
-def test_it_finds_the_one_entry_that_is_wrong(kind, encode, names, data):
+def test_it_locates_the_invalid_entry(kind, encode, names, data):
     wrong = data.draw(st.sampled_from(names))
     columns = {name: ["x"] if name == wrong else [1] for name in names}
     assert locate(encode(body_of(columns)), Batch, kind, FIELD) == f"chunks[1].columns.{wrong}[0]"
@@ -49,7 +49,7 @@ def test_it_names_the_first_of_several():
     assert locate(body, Batch, JSON, FIELD) == "chunks[1].columns.b[0]"
 
 
-def test_an_exact_path_is_left_alone():
+def test_an_exact_path_is_not_changed():
     assert locate(b"{}", Batch, JSON, "seq") is None
     assert locate(b"{}", Batch, JSON, None) is None
 

@@ -40,7 +40,7 @@ def alertmanager(tmp_path_factory):
         process.wait()
 
 
-def test_it_fires_there_and_ends_there(alertmanager, make_message):
+def test_it_starts_and_ends_the_alert_in_alertmanager(alertmanager, make_message):
     now = time.time()
     channel = Alertmanager(alertmanager)
     message = make_message(topic="incident-1", opened_at=now, at=now)
@@ -82,7 +82,7 @@ def test_it_becomes_another_alert_when_it_escalates(alertmanager, make_message):
     wait_until(lambda: alerts(alertmanager, "incident-2") == [])
 
 
-def test_it_lets_a_death_fire_on(alertmanager, make_message):
+def test_a_death_does_not_end_the_alert(alertmanager, make_message):
     now = time.time()
     channel = Alertmanager(alertmanager)
     receipt = channel.send(make_message(topic="incident-3", opened_at=now))
@@ -97,7 +97,7 @@ def test_it_lets_a_death_fire_on(alertmanager, make_message):
     assert "ran out of memory" in found["annotations"]["summary"]
 
 
-def test_it_pushes_the_end_on_as_the_eta_moves(alertmanager, make_message):
+def test_it_postpones_the_end_as_the_eta_moves(alertmanager, make_message):
     now = time.time()
     receipt = Alertmanager(alertmanager).send(make_message(topic="incident-4", opened_at=now))
     before = alerts(alertmanager, "incident-4")[0]["endsAt"]

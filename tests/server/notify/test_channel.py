@@ -59,7 +59,7 @@ def test_it_sends_the_suspect_with_its_kind_its_confidence_and_the_fix(
     assert "(list, 90% sure)" in body and f"Fix: {SUSPECT.fix}" in body
 
 
-def test_the_suspect_has_its_own_fields_where_a_channel_has_fields(receiver, make_message):
+def test_channels_with_fields_send_the_suspect_as_fields(receiver, make_message):
     message = make_message(suspect=SUSPECT)
     Webhook(receiver.url, None, allow_local=True).send(message)
     assert receiver.payload()["suspect"] == {**SUSPECT.to_dict(), "function": None}
@@ -75,7 +75,7 @@ def test_it_names_every_channel_in_the_settings():
     assert tuple(CHANNELS) == CHANNEL_NAMES
 
 
-def test_it_makes_the_channels_that_the_settings_describe(make_settings):
+def test_it_creates_the_channels_of_the_settings(make_settings):
     assert channels(make_settings("sqlite://")) == {}
     settings = make_settings(
         "sqlite://", webhook_url="http://x", discord_webhook_url="http://y", slack_bot_token="xoxb"
@@ -84,7 +84,7 @@ def test_it_makes_the_channels_that_the_settings_describe(make_settings):
 
 
 @every_kind
-def test_it_tries_again_where_nobody_answers(make, make_message):
+def test_it_retries_a_refused_connection(make, make_message):
     with pytest.raises(DeliveryFailedError) as caught:
         make("http://127.0.0.1:9/secret").send(make_message())
     assert (
@@ -107,7 +107,7 @@ def test_it_tries_again_where_nobody_answers(make, make_message):
         ({}, None),
     ],
 )
-def test_it_reads_how_long_to_wait_from_any_answer(receiver, make, make_message, headers, seconds):
+def test_it_reads_retry_after_of_any_response(receiver, make, make_message, headers, seconds):
     receiver.answers = [(429, b'{"ok": false, "error": "ratelimited"}', headers)]
     with pytest.raises(DeliveryFailedError) as caught:
         make(receiver.url + "/secret").send(make_message())
@@ -116,7 +116,7 @@ def test_it_reads_how_long_to_wait_from_any_answer(receiver, make, make_message,
 
 
 @every_kind
-def test_it_tries_again_after_an_answer_that_is_no_http(make, make_message):
+def test_it_retries_after_a_response_that_is_not_http(make, make_message):
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_answer_garbage, args=(server,))
         thread.start()
@@ -141,7 +141,7 @@ def _answer_garbage(server: socket.socket) -> None:
         ("alertmanager", 400, True), ("discord", 404, True), ("teams", 401, True), ("teams", 502, False),
     ],
 )  # fmt: skip
-def test_it_knows_which_refusals_are_final(receiver, make_message, kind, status, is_final):
+def test_only_final_refusals_are_not_retried(receiver, make_message, kind, status, is_final):
     receiver.answers = [(status, b"no_service", {})]
     with pytest.raises(DeliveryFailedError) as caught:
         KINDS[kind](receiver.url + "/secret").send(make_message())
@@ -169,13 +169,13 @@ def test_it_follows_no_redirect(receiver, make_message):
     ],
 )
 @pytest.mark.parametrize("kind", [Webhook, SlackWebhook, Discord, Teams])
-def test_it_aims_no_webhook_at_this_machine_unless_it_may(make_message, host, kind):
+def test_webhooks_to_this_machine_need_permission(make_message, host, kind):
     channel = kind(f"http://{host}:9/x", None) if kind is Webhook else kind(f"http://{host}:9/x")
     with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
         channel.send(make_message())
 
 
-def test_it_knows_which_addresses_are_local():
+def test_it_recognizes_local_addresses():
     assert not any(
         map(http_client.is_local, ["10.0.0.7", "192.168.1.1", "8.8.8.8", "2001:4860:4860::8888"])
     )
@@ -192,17 +192,17 @@ def test_it_knows_which_addresses_are_local():
     ["169.254.169.254", "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "0.1.2.3", "255.255.255.255",
      "::7f00:1", "::ffff:0:7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a9fe:a9fe::1", "2001:0:0:0:0:0:80ff:fffe", "ff02::1"],
 )  # fmt: skip
-def test_it_knows_metadata_services_and_ipv4_that_is_wrapped_in_ipv6(address):
+def test_it_recognizes_metadata_services_and_ipv4_mapped_addresses(address):
     assert http_client.is_local(address)
 
 
-def test_it_asks_before_every_post_whether_it_may_lead_here(receiver):
+def test_it_checks_the_address_before_every_post(receiver):
     with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
         http_client.send_json(receiver.url, b"{}", service="the service")
     assert receiver.requests == []
 
 
-def test_it_refuses_a_name_one_of_whose_addresses_is_local(monkeypatch, make_message):
+def test_it_refuses_a_host_with_any_local_address(monkeypatch, make_message):
     """A name may have several, and the connection may go to any of them."""
     answers = [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80))
@@ -213,7 +213,7 @@ def test_it_refuses_a_name_one_of_whose_addresses_is_local(monkeypatch, make_mes
         Webhook("http://two.example/x", None).send(make_message())
 
 
-def test_it_goes_to_the_address_that_was_checked(receiver, make_message, monkeypatch):
+def test_it_connects_to_the_checked_address(receiver, make_message, monkeypatch):
     """A name that resolves to something harmless when asked, and to something else a moment later."""
     port, asked = int(receiver.url.rpartition(":")[2]), []
 
@@ -246,7 +246,7 @@ def test_it_leaves_a_webhook_unsigned_without_a_secret(receiver, make_message):
     assert "X-Memagent-Signature" not in receiver.requests[0][1]
 
 
-def test_it_gives_slacks_webhook_text_and_blocks(receiver, make_message, faults_of):
+def test_the_slack_webhook_gets_text_and_blocks(receiver, make_message, faults_of):
     assert SlackWebhook(receiver.url + "/services/T/B/secret", allow_local=True).send(
         make_message()
     ) == {"status": 200}
@@ -257,7 +257,7 @@ def test_it_gives_slacks_webhook_text_and_blocks(receiver, make_message, faults_
     assert faults_of(payload["blocks"]) == []
 
 
-def test_it_keeps_one_incident_in_pagerduty_and_resolves_what_ended_well(receiver, make_message):
+def test_pagerduty_has_one_incident_that_a_good_end_resolves(receiver, make_message):
     channel = PagerDuty("the key", url=receiver.url)
     for message in (
         make_message(),
@@ -283,7 +283,7 @@ def test_it_keeps_one_incident_in_pagerduty_and_resolves_what_ended_well(receive
 
 
 @pytest.mark.parametrize("state", ["oom", "lost_contact"])
-def test_it_leaves_a_death_open_in_pagerduty(receiver, make_message, state):
+def test_a_death_stays_open_in_pagerduty(receiver, make_message, state):
     PagerDuty("the key", url=receiver.url).send(make_message(to_state=state))
     assert (
         receiver.payload()["event_action"] == "trigger"
@@ -291,13 +291,13 @@ def test_it_leaves_a_death_open_in_pagerduty(receiver, make_message, state):
     )
 
 
-def test_it_opens_nothing_again_that_has_ended_since(receiver, make_message):
+def test_an_ended_incident_is_not_reopened(receiver, make_message):
     PagerDuty("the key", url=receiver.url).send(make_message(is_overtaken=True))
     Alertmanager(receiver.url).send(make_message(is_overtaken=True))
     assert receiver.requests == []
 
 
-def test_it_keeps_discords_limits_and_mentions_nobody(receiver, make_message):
+def test_discord_messages_are_limited_and_mention_no_one(receiver, make_message):
     message = make_message(run_name="@everyone " + "x" * 400, error="*" * 5000)
     for state in ("firing", "oom"):
         Discord(receiver.url, allow_local=True).send(
@@ -308,7 +308,7 @@ def test_it_keeps_discords_limits_and_mentions_nobody(receiver, make_message):
         assert receiver.payload()["allowed_mentions"] == {"parse": []}
 
 
-def test_it_sends_teams_an_adaptive_card(receiver, make_message):
+def test_teams_gets_an_adaptive_card(receiver, make_message):
     Teams(receiver.url, allow_local=True).send(make_message())
     (attachment,) = receiver.payload()["attachments"]
     card = attachment["content"]
@@ -322,7 +322,7 @@ def test_it_sends_teams_an_adaptive_card(receiver, make_message):
     ]  # fmt: skip
 
 
-def test_it_says_of_a_channel_that_is_gone_what_to_do(make_message):
+def test_a_deleted_channel_has_advice(make_message):
     with pytest.raises(DeliveryFailedError, match="configure it again") as caught:
         MissingChannel().send(make_message())
     assert not caught.value.is_final

@@ -81,7 +81,7 @@ def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, na
     assert [text for text in shown if SECRET in text] == []
 
 
-def test_it_shows_no_secret_of_a_bug(sqlite_database, caplog):
+def test_an_unexpected_error_shows_no_secret(sqlite_database, caplog):
     class Buggy(SlackBot):
         def send(self, message):
             raise ValueError(f"a bug that shows {self._client.token}")

@@ -32,7 +32,7 @@ def notify(tmp_path):
     return notify
 
 
-def test_it_sends_a_test_message_and_prints_the_answer(notify, slack):
+def test_it_sends_a_test_message_and_prints_the_receipt(notify, slack):
     done = notify(
         "test",
         "slack_bot",
@@ -46,7 +46,7 @@ def test_it_sends_a_test_message_and_prints_the_answer(notify, slack):
     assert "Test: memagent can reach you here. Nothing is wrong" in message["text"]
 
 
-def test_it_says_what_to_do_about_a_failure_without_the_secret(notify, slack):
+def test_a_failure_has_advice_without_the_secret(notify, slack):
     done = notify(
         "test",
         "slack_bot",
@@ -75,7 +75,7 @@ def test_it_tests_all_and_prints_json(notify, receiver):
 
 
 @pytest.mark.parametrize("channel", ["email", "all"])
-def test_it_says_how_to_set_up_what_is_not(notify, channel):
+def test_it_explains_how_to_configure_a_channel(notify, channel):
     done = notify("test", channel)
     assert (
         done.returncode == 1

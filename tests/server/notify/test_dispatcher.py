@@ -129,7 +129,7 @@ def test_it_gives_up_after_many_attempts_and_shows_it(outbox, clock):
     assert channel.sent_states == ["oom"]  # a dead message no longer holds back the next
 
 
-def test_a_final_refusal_is_not_tried_again(outbox, clock):
+def test_a_final_refusal_is_not_retried(outbox, clock):
     dispatcher = Dispatcher(
         outbox, TEST, Recording(DeliveryFailedError("gone", is_final=True)), "http://x", clock
     )
@@ -152,7 +152,7 @@ def test_an_unconfigured_channel_is_visible(outbox, clock):
     assert notifications(outbox)[0]["state"] == "waiting"  # it may be set up again
 
 
-def test_it_leases_to_one_until_the_lease_runs_out(outbox):
+def test_a_delivery_is_leased_once_until_the_lease_expires(outbox):
     with outbox.write() as session:
         first = lease_next(session, TEST, 1000.0, LEASE_S)
     with outbox.write() as session:
@@ -199,7 +199,7 @@ def test_it_accepts_a_late_success(outbox):
     assert notifications(outbox)[0]["state"] == "sent"
 
 
-def test_it_renews_the_lease_of_a_delivery_that_takes_long(outbox, clock, monkeypatch):
+def test_it_renews_the_lease_of_a_long_delivery(outbox, clock, monkeypatch):
     monkeypatch.setattr("memagent_server.notify.dispatcher.RENEW_EVERY_S", 0.02)
     taken_by_another = []
 
@@ -238,7 +238,7 @@ def test_it_skips_severities_below_the_channels_minimum(outbox, clock):
     assert "severity critical and above" in notifications(outbox)[0]["last_error"]
 
 
-def test_a_dead_notification_can_be_sent_again(outbox, clock):
+def test_a_dead_notification_can_be_resent(outbox, clock):
     channel = Recording(DeliveryFailedError("gone", is_final=True))
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
     while dispatcher.turn():

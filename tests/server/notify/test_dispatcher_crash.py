@@ -107,7 +107,7 @@ def test_it_loses_nothing_wherever_it_is_killed(database, receiver, run_and_kill
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_an_edit_that_is_killed_loses_no_message(database, receiver, run_and_kill, two_messages):
+def test_a_killed_edit_loses_no_message(database, receiver, run_and_kill, two_messages):
     """The warning was sent and acknowledged. The edit is killed before line k; then the end follows."""
     now, edited = 1000.0, 0
     for kill_at in range(1, MAX_LINES):

@@ -57,9 +57,7 @@ class Recording(Channel):
         return {}
 
 
-def test_a_delivery_tried_again_has_the_same_key_and_a_signature_of_its_own_body(
-    database, alert, receiver
-):
+def test_a_retry_has_the_same_key_and_a_signature_of_its_body(database, alert, receiver):
     alert()
     receiver.answers = [(500, b"", {}), (503, b"", {})]
     now = 100.0
@@ -161,7 +159,7 @@ def test_dispatchers_at_the_same_moment_send_each_message_once(database, alert):
         assert [state for states, state in channel.states if states == run_id] == ["firing", "oom"]
 
 
-def test_a_dead_message_is_seen_in_the_list_of_alerts(database, alert, receiver):
+def test_a_dead_message_is_in_the_list_of_alerts(database, alert, receiver):
     alert()
     receiver.answers = [(404, b"", {})]
     secret = receiver.url + "/services/T0/B0/secret"
@@ -175,7 +173,7 @@ def test_a_dead_message_is_seen_in_the_list_of_alerts(database, alert, receiver)
 
 
 @pytest.mark.parametrize("kind", ["webhook", "bot"])
-def test_a_name_cannot_ring_the_whole_channel(database, alert, receiver, slack, kind):
+def test_a_name_cannot_mention_the_whole_channel(database, alert, receiver, slack, kind):
     alert(name="<!channel> & co", states=("firing", "oom"))
     bot = SlackBot(slack.token, slack.channel, base_url=slack.url, sleep=lambda _: None)
     channel = SlackWebhook(receiver.url, allow_local=True) if kind == "webhook" else bot

@@ -92,7 +92,7 @@ def test_it_threads_by_topic_and_names_a_message_by_its_key(channel, mailbox, ma
     assert second["Message-ID"] == repeated["Message-ID"] != first["Message-ID"]
 
 
-def test_it_puts_no_line_of_a_name_into_the_headers(channel, mailbox, make_message):
+def test_a_line_break_in_a_name_adds_no_header(channel, mailbox, make_message):
     channel.send(make_message(run_name="gpt\r\nBcc: everybody@example.org"))
     assert mailbox.messages[0]["Bcc"] is None and "Bcc: everybody" in mailbox.messages[0]["Subject"]
 
@@ -100,14 +100,14 @@ def test_it_puts_no_line_of_a_name_into_the_headers(channel, mailbox, make_messa
 @pytest.mark.parametrize(
     ("answer", "is_final"), [("451 try later", False), ("554 no spam here", True)]
 )
-def test_it_knows_which_refusals_are_final(channel, mailbox, make_message, answer, is_final):
+def test_only_final_refusals_are_not_retried(channel, mailbox, make_message, answer, is_final):
     mailbox.refusal = answer
     with pytest.raises(DeliveryFailedError, match=answer.replace(" ", ": ", 1)) as caught:
         channel.send(make_message())
     assert caught.value.is_final is is_final
 
 
-def test_it_is_content_with_one_recipient_and_fails_without_any(channel, mailbox, make_message):
+def test_one_accepted_recipient_is_enough(channel, mailbox, make_message):
     mailbox.refused_recipients = {"bo@example.org": "550 nobody of that name"}
     assert channel.send(make_message())["refused_recipients"] == 1
     mailbox.refused_recipients["ana@example.org"] = "550 nobody of that name"

@@ -70,6 +70,6 @@ def test_it_refuses_another_hosts_certificate(far_end, certificate, make_message
         Webhook(f"https://near.example:{far_end}/x", None, allow_local=True).send(make_message())
 
 
-def test_it_refuses_a_certificate_that_nobody_vouches_for(far_end, make_message):
+def test_it_refuses_an_untrusted_certificate(far_end, make_message):
     with pytest.raises(DeliveryFailedError, match="certificate is not accepted"):
         Webhook(f"https://far.example:{far_end}/x", None, allow_local=True).send(make_message())

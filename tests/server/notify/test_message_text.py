@@ -33,7 +33,7 @@ def test_it_contains_the_whole_message(make_message):
 
 
 @pytest.mark.parametrize("state", ["firing", "oom", "lost_contact", "averted", "finished", "test"])
-def test_it_leads_to_the_runbook_while_there_is_anything_to_do(make_message, state):
+def test_an_open_alert_links_to_the_runbook(make_message, state):
     message = make_message(to_state=state)
     buttons = [button["url"] for button in blocks(message)[-1]["elements"]]
     is_there = state in ("firing", "oom", "lost_contact")
@@ -65,14 +65,14 @@ def test_it_does_not_count_the_last_step(make_message):
     )
 
 
-def test_it_gives_no_time_for_an_end_that_is_due(make_message):
+def test_an_end_that_is_due_has_no_time(make_message):
     facts = {"eta_step": 990.0, "eta_low": 980.0, "eta_high": 995.0, "eta_s": 0.0}
     assert (
         headline(make_message(facts=facts)) == "gpt-small will run out of memory in the next step"
     )
 
 
-def test_it_says_when_a_message_comes_late(make_message):
+def test_a_late_message_says_so(make_message):
     assert "waited" not in plain_text(make_message(delayed_s=5.0))
     assert "This message waited 30 min to be sent" in plain_text(make_message(delayed_s=1800.0))
 
@@ -109,7 +109,7 @@ def test_it_names_all_ranks(make_message):
     assert "4 of 4 ranks (0, 1, 2, 3), NVIDIA A100" in plain_text(make_message(ranks=(0, 1, 2, 3)))
 
 
-def test_it_keeps_slacks_limits_and_control_characters(make_message, faults_of):
+def test_slack_text_is_limited_and_escaped(make_message, faults_of):
     message = make_message(
         run_name="<!channel> & " + "x" * 500,
         project="<script>" * 600,

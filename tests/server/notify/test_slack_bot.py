@@ -34,7 +34,7 @@ def bot(slack, pace):
     return SlackBot(slack.token, slack.channel, base_url=slack.url, sleep=pace)
 
 
-def test_it_keeps_one_message_for_a_topic_and_tells_changes_in_its_thread(slack, bot, make_message):
+def test_a_topic_is_one_message_with_changes_in_its_thread(slack, bot, make_message):
     receipt = bot.send(make_message())
     receipt = bot.send(make_message(severity="critical", dedup_key="2", receipt=receipt))
     receipt = bot.send(
@@ -61,14 +61,14 @@ def test_the_oom_report_is_sent_once(slack, bot, make_message):
     assert "asked for" in answer["text"] and "asked for" not in slack.messages[warned["ts"]]["text"]
 
 
-def test_it_tells_what_ended_well_in_the_thread_only(slack, bot, make_message):
+def test_a_good_end_is_posted_in_the_thread_only(slack, bot, make_message):
     bot.send(make_message(to_state="averted", receipt=bot.send(make_message())))
     (root,) = slack.roots
     (reply,) = slack.replies(root["ts"])
     assert "no longer expected" in reply["text"] and not reply["reply_broadcast"]
 
 
-def test_it_edits_in_place_as_the_eta_moves(slack, bot, make_message):
+def test_it_edits_the_message_in_place_as_the_eta_moves(slack, bot, make_message):
     receipt = bot.send(make_message())
     assert (
         bot.refresh(make_message(facts={"step": 1200, "eta_step": 1300.0}, receipt=receipt))
@@ -93,7 +93,7 @@ def test_it_links_the_run_the_alert_and_the_runbook(slack, bot, make_message):
     assert [button["url"] for button in buttons] == addresses
 
 
-def test_it_finds_what_a_killed_attempt_posted(slack, bot, make_message):
+def test_it_finds_the_message_of_a_killed_attempt(slack, bot, make_message):
     first = bot.send(make_message())
     assert bot.send(make_message(is_repeat=True)) == first and len(slack.roots) == 1
     outcome = make_message(to_state="oom", dedup_key="2", receipt=first)
@@ -102,14 +102,14 @@ def test_it_finds_what_a_killed_attempt_posted(slack, bot, make_message):
     assert len(slack.replies(first["ts"])) == 1
 
 
-def test_it_posts_again_where_it_may_not_look(slack, bot, make_message):
+def test_without_permission_to_search_it_posts_again(slack, bot, make_message):
     slack.scopes.discard("channels:history")
     bot.send(make_message())
     bot.send(make_message(is_repeat=True))
     assert len(slack.roots) == 2
 
 
-def test_it_does_not_turn_a_message_back_that_tells_of_a_later_chapter(slack, bot, make_message):
+def test_a_late_delivery_does_not_revert_a_newer_message(slack, bot, make_message):
     receipt = bot.send(make_message(to_state="oom"))
     bot.send(make_message(is_overtaken=True, is_repeat=True, dedup_key="2", receipt=receipt))
     assert "ran out of memory" in slack.roots[0]["text"] and len(slack.replies(receipt["ts"])) == 1
@@ -118,7 +118,7 @@ def test_it_does_not_turn_a_message_back_that_tells_of_a_later_chapter(slack, bo
 @pytest.mark.parametrize(
     "refusal", ["message_not_found", "cant_update_message", "edit_window_closed"]
 )
-def test_it_posts_anew_what_cannot_be_edited_any_more(slack, bot, make_message, refusal):
+def test_a_message_that_cannot_be_edited_is_posted_again(slack, bot, make_message, refusal):
     receipt = bot.send(make_message())
     slack.refuse("chat.update", refusal)
     after = bot.send(make_message(to_state="oom", receipt=receipt))
@@ -136,7 +136,7 @@ def test_it_posts_anew_what_cannot_be_edited_any_more(slack, bot, make_message, 
         ("not_in_channel", 200, {}, None, True),
     ],
 )
-def test_it_tells_what_it_was_refused_and_what_to_do(
+def test_a_refusal_has_its_reason_and_advice(
     slack, bot, make_message, error, status, headers, retry_after_s, is_final
 ):
     slack.refuse("chat.postMessage", error, status, **headers)
@@ -155,21 +155,21 @@ def test_it_says_which_token_is_wrong(slack, make_message):
     assert caught.value.is_final and "xoxb-wrong" not in str(caught.value)
 
 
-def test_it_sends_a_message_a_second_at_most(slack, bot, pace, make_message):
+def test_it_sends_at_most_one_message_a_second(slack, bot, pace, make_message):
     receipt = bot.send(make_message())
     bot.send(make_message(to_state="oom", dedup_key="2", receipt=receipt))
     assert slack.calls.count("chat.update") == 1 and len(pace) == 2
     assert all(0 < seconds <= 1.0 for seconds in pace)
 
 
-def test_it_does_not_try_again_by_itself(slack, bot, make_message):
+def test_it_leaves_retries_to_the_dispatcher(slack, bot, make_message):
     slack.refuse("chat.postMessage", "ratelimited", 429, Retry_After="3")
     with pytest.raises(DeliveryFailedError):
         bot.send(make_message())
     assert slack.calls == ["chat.postMessage"]
 
 
-def test_it_puts_a_picture_into_the_thread(slack, bot, make_message):
+def test_a_picture_is_posted_in_the_thread(slack, bot, make_message):
     receipt = bot.send(make_message(curve=CURVE))
     (file,) = slack.messages[receipt["ts"]]["files"]
     assert file["name"] == "memory.png" and file["content"].startswith(b"\x89PNG")
@@ -177,7 +177,7 @@ def test_it_puts_a_picture_into_the_thread(slack, bot, make_message):
     assert 800 <= width <= 1600 and width > height and len(file["content"]) < 150_000
 
 
-def test_it_delivers_without_the_picture_that_slack_does_not_take(slack, bot, make_message, caplog):
+def test_a_refused_picture_does_not_stop_the_message(slack, bot, make_message, caplog):
     slack.scopes.discard("files:write")
     receipt = bot.send(make_message(curve=CURVE))
     assert (
@@ -204,7 +204,7 @@ def test_it_says_once_that_pictures_need_the_extra(make_message, monkeypatch, ca
         {"limit_bytes": None, "used_bytes": None},
     ],
 )
-def test_it_draws_whatever_is_known(make_message, state, facts):
+def test_a_picture_is_drawn_from_incomplete_data(make_message, state, facts):
     assert (
         ChartImage().render(
             make_message(to_state=state, facts=facts, curve=CURVE, predicted_peak_bytes=None)

@@ -29,7 +29,7 @@ def columns(draw):
 
 @settings(max_examples=150, deadline=None)
 @given(columns=columns(), codec=st.sampled_from(["zlib", "zstd"]))
-def test_it_says_of_a_chunk_what_its_lists_say(columns, codec):
+def test_arrays_and_lists_of_a_chunk_are_equal(columns, codec):
     packed = pack(columns, codec=codec)
     read = chunks.read_arrays(packed)
     listed = unpack(packed)
@@ -62,7 +62,7 @@ def test_it_says_of_a_chunk_what_its_lists_say(columns, codec):
 @pytest.mark.parametrize(
     "steps", [[2**61, 2**61], [2**62 - 1, 2**62 - 1, 2**62 - 1, 2**62 - 1], [-(2**62)], [-(2**63)]]
 )
-def test_sums_of_differences_that_leave_the_bounds_are_refused(steps):
+def test_sums_of_differences_out_of_bounds_are_refused(steps):
     """Nobody's `pack` makes them, but anybody can send them; some come back within 64 bits when they wrap."""
     name = "allocated_bytes"
     packed = with_differences(steps, name)

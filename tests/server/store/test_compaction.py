@@ -74,7 +74,7 @@ def end(database):
         finish_run(session, "r", Finish(status="completed"), 2.0)
 
 
-def test_1_a_run_that_goes_on_keeps_its_newest_samples_as_they_came(database, send):
+def test_1_the_newest_samples_of_a_running_run_are_not_compacted(database, send):
     send(0, 1200)
     before = all_samples(database)
     assert compact_some(database, LATER)
@@ -83,7 +83,7 @@ def test_1_a_run_that_goes_on_keeps_its_newest_samples_as_they_came(database, se
     assert not compact_some(database, LATER)
 
 
-def test_1_all_of_a_run_that_is_over_is_cut_rolled_up_and_done(database, send):
+def test_1_an_ended_run_is_compacted_and_rolled_up_completely(database, send):
     send(0, 1200)
     before = all_samples(database)
     end(database)
@@ -97,14 +97,14 @@ def test_1_all_of_a_run_that_is_over_is_cut_rolled_up_and_done(database, send):
         assert set(session.scalars(select(models.ChunkRow.stats))) == {b""}
 
 
-def test_1_a_launch_that_is_over_but_may_still_speak_is_left_alone(database, send):
+def test_1_a_run_that_ended_recently_is_not_compacted(database, send):
     send(0, 100)
     end(database)
     with database.read() as session:
         assert find_tasks(session, 100.0) and not find_tasks(session, 60.0)
 
 
-def test_1_what_comes_late_to_a_run_that_was_done_is_taken_up(database, send):
+def test_1_late_samples_of_a_compacted_run_are_compacted(database, send):
     seq = send(0, 600)
     end(database)
     compact_run(database, "r")
@@ -117,7 +117,7 @@ def test_1_what_comes_late_to_a_run_that_was_done_is_taken_up(database, send):
         assert series(session, "r", fields=["allocated_bytes"], points=10).samples == 700
 
 
-def test_1_cuts_fall_in_the_midst_of_chunks_and_where_steps_go_back(database):
+def test_1_chunks_are_split_in_their_middle_and_where_steps_decrease(database):
     def chunk(first, end):
         return Chunk(stream="host", columns=columns_of(range(first, end)))
 
@@ -164,7 +164,7 @@ def test_1_scalars_with_other_names_in_each_flush_are_compacted_too(database):
     assert found["loss"][:512:2] == [None] * 256
 
 
-def test_2_a_batch_that_is_delivered_again_is_still_known(database, send):
+def test_2_a_repeated_batch_is_recognized_after_compaction(database, send):
     send(0, 600)
     compact_run(database, "r")
     before = all_samples(database)
@@ -201,7 +201,7 @@ def check_charts(database, held):
             assert len(found.step) <= points and found.step == sorted(found.step)
 
 
-def test_3_charts_of_rollups_hold_what_the_samples_hold(database, send, short_units):
+def test_3_charts_of_rollups_equal_those_of_samples(database, send, short_units):
     send(0, 400)
     held = all_samples(database)["allocated_bytes"]
     for _ in range(2):
@@ -218,7 +218,7 @@ def test_3_charts_of_rollups_hold_what_the_samples_hold(database, send, short_un
         assert dict(session.execute(buckets).all()) == {0: 20, 1: 10, 2: 5, 3: 3, 4: 2}
 
 
-def test_4_two_workers_do_nothing_twice(database, send):
+def test_4_two_workers_compact_each_chunk_once(database, send):
     send(0, 3000)
     before = all_samples(database)
     end(database)
@@ -232,7 +232,7 @@ def test_4_two_workers_do_nothing_twice(database, send):
     assert chunk_rows(database) == [512] * 5 + [440]
 
 
-def test_4_samples_that_come_in_meanwhile_are_kept(database, send):
+def test_4_samples_that_arrive_during_compaction_are_preserved(database, send):
     send(0, 700)
     with database.read() as session:
         [due] = find_tasks(session, LATER)
@@ -242,7 +242,7 @@ def test_4_samples_that_come_in_meanwhile_are_kept(database, send):
     assert all_samples(database) == before and len(before["step"]) == 900
 
 
-def test_4_a_run_that_is_deleted_meanwhile_stays_deleted(database, send):
+def test_4_a_run_deleted_during_compaction_stays_deleted(database, send):
     send(0, 700)
     with database.read() as session:
         [due] = find_tasks(session, LATER)
@@ -252,7 +252,7 @@ def test_4_a_run_that_is_deleted_meanwhile_stays_deleted(database, send):
     assert chunk_rows(database) == []
 
 
-def test_a_chunk_that_is_damaged_stays_and_the_others_are_compacted(database, send, caplog):
+def test_a_damaged_chunk_is_not_changed_and_the_others_are_compacted(database, send, caplog):
     seq = send(0, 512)
     send(512, 1100, seq=seq)
     with database.write() as session:

@@ -42,13 +42,13 @@ def measured(context):
     return (*(size // MIB for size in sizes), context.runs)
 
 
-def test_nothing_is_known_at_first(database):
+def test_without_measurements_no_context_is_known(database):
     with database.read() as session:
         assert context_of(session, A100) is None
         assert measured_gpus(session) == []
 
 
-def test_runs_that_ended_teach_the_context_of_their_gpu_driver_and_torch(database):
+def test_ended_runs_record_the_context_of_their_gpu_driver_and_torch(database):
     live(database, "a", 480 * MIB, at=1.0, driver="550.1", torch="2.13.0")
     live(database, "b", 500 * MIB, at=2.0, driver="550.1", torch="2.13.0", end="oom")
     live(database, "c", 450 * MIB, at=3.0, driver="550.1", torch="2.13.0", end="lost")
@@ -62,7 +62,7 @@ def test_runs_that_ended_teach_the_context_of_their_gpu_driver_and_torch(databas
         assert measured_gpus(session) == [A100]
 
 
-def test_an_end_that_is_told_twice_counts_once(database):
+def test_a_repeated_finish_counts_once(database):
     live(database, "a", 480 * MIB)
     with database.write() as session:
         finish_run(session, "a", Finish(status="completed"), 2.0)
@@ -70,14 +70,14 @@ def test_an_end_that_is_told_twice_counts_once(database):
         assert context_of(session, A100).runs == 1
 
 
-def test_a_host_and_a_gpu_without_a_reading_teach_nothing(database):
+def test_a_host_and_a_gpu_without_a_reading_are_not_recorded(database):
     live(database, "a", 480 * MIB, kind="host")
     live(database, "b", None)
     with database.read() as session:
         assert measured_gpus(session) == []
 
 
-def test_an_environment_of_any_shape_is_taken(database):
+def test_a_malformed_environment_is_accepted(database):
     live(database, "a", 480 * MIB, driver={"odd": ["x" * 500]}, torch=None)
     with database.read() as session:
         [row] = page_contexts(session, limit=10).contexts

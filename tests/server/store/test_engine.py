@@ -19,7 +19,7 @@ def arguments_of(address):
     return found
 
 
-def test_several_hosts_are_named_as_libpq_names_them():
+def test_several_hosts_become_arguments_of_libpq():
     found = arguments_of("postgres://ana:p%40ss@one:5433,two.example/memagent?sslmode=require")
     assert (found["host"], found["port"], found["dbname"]) == (
         "one,two.example",
@@ -30,9 +30,7 @@ def test_several_hosts_are_named_as_libpq_names_them():
 
 
 @pytest.mark.postgres
-def test_of_several_hosts_the_one_that_can_be_written_to_is_taken(
-    postgres_url, postgres_cluster, tmp_path
-):
+def test_the_writable_one_of_several_hosts_is_used(postgres_url, postgres_cluster, tmp_path):
     name = make_url(postgres_url).database
     hosts = f"host={tmp_path},{postgres_cluster.folder}&port=5432,{postgres_cluster.port}"
     writable = Database(f"postgresql+psycopg://postgres@/{name}?{hosts}")
@@ -48,7 +46,7 @@ def test_of_several_hosts_the_one_that_can_be_written_to_is_taken(
 @pytest.mark.parametrize(
     "address", ["postgresql://u:secret-word@host:port/x", "postgresql://u:secret-word@one:1:2/x"]
 )
-def test_an_address_that_is_none_is_bad_usage_and_stays_secret(address):
+def test_an_invalid_address_is_a_setting_error_without_the_password(address):
     with pytest.raises(SettingError, match="MEMAGENT_DATABASE_URL") as caught:
         arguments_of(address)
     assert "secret-word" not in str(caught.value)

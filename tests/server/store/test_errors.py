@@ -56,14 +56,14 @@ def test_a_connection_on_which_one_of_a_group_cannot_write_is_replaced(sqlite_da
     write(sqlite_database)
 
 
-def test_a_full_disk(sqlite_database):
+def test_a_full_disk_is_reported(sqlite_database):
     on_its_connection(sqlite_database, "PRAGMA max_page_count = 1")  # no page more than there are
     assert trouble(sqlite_database, config={"long": "x" * 10**6}) == errors.DISK_FULL
     with sqlite_database.read() as session:
         assert get_run(session, "r") is None
 
 
-def test_a_lock_that_is_not_given_in_time(database_url, monkeypatch):
+def test_a_lock_timeout_is_a_busy_error(database_url, monkeypatch):
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0)
     database, other = Database(database_url), Database(database_url)
     write(database)
@@ -80,13 +80,13 @@ def test_a_lock_that_is_not_given_in_time(database_url, monkeypatch):
 @pytest.mark.parametrize(
     "scheme", ["sqlite:///{}/away.db", "postgresql+psycopg://postgres@/x?host={}"]
 )
-def test_a_database_that_is_away(scheme, tmp_path):
+def test_an_unreachable_database_is_reported(scheme, tmp_path):
     database = Database(scheme.format(tmp_path / "nowhere"))
     assert trouble(database) == errors.UNAVAILABLE
     database.close()
 
 
-def test_a_postgresql_that_takes_connections_and_says_nothing():
+def test_a_silent_postgresql_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         database = Database(f"postgresql+psycopg://postgres@127.0.0.1:{port}/x?connect_timeout=2")
@@ -94,14 +94,14 @@ def test_a_postgresql_that_takes_connections_and_says_nothing():
         database.close()
 
 
-def test_a_file_that_is_no_database(tmp_path):
+def test_a_file_that_is_not_a_database_is_reported(tmp_path):
     (tmp_path / "memagent.db").write_bytes(b"no database " * 1000)
     database = Database(f"sqlite:///{tmp_path}/memagent.db")
     assert trouble(database) == errors.DAMAGED
     database.close()
 
 
-def test_what_is_our_own_mistake_is_no_trouble(database):
+def test_a_programming_error_is_not_a_database_problem(database):
     with pytest.raises(DBAPIError) as caught, database.read() as session:
         session.execute(text("SELECT * FROM no_such_table"))
     assert errors.problem_of(caught.value) is None

@@ -51,7 +51,7 @@ def rows(text):
     return list(csv.reader(io.StringIO(text, newline="")))
 
 
-def test_each_sample_is_a_row_whatever_its_columns(database, run_id):
+def test_each_sample_is_a_row_of_any_columns(database, run_id):
     assert rows("".join(csv_lines(database, run_id))) == EXPECTED
 
 
@@ -63,7 +63,7 @@ def test_it_comes_over_http_as_a_file(client, run_id):
 
 
 @pytest.mark.parametrize(("path", "status"), [("none/export", 404), ("r/export?format=xls", 422)])
-def test_what_cannot_be_exported_is_refused(client, run_id, path, status):
+def test_an_unknown_run_or_format_is_refused(client, run_id, path, status):
     assert client.get(f"/api/v1/runs/{path}").status_code == status
 
 
@@ -113,7 +113,7 @@ def test_without_pyarrow_it_says_what_to_install(client, run_id, monkeypatch):
     assert "pip install 'memagent[parquet]'" in answer.json["detail"]
 
 
-def test_samples_that_were_let_go_of_are_left_out(database, run_id):
+def test_deleted_samples_are_omitted(database, run_id):
     with database.write() as session:
         finish_run(session, run_id, Finish(status="completed"), 2.0)
         finish_run(session, run_id, Finish(status="completed", rank=1), 2.0)

@@ -70,21 +70,21 @@ def wait_until(condition, timeout_s=10.0):
         time.sleep(0.001)
 
 
-def test_those_who_come_meanwhile_share_a_transaction(sqlite_database, crowd):
+def test_waiting_writers_share_a_transaction(sqlite_database, crowd):
     outcomes, transactions = crowd(*[add(f"r{number}") for number in range(8)])
     assert outcomes == [f"r{number}" for number in range(8)]
     assert names(sqlite_database) == sorted(outcomes)
     assert transactions == 2  # the first led alone, the others followed together
 
 
-def test_what_returns_is_committed(database):
+def test_a_result_is_returned_after_the_commit(database):
     assert database.write_grouped(add("r")) == "r"
     other = Database(database.url)
     assert names(other) == ["r"]
     other.close()
 
 
-def test_work_that_fails_before_it_changed_anything_fails_alone(sqlite_database, crowd):
+def test_work_that_fails_before_any_change_fails_alone(sqlite_database, crowd):
     def ask(connection):
         raise LookupError(connection.scalar(select(func.count()).select_from(RunRow)))
 
@@ -93,7 +93,7 @@ def test_work_that_fails_before_it_changed_anything_fails_alone(sqlite_database,
     assert names(sqlite_database) == ["a", "b", "c"] and transactions == 2
 
 
-def test_work_that_fails_half_done_leaves_no_half_and_harms_nobody(sqlite_database, crowd):
+def test_work_that_fails_halfway_is_rolled_back_alone(sqlite_database, crowd):
     def half(connection):
         add("half")(connection)
         connection.execute(
@@ -107,7 +107,7 @@ def test_work_that_fails_half_done_leaves_no_half_and_harms_nobody(sqlite_databa
     assert names(sqlite_database) == ["a", "b", "c"]
 
 
-def test_a_commit_that_fails_fails_for_everybody(sqlite_database, crowd):
+def test_a_failed_commit_fails_all_its_writers(sqlite_database, crowd):
     def owe(connection):
         connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")  # noticed at COMMIT only
         connection.execute(
@@ -137,7 +137,7 @@ def test_a_full_disk_acknowledges_nothing(sqlite_database, crowd):
     assert not any(name.startswith("much") for name in names(sqlite_database))
 
 
-def test_a_repeat_of_spoiled_work_is_done_once(sqlite_database, crowd):
+def test_work_repeated_after_a_rollback_is_applied_once(sqlite_database, crowd):
     calls = []
 
     def counted(connection):
@@ -153,7 +153,7 @@ def test_a_repeat_of_spoiled_work_is_done_once(sqlite_database, crowd):
     assert calls == ["counted", "counted"] and names(sqlite_database) == ["a", "counted"]
 
 
-def test_too_many_are_told_to_come_again(sqlite_database):
+def test_too_many_waiting_writers_get_a_busy_error(sqlite_database):
     writer = GroupWriter(sqlite_database._begin, max_waiting=1)
     with ThreadPoolExecutor(2) as pool:
         with sqlite_database.write():
@@ -167,7 +167,7 @@ def test_too_many_are_told_to_come_again(sqlite_database):
     assert names(sqlite_database) == ["a", "b"]
 
 
-def test_nobody_waits_longer_than_agreed(sqlite_database):
+def test_no_writer_waits_longer_than_the_limit(sqlite_database):
     writer = GroupWriter(sqlite_database._begin, max_wait_s=0.05)
     with ThreadPoolExecutor(1) as pool:
         with sqlite_database.write():
@@ -179,7 +179,7 @@ def test_nobody_waits_longer_than_agreed(sqlite_database):
     assert names(sqlite_database) == ["a"]  # what was told to come again was not done
 
 
-def test_many_threads_and_two_processes_worth_of_writers_lose_nothing(sqlite_database):
+def test_concurrent_writers_of_two_engines_lose_nothing(sqlite_database):
     other = Database(sqlite_database.url)
     expected = [f"r{number}" for number in range(120)]
 

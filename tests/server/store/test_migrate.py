@@ -96,7 +96,7 @@ def test_the_bounds_of_a_prediction_survive_both_ways(empty):
     assert [tuple(row) for row in rows] == [(90, 110), (None, None)]
 
 
-def test_runs_from_before_are_listed_by_tag_and_by_how_full_they_were(empty):
+def test_runs_of_an_older_schema_are_listed_by_tag_and_by_fullness(empty):
     """0007 makes rows of their tags, and finds the highest share of a limit among their streams."""
     migrate.upgrade(empty)
     migrate.downgrade(empty, "0005")
@@ -123,7 +123,7 @@ def test_runs_from_before_are_listed_by_tag_and_by_how_full_they_were(empty):
         assert connection.execute(text("SELECT count(*) FROM streams")).scalar() == 3
 
 
-def test_alerts_from_before_become_incidents_of_their_own(empty):
+def test_alerts_of_an_older_schema_become_separate_incidents(empty):
     """0004 gives each an incident under its own id, with its notifications; the next incident takes a free id."""
     migrate.upgrade(empty, "0003")
     with empty.engine.begin() as connection:
@@ -223,7 +223,7 @@ def test_snapshots_survive_a_downgrade_and_an_upgrade(empty):
         assert (kept.step, kept.has_viewer, viewer_of(session, "r", kept.id)) == (7, False, None)
 
 
-def test_a_token_that_was_limited_is_worthless_to_a_server_that_knows_no_limits(empty):
+def test_a_project_token_is_invalid_after_a_downgrade(empty):
     """0008: going back must not turn a token for one project, or one that ends, into one for everything and for good."""
     migrate.upgrade(empty)
     with empty.write() as session:
@@ -277,7 +277,7 @@ def test_processes_may_upgrade_at_once(empty_database_url):
     ]
 
 
-def test_a_database_that_is_newer_is_refused_and_left_alone(database):
+def test_a_newer_database_is_refused_and_not_changed(database):
     with database.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(SchemaError, match=r"9999.*upgrade memagent"):
@@ -286,7 +286,7 @@ def test_a_database_that_is_newer_is_refused_and_left_alone(database):
     assert not migrate.is_current(database)
 
 
-def test_an_upgrade_that_is_interrupted_leaves_nothing_behind(empty, monkeypatch):
+def test_an_interrupted_upgrade_is_rolled_back(empty, monkeypatch):
     calls = []
 
     def interrupt_before_the_commit(connection):

@@ -23,7 +23,7 @@ def column(values, kind):
 
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(1, 40))
-def test_it_comes_back_as_it_went_in(data, rows):
+def test_unsealed_columns_equal_the_sealed_ones(data, rows):
     def draw(values):
         return data.draw(st.lists(values, min_size=rows, max_size=rows))
 
@@ -47,7 +47,7 @@ def as_floats(values):
     return [None if value is None else float(value) for value in values]
 
 
-def test_a_clock_that_goes_with_the_steps_takes_little():
+def test_a_clock_predictable_from_step_times_is_small():
     rng = np.random.default_rng(0)
     lengths = rng.uniform(0.1, 0.2, 512)
     times = 1.7e9 + np.cumsum(lengths) + rng.uniform(0, 2e-6, 512)
@@ -57,7 +57,7 @@ def test_a_clock_that_goes_with_the_steps_takes_little():
     assert len(seal({"step": steps, "time_s": (times, None)})) > 3 * 512
 
 
-def test_parts_are_joined_with_what_one_of_them_lacks():
+def test_a_column_missing_in_one_part_is_null_there():
     first = {"step": column([1, 2], np.int64), "a": column([5, None], np.int64)}
     second = {"step": column([3, 4, 5], np.int64), "b": column([None, 0.5, -0.0], np.float64)}
     piece = SampleRange([(first, 0, 2), (second, 1, 3)], 4, 4)
@@ -66,7 +66,7 @@ def test_parts_are_joined_with_what_one_of_them_lacks():
     )
 
 
-def test_what_is_damaged_is_refused():
+def test_damaged_chunks_are_refused():
     packed = seal({"step": column(list(range(100)), np.int64)})
     for broken in (
         packed[:-3],

@@ -96,13 +96,13 @@ QUESTIONS = {
 }
 
 
-def test_a_question_is_answered_from_the_projects_rows_only(limited):
+def test_a_query_returns_rows_of_its_projects_only(limited):
     with limited.read() as session:
         for name, (statement, read, expected) in QUESTIONS.items():
             assert read(session.execute(statement).all()) == expected, name
 
 
-def test_a_question_that_was_asked_before_is_answered_anew_for_others(limited, database):
+def test_a_cached_statement_is_scoped_to_each_session(limited, database):
     """SQLAlchemy keeps compiled statements: what stays of one asker must not be told to the next."""
     for name, (statement, read, _) in QUESTIONS.items():
         answers = []
@@ -116,7 +116,7 @@ def test_a_question_that_was_asked_before_is_answered_anew_for_others(limited, d
         assert "'a'" not in vision or ("'a'" in both and "'b'" in both), name
 
 
-def test_a_key_of_another_project_finds_nothing(limited):
+def test_a_key_of_another_project_returns_nothing(limited):
     with limited.read() as session:
         assert session.get(RunRow, "a") is not None and session.get(RunRow, "b") is None
         assert (
@@ -127,7 +127,7 @@ def test_a_key_of_another_project_finds_nothing(limited):
             lock_run(session, "b")
 
 
-def test_nothing_of_another_project_is_changed(limited, database):
+def test_rows_of_another_project_are_not_changed(limited, database):
     with limited.write() as session:
         assert session.execute(update(RunRow).values(name="mine")).rowcount == 1
         assert session.execute(delete(ChunkRow)).rowcount == 1
@@ -140,7 +140,7 @@ def test_nothing_of_another_project_is_changed(limited, database):
         assert session.scalar(select(func.count(ChunkRow.seq))) == 1
 
 
-def test_an_id_that_is_taken_elsewhere_is_not_taken_over(limited, database):
+def test_a_run_id_of_another_project_is_refused(limited, database):
     with pytest.raises(ConflictError, match="choose another"), limited.write() as session:
         start_run(session, RunStart(run_id="b", project="vision", name="mine"), 3.0)
     with database.read() as session:

@@ -57,7 +57,7 @@ def grid(sqlite_database):
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 200))
-def test_stretches_cover_the_window_in_about_equal_parts(first, steps, columns):
+def test_intervals_divide_the_window_evenly(first, steps, columns):
     edges = interval_ends(first, first + steps - 1, columns)
     lengths = [end - before for before, end in zip([first - 1, *edges], edges, strict=False)]
     assert edges[-1] == first + steps - 1
@@ -70,7 +70,7 @@ def test_stretches_cover_the_window_in_about_equal_parts(first, steps, columns):
     st.integers(1, 100),
     st.data(),
 )
-def test_no_value_is_lost_and_none_is_seen_later_than_it_was(steps, columns, data):
+def test_no_value_is_lost_or_moved_to_a_later_interval(steps, columns, data):
     steps = sorted(steps)
     values = data.draw(st.lists(st.integers(0, 99), min_size=len(steps), max_size=len(steps)))
     edges = interval_ends(0, steps[-1], columns)
@@ -92,25 +92,25 @@ def test_each_rank_is_a_row_over_the_same_steps(grid):
     assert found.left_out == 0
 
 
-def test_a_spike_is_seen_where_it_was(grid):
+def test_a_spike_is_in_its_interval(grid):
     peaks = [10] * 1000
     peaks[777] = 90
     (row,) = grid({0: {"D": peaks}}, columns=20).ranks
     assert [place for place, value in enumerate(row.max) if value == 90] in ([15], [14, 15])
 
 
-def test_a_window_is_cut_finer(grid):
+def test_a_smaller_window_has_finer_intervals(grid):
     found = grid({0: {"D": list(range(100))}}, first=40, last=49, columns=60)
     assert found.step == list(range(40, 50))
     assert found.ranks[0]["max"] == list(range(40, 50))
 
 
-def test_the_memory_of_hosts_is_left_out_beside_gpus(grid):
+def test_host_memory_is_omitted_if_there_are_gpus(grid):
     found = grid({0: {"host": [1] * 10, "D0": [2] * 10}, 1: {"host": [1] * 10, "D1": [3] * 10}})
     assert [row.device for row in found.ranks] == ["D0", "D1"]
 
 
-def test_ranks_on_hosts_alone_are_rows_too(grid):
+def test_ranks_without_gpus_are_rows(grid):
     assert [row.rank for row in grid({0: {"host": [1]}, 1: {"host": [2]}}).ranks] == [0, 1]
 
 

@@ -26,7 +26,7 @@ def read_to_the_end(turn):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 50])
-def test_rows_that_came_at_the_same_time_are_read_once_each(database, limit):
+def test_rows_of_equal_time_are_read_once_each(database, limit):
     keys = [
         (at, gpu, torch)
         for at in (1.0, 2.5)
@@ -47,7 +47,7 @@ def test_rows_that_came_at_the_same_time_are_read_once_each(database, limit):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
-def test_the_newest_come_first_and_what_comes_meanwhile_shifts_nothing(database, limit):
+def test_pages_are_newest_first_and_stable_during_inserts(database, limit):
     def add(session, *steps):
         session.add_all(
             EventRow(run_id="r", rank=0, attempt=0, step=step, at=1.0, kind="x") for step in steps
@@ -73,7 +73,7 @@ def test_the_newest_come_first_and_what_comes_meanwhile_shifts_nothing(database,
     assert read_to_the_end(turn) == [4, 3, 2, 1, 0]
 
 
-def test_a_key_is_read_as_it_was_written_and_no_other(database):
+def test_a_cursor_is_decoded_with_its_own_types_only(database):
     cursor = encode_cursor(RunRow(created_at=0.1 + 0.2, id="r"), (RunRow.created_at, RunRow.id))
     assert decode_cursor(cursor, (float, str)) == (0.1 + 0.2, "r")
     for kinds in ((str, str), (float, str, str), (float,)):

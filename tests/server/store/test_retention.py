@@ -86,9 +86,7 @@ def short_units(monkeypatch):
     monkeypatch.setattr(compaction, "MIN_ROLLUP_ROWS", ROWS)
 
 
-def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(
-    database, record, monkeypatch
-):
+def test_the_chart_of_a_run_without_samples_is_drawn_from_summaries(database, record, monkeypatch):
     monkeypatch.setattr(retention, "MAX_DELETED_ROWS", 2)  # several transactions
     record()
     assert delete_samples(database, "r", ENDED_AT + 1) == CHUNKS
@@ -109,7 +107,7 @@ def test_the_chart_of_a_run_whose_samples_are_gone_is_drawn_from_summaries(
         assert get_run(session, "r").keeps == "record"
 
 
-def test_a_run_that_goes_on_keeps_its_newest_samples_and_the_chart_of_all(database, record):
+def test_a_running_run_keeps_its_newest_samples_and_the_whole_chart(database, record):
     record(finished=False)
     with database.write() as session:
         session.execute(update(ChunkRow).where(ChunkRow.seq < 4 * ROWS).values(received_at=50.0))
@@ -125,7 +123,7 @@ def test_a_run_that_goes_on_keeps_its_newest_samples_and_the_chart_of_all(databa
     assert (found.samples, max(found.series["allocated_bytes"].max)) == (CHUNKS * ROWS, 999)
 
 
-def test_a_run_whose_samples_are_gone_may_go_on(database, record):
+def test_a_run_whose_samples_were_deleted_can_resume(database, record):
     record()
     delete_samples(database, "r", ENDED_AT + 1)
     with database.write() as session:
@@ -143,7 +141,7 @@ def test_a_run_whose_samples_are_gone_may_go_on(database, record):
     assert (found.samples, found.step[-1]) == (CHUNKS * ROWS + 2, 61)
 
 
-def test_it_finds_what_has_samples_and_ended_long_ago(record, old, database):
+def test_runs_with_old_samples_are_prunable(record, old, database):
     record("b")
     record("a", project="q")
     record("running", finished=False)
@@ -164,7 +162,7 @@ def test_it_finds_what_has_samples_and_ended_long_ago(record, old, database):
     assert (rollups.run_id, rollups.content) == ("a", "rollups")
 
 
-def test_a_run_that_was_resumed_meanwhile_keeps_all_it_has(database, record, old):
+def test_a_run_resumed_before_the_deletion_keeps_its_samples(database, record, old):
     record()
     with database.write() as session:
         start_run(session, RunStart(run_id="r", attempt=1), 200.0)
@@ -176,7 +174,7 @@ def test_a_run_that_was_resumed_meanwhile_keeps_all_it_has(database, record, old
         assert get_run(session, "r") is not None
 
 
-def test_a_run_that_is_not_there_is_nothing_to_drop(database):
+def test_deleting_samples_of_an_unknown_run_does_nothing(database):
     assert delete_samples(database, "none", 1.0) == 0
     assert not delete_ended_run(database, "none", 1.0)
 
@@ -197,7 +195,7 @@ def test_a_deleted_run_leaves_nothing_in_any_table(database):
 
 
 @pytest.mark.parametrize(("days", "is_gone"), [(1, True), (3, False)])
-def test_the_worker_lets_go_of_what_is_older_than_the_setting(
+def test_the_worker_deletes_samples_older_than_the_setting(
     database, record, old, make_settings, days, is_gone
 ):
     record()
@@ -222,7 +220,7 @@ def prune(database, monkeypatch, capsys):
     return prune
 
 
-def test_a_dry_run_tells_and_changes_nothing(record, prune, old):
+def test_a_dry_run_prints_and_changes_nothing(record, prune, old):
     record()
     status, out, err = prune("--dry-run", "--older-than", "1d")
     assert (status, err) == (0, "")
@@ -231,7 +229,7 @@ def test_a_dry_run_tells_and_changes_nothing(record, prune, old):
     assert len(old()) == 1
 
 
-def test_samples_go_by_default_and_runs_if_asked_for(record, prune, old):
+def test_prune_deletes_samples_by_default_and_runs_on_request(record, prune, old):
     record()
     status, out, _ = prune("--json")
     assert status == 0
@@ -250,7 +248,7 @@ def test_samples_go_by_default_and_runs_if_asked_for(record, prune, old):
 
 
 @pytest.mark.parametrize("arguments", [("--runs",), ("--older-than", "soon")])
-def test_what_is_unclear_is_refused(prune, arguments):
+def test_an_ambiguous_prune_is_refused(prune, arguments):
     status, _, err = prune(*arguments)
     assert status == 2
     assert "--older-than" in err
@@ -287,7 +285,7 @@ def _value(column) -> object:
     return 1 if column.type.python_type is int else "x"
 
 
-def test_what_is_old_is_found_by_an_index(sqlite_database):
+def test_expired_runs_are_found_by_an_index(sqlite_database):
     asked = []
 
     def note(connection, cursor, statement, parameters, *_):

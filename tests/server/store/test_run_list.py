@@ -41,7 +41,7 @@ def start(database):
     return start
 
 
-def test_the_newest_come_first_unless_asked_otherwise(ask, start):
+def test_the_newest_runs_come_first_by_default(ask, start):
     for now, run_id in enumerate("abc"):
         start(run_id, float(now))
     assert ask()[0] == ["c", "b", "a"]
@@ -49,7 +49,7 @@ def test_the_newest_come_first_unless_asked_otherwise(ask, start):
 
 
 @pytest.mark.parametrize("sort", ["-created_at", "created_at"])
-def test_pages_neither_skip_nor_repeat_even_where_times_are_equal(ask, start, sort):
+def test_pages_with_equal_times_neither_skip_nor_repeat(ask, start, sort):
     for number in range(25):
         start(f"r{number:02}", float(number // 10))
     found, cursor = [], None
@@ -62,7 +62,7 @@ def test_pages_neither_skip_nor_repeat_even_where_times_are_equal(ask, start, so
     assert len(found) == 25
 
 
-def test_runs_that_start_meanwhile_do_not_shift_the_pages(ask, start):
+def test_new_runs_do_not_shift_the_pages(ask, start):
     for number in range(6):
         start(f"r{number}", float(number))
     first, cursor = ask(limit=3)
@@ -123,7 +123,7 @@ def test_a_tag_is_matched_whole_and_pages_by_time(ask, start):
     assert ask(tag="swee")[0] == []
 
 
-def test_archived_runs_are_a_list_of_their_own(ask, start, database):
+def test_archived_runs_are_listed_separately(ask, start, database):
     for run_id in "abc":
         start(run_id)
     with database.write() as session:
@@ -136,7 +136,7 @@ def test_archived_runs_are_a_list_of_their_own(ask, start, database):
     ("sort", "order"),
     [("name", "bca"), ("-name", "acb"), ("-peak_ratio", "cab"), ("peak_ratio", "bac")],
 )
-def test_runs_are_sorted_by_name_and_by_how_full_they_were(ask, start, database, sort, order):
+def test_runs_are_sorted_by_name_and_by_fullness(ask, start, database, sort, order):
     peaks = {"a": 50, "b": None, "c": 90}
     for run_id, name in (("a", "z"), ("b", "m"), ("c", "m")):
         start(run_id, name=name, devices=[Device(id="D", kind="cuda", name="D", limit_bytes=100)])
@@ -186,7 +186,7 @@ def test_a_cursor_of_another_order_is_refused(ask, start):
 @pytest.mark.parametrize(
     "cursor", ["x", "!!!", "AAAA", "MS4wIGEgYg", "bm90YW51bWJlciBh", "WzEsIDJd", "WzEuMCwgMiwgM10"]
 )
-def test_a_cursor_that_no_page_gave_is_refused(ask, cursor):
+def test_an_invalid_run_cursor_is_refused(ask, cursor):
     with pytest.raises(WireError) as caught:
         ask(cursor=cursor)
     assert caught.value.field == "cursor"
@@ -204,14 +204,14 @@ def tags(database):
     return tags
 
 
-def test_an_agents_tags_can_be_filtered_by_and_follow_its_launches(start, tags):
+def test_an_agents_tags_follow_its_launches(start, tags):
     start("r", tags=["b", "a", "b"])
     assert tags("r") == (["b", "a"], ["a", "b"])
     start("r", tags=["c", "a"], attempt=1)
     assert tags("r") == (["c", "a"], ["a", "c"])
 
 
-def test_tags_that_people_changed_outlive_the_next_launch(start, tags, database):
+def test_edited_tags_outlive_the_next_launch(start, tags, database):
     start("r", tags=["a", "b"])
     start("s")
     with database.write() as session:
@@ -231,7 +231,7 @@ def test_tags_are_at_most_a_hundred(start, tags, database):
     assert [len(found) for found in tags("r")] == [MAX_TAGS, MAX_TAGS]
 
 
-def test_runs_are_archived_and_taken_back(start, database):
+def test_runs_are_archived_and_restored(start, database):
     start("r")
     for is_archived in (True, False):
         with database.write() as session:
@@ -240,14 +240,14 @@ def test_runs_are_archived_and_taken_back(start, database):
             assert session.get_one(RunRow, "r").is_archived is is_archived
 
 
-def test_nothing_is_done_where_one_run_is_unknown(start, tags, database):
+def test_an_unknown_run_stops_the_whole_change(start, tags, database):
     start("r")
     with pytest.raises(UnknownRunError), database.write() as session:
         change_tags(session, ["r", "gone"], add=["x"])
     assert tags("r") == ([], [])
 
 
-def test_a_deleted_run_takes_its_tags_along(start, database):
+def test_deleting_a_run_deletes_its_tags(start, database):
     start("r", tags=["a"])
     with database.write() as session:
         delete_run(session, "r")

@@ -43,7 +43,7 @@ def finish(database):
     return finish
 
 
-def test_it_is_created_once_and_keeps_what_rank_0_says(start):
+def test_it_is_created_once_with_the_fields_of_rank_0(start):
     run, created = start(
         project="nlp",
         name="gpt",
@@ -74,7 +74,7 @@ def test_it_is_created_once_and_keeps_what_rank_0_says(start):
     assert again.created_at == 10.0
 
 
-def test_a_run_without_a_name_is_called_by_its_id(start):
+def test_a_run_without_a_name_has_its_id_as_name(start):
     assert start()[0].name == "r"
 
 
@@ -107,7 +107,7 @@ def test_it_ends_with_its_only_rank(start, finish):
     assert (run.status, run.step, run.finished_at, run.error) == ("completed", 7, 19.0, None)
 
 
-def test_it_runs_until_all_ranks_that_spoke_have_ended_and_the_worst_status_wins(start, finish):
+def test_it_ends_with_its_last_rank_and_the_worst_status(start, finish):
     for rank in range(3):
         start(rank=rank, world_size=3)
     assert finish("completed", rank=0).status == "running"
@@ -155,7 +155,7 @@ def test_ranks_of_a_launch_need_not_share_an_attempt(start, finish, database):
     assert finish("completed", rank=1, attempt=201).status == "completed"
 
 
-def test_what_an_old_attempt_says_late_does_not_touch_the_new_one(start, finish):
+def test_late_messages_of_an_old_attempt_do_not_change_the_new_one(start, finish):
     start(attempt=1)
     start(attempt=2)
     assert finish("oom", attempt=1).status == "running"
@@ -163,7 +163,7 @@ def test_what_an_old_attempt_says_late_does_not_touch_the_new_one(start, finish)
     assert (run.status, run.attempt) == ("running", 2)
 
 
-def test_a_lost_run_that_speaks_again_is_running(start, database):
+def test_a_lost_run_that_sends_again_is_running(start, database):
     start()
     with database.write() as session:
         assert lose_contact(session, "r", 100.0).status == "lost_contact"
@@ -213,7 +213,7 @@ def test_a_rank_that_died_of_oom_outweighs_those_that_fell_silent_after_it(start
         assert lose_contact(session, "r", 100.0).status == "oom"
 
 
-def test_a_finished_run_stays_finished_when_a_batch_comes_late(start, finish, database):
+def test_a_late_batch_does_not_reopen_a_finished_run(start, finish, database):
     start()
     finish("completed")
     with database.write() as session:
@@ -235,7 +235,7 @@ def test_unknown_runs_are_refused(database):
                 change()
 
 
-def test_deleting_a_run_leaves_nothing_of_it(start, finish, database):
+def test_deleting_a_run_deletes_all_its_rows(start, finish, database):
     start()
     with database.write() as session:
         chunk = Chunk(stream="host", columns={"step": [1]})
@@ -254,7 +254,7 @@ def test_deleting_a_run_leaves_nothing_of_it(start, finish, database):
     assert set(counts.values()) == {0}, counts
 
 
-def test_ranks_may_start_at_once(database):
+def test_ranks_can_start_concurrently(database):
     ready = threading.Barrier(8)
 
     def start(rank):

@@ -55,7 +55,7 @@ def stored(database):
         )
 
 
-def test_samples_come_back_as_they_went_in(database, send):
+def test_stored_samples_are_read_back_unchanged(database, send):
     assert send(0, range(3)).samples == 3
     send(1, range(3, 5))
     with database.read() as session:
@@ -71,7 +71,7 @@ def test_samples_come_back_as_they_went_in(database, send):
     assert later == found[1:]
 
 
-def test_a_packed_chunk_is_kept_byte_for_byte(database, run_id):
+def test_a_packed_chunk_is_stored_byte_for_byte(database, run_id):
     packed = pack({"step": [1, 2], "allocated_bytes": [5, None]}, codec="zlib")
     with database.write() as session:
         add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="host", packed=packed)]), 2.0)
@@ -99,7 +99,7 @@ def test_the_stream_shows_its_newest_values_and_its_peak(database, send):
     assert stream.latest == {"step": 10, "time_s": 110.0, "allocated_bytes": 10_000}
 
 
-def test_a_value_that_is_not_in_every_sample_is_remembered(database, run_id):
+def test_the_last_known_value_of_each_field_is_stored(database, run_id):
     first = {"step": [1, 2], "parameters_bytes": [7, None], "limit_bytes": [50, 60]}
     with database.write() as session:
         add_batch(session, run_id, Batch(seq=0, chunks=[Chunk(stream="host", columns=first)]), 2.0)
@@ -121,7 +121,7 @@ def test_a_value_that_is_not_in_every_sample_is_remembered(database, run_id):
     )
 
 
-def test_the_run_knows_its_step_and_when_it_spoke(database, send):
+def test_a_batch_updates_the_runs_step_and_last_seen_time(database, send):
     send(0, range(5), now=50.0)
     with database.read() as session:
         run = get_run(session, "r")
@@ -134,7 +134,7 @@ def test_an_empty_batch_is_a_sign_of_life(database, send):
         assert get_run(session, "r").last_seen_at == 60.0
 
 
-def test_scalars_have_a_stream_of_their_own_and_may_be_anything(database, run_id):
+def test_scalars_have_their_own_stream_and_any_value(database, run_id):
     columns = {
         "step": [1, 2, 3],
         "loss": [0.5, float("nan"), float("inf")],
@@ -149,7 +149,7 @@ def test_scalars_have_a_stream_of_their_own_and_may_be_anything(database, run_id
     assert stream.latest == {"step": 3, "loss": None, "cache_bytes": -1.0}
 
 
-def test_an_unknown_stream_is_made_of_the_kind_its_name_says(database, run_id):
+def test_an_unknown_stream_gets_its_kind_from_its_name(database, run_id):
     with database.write() as session:
         for seq, stream in enumerate(("host", "GPU-1", "scalars")):
             add_batch(session, run_id, batch_of(seq, [1], stream=stream), 2.0)
@@ -158,7 +158,7 @@ def test_an_unknown_stream_is_made_of_the_kind_its_name_says(database, run_id):
     assert kinds == {"host": "host", "GPU-1": "cuda", "scalars": "scalars"}
 
 
-def test_events_and_dropped_counts_are_kept(database, send):
+def test_events_and_dropped_counts_are_stored(database, send):
     send(
         0,
         events=[Event(kind="oom", step=3, time_s=5.0, data={"asked_bytes": 7})],
@@ -172,7 +172,7 @@ def test_events_and_dropped_counts_are_kept(database, send):
     assert dropped == {"queue_full": 5, "rejected": 1}
 
 
-def test_an_older_dropped_count_that_comes_late_does_not_turn_it_back(database, send):
+def test_a_late_dropped_count_does_not_lower_the_count(database, send):
     send(1, dropped_samples={"queue_full": 5})
     send(0, dropped_samples={"queue_full": 3})
     with database.read() as session:
@@ -209,7 +209,7 @@ def test_next_seq_is_the_first_batch_that_is_missing(send):
     assert [send(seq).next_seq for seq in (0, 2, 3, 1, 5)] == [1, 1, 1, 4, 4]
 
 
-def test_a_batch_that_cannot_be_read_leaves_nothing(database, run_id):
+def test_an_unreadable_batch_stores_nothing(database, run_id):
     good = Chunk(stream="host", columns={"step": [1]})
     bad = Chunk(stream="host", packed=b"MAC1 but no more")
     with pytest.raises(WireError), database.write() as session:
@@ -241,7 +241,7 @@ def test_threads_that_send_the_same_batches_store_each_once(database, run_id):
         assert sum(session.scalars(select(models.StreamRow.chunks))) == 30
 
 
-def test_a_batch_that_comes_late_is_kept_and_turns_nothing_back(database, send):
+def test_a_late_batch_is_stored_and_reverts_nothing(database, send):
     assert send(1, range(10, 20), now=5.0).next_seq == 0
     assert send(0, range(10), now=9.0).next_seq == 2
     with database.read() as session:
@@ -257,7 +257,7 @@ def test_a_batch_that_comes_late_is_kept_and_turns_nothing_back(database, send):
     assert stored(database) == list(range(20))
 
 
-def test_steps_that_overlap_are_kept_as_they_were_sent(database, send):
+def test_overlapping_steps_are_stored_as_sent(database, send):
     """A rank may count its steps anew without saying so: both are its samples."""
     send(0, range(10))
     send(1, range(5, 15))
@@ -268,7 +268,7 @@ def test_steps_that_overlap_are_kept_as_they_were_sent(database, send):
     assert stored(database) == sorted([*range(10), *range(5, 15), *range(3)])
 
 
-def test_a_rank_that_starts_again_has_streams_and_batches_of_its_own(database, send):
+def test_a_restarted_rank_has_new_streams_and_batches(database, send):
     send(0, range(100))
     send(0, range(50, 60), attempt=7)
     with database.read() as session:
@@ -286,7 +286,7 @@ def test_a_rank_that_starts_again_has_streams_and_batches_of_its_own(database, s
 
 
 @pytest.mark.parametrize("time_s", [0.0, 1.0, 4e9, 999_999_999_999.0])
-def test_a_clock_that_is_wrong_is_shown_and_believed_nowhere_else(database, run_id, time_s):
+def test_a_wrong_agent_clock_is_stored_but_not_used(database, run_id, time_s):
     columns = {
         "step": [1, 2, 3],
         "time_s": [time_s, time_s - 0.5, time_s],
@@ -308,7 +308,7 @@ def test_a_clock_that_is_wrong_is_shown_and_believed_nowhere_else(database, run_
     assert (stream.last_step, stream.latest["time_s"]) == (3, time_s)
 
 
-def test_a_crowd_of_ranks_stores_each_batch_once(database, run_id):
+def test_concurrent_ranks_store_each_batch_once(database, run_id):
     """Through the door that batches take: in one transaction with others' where the database is SQLite."""
     batches = [
         batch_of(seq, range(seq * 10, seq * 10 + 10), rank=rank)

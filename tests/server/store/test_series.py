@@ -53,7 +53,7 @@ def ask(sqlite_database):
     return ask
 
 
-def test_few_samples_come_as_they_are(fill, ask):
+def test_few_samples_are_returned_unchanged(fill, ask):
     fill([5, 7, 6])
     found = ask()
     assert found.bucketed is False
@@ -63,7 +63,7 @@ def test_few_samples_come_as_they_are(fill, ask):
 
 
 @pytest.mark.parametrize("chunk", [1, 10, 1000])
-def test_many_samples_come_in_buckets_that_keep_every_spike(fill, ask, chunk):
+def test_many_samples_are_returned_in_buckets_with_every_spike(fill, ask, chunk):
     values = [100] * 1000
     values[333], values[777] = 999, 1
     fill(values, chunk=chunk)
@@ -119,7 +119,7 @@ def test_chunks_that_arrived_out_of_order_are_shown_in_order(fill, ask):
     assert ask().step == list(range(40))
 
 
-def test_the_newest_attempt_is_shown_unless_another_is_asked_for(fill, ask):
+def test_the_newest_attempt_is_the_default(fill, ask):
     fill([1, 2, 3], attempt=5)
     fill([7], attempt=9)
     assert ask().series["allocated_bytes"].last == [7]
@@ -133,13 +133,13 @@ def test_fields_that_were_never_measured_are_null(fill, ask):
     }
 
 
-def test_a_star_asks_for_all_fields(fill, ask):
+def test_a_star_selects_all_fields(fill, ask):
     fill([1, 2])
     assert list(ask(fields=["*"]).series) == ["allocated_bytes"]
 
 
 @pytest.mark.parametrize("points", [10, 1000])
-def test_scalars_that_are_no_numbers_leave_gaps(sqlite_database, ask, points):
+def test_scalars_that_are_not_numbers_are_gaps(sqlite_database, ask, points):
     nan = float("nan")
     losses = [1.0, nan, 3.0, nan] * 10
     with sqlite_database.write() as session:
@@ -162,7 +162,7 @@ def test_scalars_that_are_no_numbers_leave_gaps(sqlite_database, ask, points):
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=200), st.integers(10, 60), st.randoms())
-def test_fewer_buckets_keep_count_extremes_and_order(sizes, points, rng):
+def test_merged_buckets_preserve_count_extremes_and_order(sizes, points, rng):
     stats = [{"x": [(low := rng.randint(0, 99)), low + rng.randint(0, 9), low]} for _ in sizes]
     found = merge_to(from_stats(zip(range(len(sizes)), sizes, stats, strict=True)), points)
     assert len(found) <= points

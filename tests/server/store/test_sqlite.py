@@ -18,7 +18,7 @@ ROW = {
 }  # fmt: skip
 
 
-def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
+def test_the_log_is_truncated_during_writes(sqlite_database, monkeypatch):
     monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 256 * 1024)
     sqlite_database._checkpointer._start_bytes = 256 * 1024
     path = sqlite_database.engine.url.database
@@ -35,7 +35,7 @@ def test_the_log_begins_anew_while_others_write(sqlite_database, monkeypatch):
     other.close()
 
 
-def test_a_reader_that_stays_holds_the_log_but_nobody_else(sqlite_database, monkeypatch, caplog):
+def test_a_long_reader_delays_the_checkpoint_but_no_writer(sqlite_database, monkeypatch, caplog):
     monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 64 * 1024)
     sqlite_database._checkpointer._start_bytes = 64 * 1024
     with sqlite_database.read() as session, caplog.at_level(logging.WARNING):

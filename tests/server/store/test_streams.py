@@ -21,11 +21,11 @@ def told(values, sizes):
     return kept
 
 
-def test_a_short_run_is_told_sample_by_sample():
+def test_the_sparkline_of_a_short_run_has_every_sample():
     assert told([3, 1, 2], [2, 1]) == {"width": 1, "peaks": [3, 1, 2]}
 
 
-def test_a_long_run_is_told_in_as_few_figures():
+def test_the_sparkline_of_a_long_run_is_bounded():
     kept = told(list(range(1000)), [7] * 143)
     assert kept["width"] == 32
     assert kept["peaks"] == [*range(31, 999, 32), 999]
@@ -35,7 +35,7 @@ def test_a_long_run_is_told_in_as_few_figures():
     st.lists(st.one_of(st.none(), st.integers(0, 2**40)), min_size=1, max_size=300),
     st.lists(st.integers(1, 90), min_size=300, max_size=300),
 )
-def test_it_does_not_matter_how_the_samples_came(values, sizes):
+def test_the_sparkline_does_not_depend_on_the_batches(values, sizes):
     known = [value for value in values if value is not None]
     kept = told(values, sizes)
     assert kept["peaks"] == told(values, [1] * 300)["peaks"]
@@ -45,7 +45,7 @@ def test_it_does_not_matter_how_the_samples_came(values, sizes):
     )
 
 
-def test_a_stream_from_before_begins_where_it_stands():
+def test_a_stream_without_a_sparkline_starts_at_the_current_step():
     kept = extend_sparkline({}, 100, [5, 6])
     assert kept == {"width": 4, "peaks": [*[None] * 25, 6]}
 
@@ -59,7 +59,7 @@ def test_a_stream_from_before_begins_where_it_stands():
         ({"temperature": [70]}, []),
     ],
 )
-def test_the_best_reading_of_memory_counts(sqlite_database, columns, peaks):
+def test_the_sparkline_uses_the_most_exact_reading(sqlite_database, columns, peaks):
     batch = Batch(seq=0, chunks=[Chunk(stream="host", columns={"step": [1], **columns})])
     with sqlite_database.write() as session:
         start_run(session, RunStart(run_id="r"), 1.0)

@@ -123,7 +123,7 @@ def test_it_shows_the_newest_prediction_for_the_shown_device(database, run_id):
         ] == [3, 2, 1]
 
 
-def test_the_same_prediction_again_is_kept_once(database, run_id):
+def test_a_repeated_prediction_is_stored_once(database, run_id):
     message = PredictionMessage(
         method="formula", device="GPU-0", peak_allocated_bytes=1, components={"parameters": 1}
     )
@@ -132,7 +132,7 @@ def test_the_same_prediction_again_is_kept_once(database, run_id):
     assert first.id == second.id
 
 
-def test_a_page_of_runs_costs_as_many_queries_as_one_run(database):
+def test_a_page_of_runs_needs_as_many_queries_as_one_run(database):
     with database.write() as session:
         for number in range(30):
             start_run(session, RunStart(run_id=f"r{number}", devices=DEVICES), 0.0)

@@ -30,7 +30,7 @@ def make(session, **facts):
     )
 
 
-def test_a_token_is_found_by_its_hash_until_it_is_revoked(database):
+def test_a_token_is_valid_until_it_is_revoked(database):
     with database.write() as session:
         token = make(session)
         assert find_token(session, HASH, 2.0).id == token.id
@@ -42,7 +42,7 @@ def test_a_token_is_found_by_its_hash_until_it_is_revoked(database):
         assert [token.revoked_at for token in list_tokens(session)] == [2.0]
 
 
-def test_a_token_is_found_until_it_expires(database):
+def test_a_token_is_valid_until_it_expires(database):
     with database.write() as session:
         token = make(session, expires_at=10.0)
         assert find_token(session, HASH, 9.9) == get_token(session, token.id, 9.9)
@@ -50,7 +50,7 @@ def test_a_token_is_found_until_it_expires(database):
         assert find_token(session, HASH, 10.0) is get_token(session, token.id, 10.0) is None
 
 
-def test_revoking_the_last_token_does_not_open_the_door(database):
+def test_revoking_the_last_token_keeps_the_server_protected(database):
     with database.write() as session:
         assert not any_token(session)
         make(session)
@@ -67,7 +67,7 @@ def test_it_can_be_revoked_by_its_id_and_only_once(database):
         assert revoke_tokens(session, "9" * 30, 3.0) == 0
 
 
-def test_what_is_told_of_a_token_is_all_but_its_hash(database):
+def test_a_listed_token_has_all_fields_but_its_hash(database):
     with database.write() as session:
         told = describe_token(make(session, projects=["b", "a", "b"], expires_at=10.0))
     assert HASH not in str(told)
@@ -93,7 +93,7 @@ def token(sqlite_url, monkeypatch, capsys):
     return run
 
 
-def test_a_token_is_made_for_projects_and_a_while(token, sqlite_url):
+def test_a_token_can_have_projects_and_an_expiry(token, sqlite_url):
     status, out, _ = token(
         "create", "ci", "--project", "vision", "--project", "nlp", "--expires", "90d", "--json"
     )
@@ -128,7 +128,7 @@ def test_a_token_is_made_for_projects_and_a_while(token, sqlite_url):
         (("--project", ""), "The project must have 1 to 200"),
     ],
 )
-def test_a_token_that_makes_no_sense_is_not_made(token, arguments, named):
+def test_an_invalid_token_is_not_created(token, arguments, named):
     status, out, err = token("create", "ci", *arguments)
     assert (status, out) == (2, "") and named in err
     assert "no tokens" in token("list")[2]

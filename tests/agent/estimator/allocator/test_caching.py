@@ -338,7 +338,7 @@ def test_split_segments_cannot_be_released_and_the_request_fails():
     simulated.malloc(50 * MIB)
 
 
-def test_memory_of_others_is_not_there_to_allocate():
+def test_memory_of_other_processes_is_not_available():
     simulated = CachingAllocator(total_bytes=100 * MIB, outside_bytes=50 * MIB)
     simulated.malloc(40 * MIB)
     with pytest.raises(SimulatedOutOfMemory):

@@ -87,7 +87,7 @@ def test_the_trace_agrees_with_the_recorder(way):
     assert abs(largest(trace) - backward_growth(way, profiled=True)) < ONE // 8
 
 
-def test_an_addition_in_the_program_never_runs_in_place():
+def test_an_addition_of_the_script_never_runs_in_place():
     sums = GradientSums()
     values = torch.ones(4)
     with torch.no_grad():

@@ -26,7 +26,7 @@ def test_it_finds_the_peaks_of_a_real_run_to_the_byte(name):
 
 
 @pytest.mark.parametrize("name", ["mlp", "gpt tied", "gpt recomputed", "resnet"])
-def test_it_sees_the_same_storages_born_as_a_real_run(name):
+def test_it_records_the_same_allocations_as_a_real_run(name):
     factory, inputs, arguments = CASES[name]
 
     def born(trace):

@@ -67,7 +67,7 @@ def test_it_counts_live_blocks_that_have_a_stack():
     assert only.script_frame == (SCRIPT, 20, "step")
 
 
-def test_it_tells_devices_apart():
+def test_it_counts_each_device_separately():
     both = {
         "segments": [
             *snapshot(block(1, STEP))["segments"],
@@ -83,7 +83,7 @@ def test_the_difference_is_what_grew_largest_first():
     assert [(held.size_bytes, held.blocks) for held in difference(first, last)] == [(40, 4)]
 
 
-def test_it_blames_the_innermost_line_of_the_script():
+def test_it_names_the_innermost_line_of_the_script():
     first, last = snapshot(), snapshot(*(block(1000, STEP) for _ in range(10)), block(5000, KEEP))
     (only,) = suspects(first, last, steps=10)  # one block in ten steps is no growth
     assert (only.file, only.line, only.function, only.bytes_per_step, only.kind) == (
@@ -95,7 +95,7 @@ def test_it_blames_the_innermost_line_of_the_script():
     )
 
 
-def test_a_block_that_is_made_longer_each_step_is_growth():
+def test_a_block_reallocated_larger_each_step_is_growth():
     (only,) = suspects(snapshot(block(1000, KEEP)), snapshot(block(9000, KEEP)), steps=8)
     assert (only.line, only.bytes_per_step) == (22, 1000)
 
@@ -139,7 +139,7 @@ class Allocator:
         self.blocks.append(block(1000, KEEP))
 
 
-def test_a_diagnosis_brings_the_stacks_that_grew(monkeypatch):
+def test_a_diagnosis_has_the_growing_stacks(monkeypatch):
     allocator = Allocator(monkeypatch)
     diagnosis = find(allocator.keep, history=True)
     (only,) = diagnosis.grown
@@ -149,7 +149,7 @@ def test_a_diagnosis_brings_the_stacks_that_grew(monkeypatch):
     assert (allocated.line, allocated.bytes_per_step) == (22, 1000)
 
 
-def test_a_record_without_growth_brings_no_stacks(monkeypatch):
+def test_a_record_without_growth_has_no_stacks(monkeypatch):
     Allocator(monkeypatch)
     diagnosis = find(lambda: None, history=True)
     assert (diagnosis.method, diagnosis.grown) == ("census", ())
@@ -178,13 +178,13 @@ def inside(html: str) -> Any:
     return pickle.loads(base64.b64decode(re.search(r'"base64": "([^"]+)"', html)[1]))
 
 
-def test_the_page_for_the_wire_holds_the_whole_record_where_it_is_small():
+def test_a_small_record_is_uploaded_whole():
     assert (
         inside(zlib.decompress(allocator_history.compressed_page(TRACED, 2**20)).decode()) == TRACED
     )
 
 
-def test_the_page_for_the_wire_holds_the_newest_events_where_there_are_too_many():
+def test_a_large_record_is_uploaded_with_its_newest_events():
     chance = random.Random(0)
     events = [
         {"action": "alloc", "addr": chance.getrandbits(40), "size": number}
@@ -195,13 +195,13 @@ def test_the_page_for_the_wire_holds_the_newest_events_where_there_are_too_many(
     assert inside(zlib.decompress(packed).decode())["device_traces"] == [events[-4_000:], []]
 
 
-def test_there_is_no_page_for_the_wire_where_nothing_fits_or_torch_makes_none(monkeypatch):
+def test_no_page_is_uploaded_if_none_fits_or_torch_makes_none(monkeypatch):
     assert allocator_history.compressed_page(TRACED, 100) == b""
     monkeypatch.delattr(torch.cuda._memory_viz, "trace_plot")
     assert allocator_history.compressed_page(TRACED, 2**20) == b""
 
 
-def test_the_pickle_is_kept_where_torch_makes_no_page(tmp_path, monkeypatch):
+def test_the_pickle_is_saved_if_torch_makes_no_page(tmp_path, monkeypatch):
     monkeypatch.delattr(torch.cuda._memory_viz, "trace_plot")
     (data,) = allocator_history.save_snapshot(TRACED, tmp_path / "r")
     assert pickle.loads(data.read_bytes()) == TRACED

@@ -31,9 +31,9 @@ def keep_nine(number):
     return [number] * 9
 
 
-def test_it_names_the_line_that_keeps_more():
+def test_it_names_the_line_that_retains_more():
     assert suspected(keep_nine)[0] == keep_nine.__code__.co_firstlineno + 1
 
 
-def test_what_memagent_makes_is_no_leak_of_the_script():
+def test_objects_of_memagent_are_not_suspects():
     assert suspected(lambda number: format_bytes(number * 2.0**30)) == []

@@ -41,17 +41,17 @@ def first_holder(dataset):
         loop._shutdown_workers()
 
 
-def test_only_workers_that_were_there_both_times_count():
+def test_only_workers_present_at_both_snapshots_count():
     assert bytes_per_step({1: 100, 2: 50}, {1: 400, 3: 9000}, 10) == 30
 
 
-def test_a_line_that_keeps_something_is_blamed():
+def test_a_line_that_retains_objects_is_named():
     suspect = first_holder(Remembering())
     assert (suspect.kind, suspect.function) == ("worker", "Remembering.__getitem__")
     assert suspect.line == Remembering.__getitem__.__code__.co_firstlineno + 1
 
 
-def test_a_long_list_that_is_only_read_is_copy_on_write():
+def test_a_list_that_workers_only_read_is_copy_on_write():
     suspect = first_holder(Names())
     assert suspect.kind == "copy_on_write" and suspect.holder.startswith(
         "Names.names: list of 2000"

@@ -296,7 +296,7 @@ def test_an_unchanged_page_is_an_empty_304(sqlite_client):
     assert (again.status_code, again.data) == (304, b"")
 
 
-def test_every_answer_forbids_inline_script_and_style(client):
+def test_every_response_forbids_inline_script_and_style(client):
     start(client)
     for path in ("/", "/runs/r", "/alerts", "/login", "/nowhere", "/api/v1/runs"):
         policy = client.get(path, headers=HTML).headers["Content-Security-Policy"]

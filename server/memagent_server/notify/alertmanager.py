@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import AlertMessage, Channel, secret_parts
+from memagent_server.notify.channel import AlertMessage, Channel, Receipt, secret_parts
 from memagent_server.notify.message_text import RESOLVED_STATES, details, headline, plain_text
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES, Settings
@@ -43,7 +43,7 @@ class Alertmanager(Channel):
         self._clock = clock
         self.secrets = secret_parts(url) if "@" in url else ()
 
-    def send(self, message: AlertMessage) -> JsonObject:
+    def send(self, message: AlertMessage) -> Receipt:
         if message.is_overtaken:
             return dict(message.receipt)  # it would reopen what has ended since
         now = self._clock()
@@ -54,7 +54,7 @@ class Alertmanager(Channel):
             alerts.append(_alert(message, before, now))
         return {"status": self._post(alerts), "severity": severity}
 
-    def refresh(self, message: AlertMessage) -> JsonObject:
+    def refresh(self, message: AlertMessage) -> Receipt:
         severity = message.receipt.get("severity", message.severity)
         self._post([_alert(message, severity, self._clock() + AHEAD_S)])
         return dict(message.receipt)

@@ -6,16 +6,23 @@ import math
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from types import NoneType
+from typing import Any, TypeAlias
 from urllib.parse import unquote, urlsplit
+
+import msgspec
 
 from memagent.wire.messages import Suspect
 from memagent_server.schemas.base import JsonObject
 
 MAX_RETRY_AFTER_S = 3600.0
 """A service that asks for more is broken, and a warning that's a day late is useless."""
+MAX_RECEIPT_VALUE_BYTES = 1_000
 MIN_SECRET_LENGTH = 8
 """Shorter parts of an address may be ordinary words: they're masked only within the address."""
+
+Receipt: TypeAlias = dict[str, str | int | float | bool | None]
+"""A channel's own notes about a sent message, for later messages of its topic."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +101,7 @@ class AlertMessage:
     """Time that the message has waited."""
     curve: MemoryCurve | None = None
     receipt: JsonObject = field(default_factory=dict)
-    """Receipt of the last message on this topic."""
+    """Receipt of the last message on this topic, with what the dispatcher adds to it."""
 
 
 class DeliveryFailedError(Exception):
@@ -122,14 +129,14 @@ class Channel:
     can_refresh = False
     """True if `refresh` does anything."""
 
-    def send(self, message: AlertMessage) -> JsonObject:
+    def send(self, message: AlertMessage) -> Receipt:
         """Deliver a message and return a receipt for later messages of its topic.
 
         Raises DeliveryFailedError.
         """
         raise NotImplementedError
 
-    def refresh(self, message: AlertMessage) -> JsonObject:
+    def refresh(self, message: AlertMessage) -> Receipt:
         """Update a sent message without notifying again; return the new receipt.
 
         Raises DeliveryFailedError.
@@ -140,10 +147,28 @@ class Channel:
 class MissingChannel(Channel):
     """Substitute for a channel that has waiting messages but is no longer configured."""
 
-    def send(self, message: AlertMessage) -> JsonObject:
+    def send(self, message: AlertMessage) -> Receipt:
         raise DeliveryFailedError(
             "this channel is no longer configured: configure it again, or let the message expire"
         )
+
+
+def plain_receipt(receipt: Receipt) -> Receipt:
+    """Return the values of a receipt that a database can store; leave out the others.
+
+    The message has left: an odd response of the service is no reason to send it again.
+    """
+    return {name: value for name, value in receipt.items() if _is_storable(value)}
+
+
+def _is_storable(value: object) -> bool:
+    # a subclass of str, such as a mail's header, can't be encoded
+    if type(value) not in (str, int, float, bool, NoneType):
+        return False
+    try:
+        return len(msgspec.json.encode(value)) <= MAX_RECEIPT_VALUE_BYTES
+    except ValueError:
+        return False
 
 
 def retry_after_s(headers: Mapping[str, Any]) -> float | None:

@@ -10,6 +10,10 @@ One turn, and what a SIGKILL does between two of its points:
    message. It's sent again under the same dedup key, marked as a repeat.
 5. Mark it as sent, or set the time of the next attempt. Killed after this: nothing is left to do.
 
+The lease counts the attempt, in the database and before the message leaves. So whatever happens
+afterwards, MAX_ATTEMPTS leases are the end. A message that left and can't be marked is dead at
+once, for people to see; only if the database is down is it sent again.
+
 Each channel has its own dispatcher and thread: a slow channel delays no other. A channel that asks
 to wait (Retry-After) gets no request until then. Only this is kept in memory: a restart may ask
 once more.
@@ -24,11 +28,19 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, mask
+from memagent_server.notify.channel import (
+    AlertMessage,
+    Channel,
+    DeliveryFailedError,
+    Receipt,
+    mask,
+    plain_receipt,
+)
 from memagent_server.notify.message_data import edit_fingerprint, load_message, refresh_message
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
+from memagent_server.store.errors import problem_of
 from memagent_server.store.models import NotificationRow
 from memagent_server.store.outbox import (
     MAX_ATTEMPTS,
@@ -102,6 +114,9 @@ class Dispatcher:
         return True
 
     def _deliver(self, notification: NotificationRow) -> None:
+        if notification.attempts > MAX_ATTEMPTS:
+            self._fail(notification, "every attempt was interrupted before its end", None)
+            return
         try:
             with self._database.read() as session:
                 message = load_message(
@@ -116,8 +131,6 @@ class Dispatcher:
                 return
             with self._renewed_lease(notification):
                 receipt = self._channel.send(message)
-            if self._channel.can_refresh:
-                receipt |= _edit_state(message, self._clock())
         except DeliveryFailedError as error:
             if error.retry_after_s:
                 self._paused_until = self._clock() + min(error.retry_after_s, MAX_WAIT_S)
@@ -132,8 +145,33 @@ class Dispatcher:
             )
             self._fail(notification, type(error).__name__, self._clock() + MAX_RETRY_S)
         else:
+            self._mark_sent(notification, message, receipt)
+
+    def _mark_sent(
+        self, notification: NotificationRow, message: AlertMessage, receipt: Receipt
+    ) -> None:
+        """Mark a notification as sent, or as dead if that fails: sending it again won't help."""
+        now = self._clock()
+        try:
+            stored = self._stored_receipt(message, receipt, now)
             with self._database.write() as session:
-                mark_sent(session, notification, receipt, self._clock())
+                mark_sent(session, notification, stored, now)
+        except Exception as error:
+            if problem_of(error) is not None:
+                raise  # the lease expires: the database is down, and may come back
+            log.error(
+                "notification %s to %s could not be marked as sent:\n%s",
+                notification.id,
+                notification.channel,
+                self._masked_traceback(),
+            )
+            reason = f"it was sent, but marking it as sent failed: {type(error).__name__}"
+            self._fail(notification, reason, None)
+
+    def _stored_receipt(self, message: AlertMessage, receipt: Receipt, now: float) -> JsonObject:
+        """Return a receipt as it's stored, with the state of the message if it can be edited."""
+        stored: JsonObject = plain_receipt(receipt)
+        return stored | _edit_state(message, now) if self._channel.can_refresh else stored
 
     def _skip(self, notification: NotificationRow) -> None:
         least = SEVERITIES[self._min_severity]
@@ -216,7 +254,7 @@ class Dispatcher:
                 return
         receipt = notification.receipt
         try:
-            receipt = self._channel.refresh(message) | _edit_state(message, now)
+            receipt = self._stored_receipt(message, self._channel.refresh(message), now)
         except DeliveryFailedError as error:
             self._paused_until = now + max(error.retry_after_s or 0.0, REFRESH_EVERY_S)
             reason = mask(str(error), self._channel.secrets)

@@ -8,15 +8,22 @@ from __future__ import annotations
 import hashlib
 import smtplib
 import ssl
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from email.message import EmailMessage
 from email.utils import format_datetime
 from urllib.parse import unquote, urlsplit
 
-from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, secret_parts
+from memagent_server.notify.channel import (
+    AlertMessage,
+    Channel,
+    DeliveryFailedError,
+    Receipt,
+    secret_parts,
+)
 from memagent_server.notify.chart_image import ChartImage
 from memagent_server.notify.message_text import headline, plain_text, truncate
-from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
 TIMEOUT_S = 10.0
@@ -51,14 +58,13 @@ class Email(Channel):
         self.secrets = secret_parts(url)
         self.wants_curve = self._chart.is_possible
 
-    def send(self, message: AlertMessage) -> JsonObject:
+    def send(self, message: AlertMessage) -> Receipt:
         mail = self._compose(message)
         try:
-            with self._connect() as server:
-                refused = server.send_message(mail)
+            refused = self._transmit(mail)
         except (smtplib.SMTPException, ssl.SSLError, OSError) as error:
             raise _delivery_error(error) from None
-        root = message.receipt.get("root") or mail["Message-ID"]
+        root = message.receipt.get("root") or str(mail["Message-ID"])
         return {"refused_recipients": len(refused), "root": root}
 
     def _compose(self, message: AlertMessage) -> EmailMessage:
@@ -82,6 +88,17 @@ class Email(Channel):
         if image is not None:
             mail.add_attachment(image, maintype="image", subtype="png", filename="memory.png")
         return mail
+
+    def _transmit(self, mail: EmailMessage) -> Mapping[str, object]:
+        """Send a mail and return the refused recipients by address. Raises what smtplib raises."""
+        server = self._connect()
+        try:
+            refused = server.send_message(mail)
+            with suppress(smtplib.SMTPException, OSError):  # the mail is accepted, goodbye or not
+                server.quit()
+        finally:
+            server.close()
+        return refused
 
     def _connect(self) -> smtplib.SMTP:
         context = ssl.create_default_context()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError
+from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, Receipt
 from memagent_server.notify.message_text import details, headline
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
@@ -33,7 +33,7 @@ class Grafana(Channel):
         self._token = token
         self.secrets = (token,)
 
-    def send(self, message: AlertMessage) -> JsonObject:
+    def send(self, message: AlertMessage) -> Receipt:
         annotation_id = message.receipt.get("id")
         if annotation_id is None:
             created = self._request("POST", self._url, _annotation(message))

@@ -28,6 +28,7 @@ from memagent_server.notify.channel import (
     AlertMessage,
     Channel,
     DeliveryFailedError,
+    Receipt,
     retry_after_s,
     secret_parts,
 )
@@ -83,7 +84,7 @@ class WebhookChannel(Channel):
         """Return the JSON to post."""
         raise NotImplementedError
 
-    def send(self, message: AlertMessage) -> JsonObject:
+    def send(self, message: AlertMessage) -> Receipt:
         response = send_json(
             self._url,
             msgspec.json.encode(self.payload(message)),
@@ -196,13 +197,17 @@ def _exchange(
             preload_content=False,
         )
         try:
-            return (
-                response.status,
-                response.headers,
-                response.read(MAX_RESPONSE_BYTES).decode("utf-8", "replace"),
-            )
+            return response.status, response.headers, _start_of_body(response)
         finally:
             response.close()
+
+
+def _start_of_body(response: urllib3.BaseHTTPResponse) -> str:
+    """Return the start of the body, or "" if it can't be read: the status is the answer."""
+    try:
+        return response.read(MAX_RESPONSE_BYTES).decode("utf-8", "replace")
+    except (urllib3.exceptions.HTTPError, OSError):
+        return ""
 
 
 def _pool(parts: SplitResult, address: str, host: str, port: int) -> urllib3.HTTPConnectionPool:

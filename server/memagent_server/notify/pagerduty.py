@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import AlertMessage, Channel
+from memagent_server.notify.channel import AlertMessage, Channel, Receipt
 from memagent_server.notify.message_text import (
     RESOLVED_STATES,
     cause_advice,
@@ -45,7 +45,7 @@ class PagerDuty(Channel):
         self._url = f"{url.rstrip('/')}/v2/enqueue"
         self.secrets = (routing_key,)
 
-    def send(self, message: AlertMessage) -> JsonObject:
+    def send(self, message: AlertMessage) -> Receipt:
         is_resolved = message.to_state in RESOLVED_STATES
         if message.is_overtaken and not is_resolved:
             return dict(message.receipt)  # it would reopen what has ended since
@@ -58,7 +58,7 @@ class PagerDuty(Channel):
             self._post("resolve", key)
         return {"status": status, "dedup_key": key}
 
-    def refresh(self, message: AlertMessage) -> JsonObject:
+    def refresh(self, message: AlertMessage) -> Receipt:
         """Acknowledge the incident if the alert was acknowledged in memagent."""
         if not message.acked_by or message.receipt.get("is_acked"):
             return dict(message.receipt)

@@ -24,7 +24,13 @@ from typing import Any
 from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
 
-from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, retry_after_s
+from memagent_server.notify.channel import (
+    AlertMessage,
+    Channel,
+    DeliveryFailedError,
+    Receipt,
+    retry_after_s,
+)
 from memagent_server.notify.chart_image import ChartImage
 from memagent_server.notify.message_text import RESOLVED_STATES, headline
 from memagent_server.notify.slack_webhook import HEADER_LIMIT, blocks, short_text, text
@@ -99,7 +105,7 @@ class SlackBot(Channel):
         self.secrets = (token,)
         self.wants_curve = self._chart.is_possible
 
-    def send(self, message: AlertMessage) -> JsonObject:
+    def send(self, message: AlertMessage) -> Receipt:
         with _delivery_errors():
             ts, channel = message.receipt.get("ts"), message.receipt.get("channel", self._channel)
             if ts is not None and message.is_overtaken:
@@ -114,11 +120,11 @@ class SlackBot(Channel):
             self._upload_chart(message, channel, ts)
             return {"ts": ts, "channel": channel}
 
-    def refresh(self, message: AlertMessage) -> JsonObject:
+    def refresh(self, message: AlertMessage) -> Receipt:
         ts = message.receipt.get("ts")
         if ts is not None:
             with _delivery_errors():
-                self._edit(message, message.receipt["channel"], ts)
+                self._edit(message, message.receipt.get("channel", self._channel), ts)
         return dict(message.receipt)
 
     def _edit(self, message: AlertMessage, channel: str, ts: str) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import asdict
 import msgspec
 
 from memagent_server.notify import http_client
-from memagent_server.notify.channel import AlertMessage, Channel, secret_parts
+from memagent_server.notify.channel import AlertMessage, Channel, Receipt, secret_parts
 from memagent_server.notify.message_text import plain_text
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
@@ -50,7 +50,7 @@ class Webhook(Channel):
         self._clock = clock
         self.secrets = (*secret_parts(url), secret or "")
 
-    def send(self, message: AlertMessage) -> JsonObject:
+    def send(self, message: AlertMessage) -> Receipt:
         body = msgspec.json.encode(_payload(message))
         response = http_client.send_json(
             self._url,

@@ -6,19 +6,20 @@ import hashlib
 import hmac
 import json
 import threading
+from email.message import EmailMessage
 
 import pytest
 from sqlalchemy import func, select
 
 from memagent.wire.messages import RunStart
 from memagent_server.notify.channel import Channel, DeliveryFailedError
-from memagent_server.notify.dispatcher import Dispatcher
+from memagent_server.notify.dispatcher import LEASE_S, MAX_REFRESH_INTERVAL_S, Dispatcher
 from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.webhook import Webhook
 from memagent_server.store.alerts import add_transition, list_alerts, open_alert
 from memagent_server.store.models import NotificationRow
-from memagent_server.store.outbox import ChannelFilter
+from memagent_server.store.outbox import MAX_ATTEMPTS, ChannelFilter
 from memagent_server.store.runs import delete_run, start_run
 
 KEY = "the key"
@@ -112,6 +113,55 @@ def test_the_waits_grow_from_seconds_to_minutes(database, alert):
         now += waits[-1]
     for number, wait in enumerate(waits):
         assert 0.69 <= wait / min(2.0 * 2**number, 900.0) <= 1.31
+
+
+def test_a_message_whose_attempts_are_all_interrupted_dies(database, alert):
+    class KilledError(BaseException):
+        """The end of the process, which no handler sees."""
+
+    class Killing(Channel):
+        attempts = 0
+
+        def send(self, message):
+            self.attempts += 1
+            raise KilledError
+
+    alert()
+    now, channel = 100.0, Killing()
+    dispatcher = Dispatcher(database, TEST, channel, "http://x", lambda: now)
+    for _ in range(MAX_ATTEMPTS):
+        with pytest.raises(KilledError):
+            dispatcher.turn()
+        now += LEASE_S
+    assert dispatcher.turn() and not dispatcher.turn() and channel.attempts == MAX_ATTEMPTS
+    with database.read() as session:
+        notification = session.scalars(select(NotificationRow)).one()
+    assert notification.state == "dead" and "interrupted" in notification.last_error
+
+
+def test_a_receipt_that_no_database_stores_is_left_out(database, alert):
+    class Odd(Channel):
+        can_refresh = True
+
+        def send(self, message):
+            mail = EmailMessage()
+            mail["Message-ID"] = "<1@example.org>"
+            odd = {"header": mail["Message-ID"], "list": [1], "half": "\ud800", "long": "x" * 9999}
+            return {**odd, "ts": "1.1"}
+
+        def refresh(self, message):
+            return self.send(message)
+
+    alert(states=("firing",))
+    now = 100.0
+    dispatcher = Dispatcher(database, TEST, Odd(), "http://x", lambda: now)
+    for _ in range(2):
+        now += MAX_REFRESH_INTERVAL_S
+        dispatcher.turn()
+        with database.read() as session:
+            notification = session.scalars(select(NotificationRow)).one()
+        assert (notification.state, notification.receipt["edited_at"]) == ("sent", now)
+        assert set(notification.receipt) == {"ts", "fingerprint", "edited_at"}
 
 
 def test_a_deleted_run_blocks_no_other_message(database, alert):

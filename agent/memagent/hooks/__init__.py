@@ -1,9 +1,9 @@
 """Hooks that decide when to read: optimizer hooks end steps, module hooks end phases, exit hooks
 report how the run ended.
 
-Hooks registered on a user's model are deep-copied and pickled with it. Those of memagent become a
-hook that does nothing (`InertHook`), so that `copy.deepcopy(model)` and `torch.save(model)` neither
-fail on a lock nor report steps of the copy.
+A model is saved, copied and inspected with its hooks: those of memagent are hidden (see
+`hidden_hooks`). An optimizer is saved and copied without its hooks. A class of the script may do
+otherwise; then they become a hook that does nothing (`InertHook`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class InertHook:
-    """Replacement of a hook in a copy of the model."""
+    """Replacement of a hook in a copy of an optimizer."""
 
     def __call__(self, *_arguments: Any, **_keywords: Any) -> None:
         return None
 
 
 class Hook:
-    """Base of the callables that are registered on the user's objects."""
+    """Base of the callables that are registered on optimizers."""
 
     def __deepcopy__(self, _memo: dict[int, Any]) -> InertHook:
         return InertHook()

@@ -13,7 +13,6 @@ is the phase eval.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import sys
@@ -21,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from memagent.diagnostics import ErrorGuard
-from memagent.hooks import Hook
+from memagent.hooks.hidden_hooks import hide_forward_hooks
 from memagent.hooks.step import Remove, backward_test, compiling_test
 
 TensorShape = tuple[tuple[int, ...], str]
@@ -44,9 +43,8 @@ def hook_forward(
         if getattr(model, "_compiled_call_impl", None) is not None:
             removes.append(_wrap_compiled_call(model, before_hook, after_hook))
             continue
-        with contextlib.suppress(RuntimeError):  # torch.jit.script rejects hooks: no phases there
-            removes.append(model.register_forward_pre_hook(before_hook, with_kwargs=True).remove)
-            removes.append(model.register_forward_hook(after_hook).remove)
+        if not isinstance(model, sys.modules["torch"].jit.ScriptModule):  # it runs no Python hooks
+            removes.append(hide_forward_hooks(model, before_hook, after_hook))
     return removes
 
 
@@ -89,7 +87,7 @@ def _wrap_compiled_call(model: Any, before: BeforeForwardHook, after: AfterForwa
     return remove
 
 
-class _ForwardHook(Hook):
+class _ForwardHook:
     def __init__(self, call: Callable[..., None], guard: ErrorGuard) -> None:
         self._call = call
         self._guard = guard

@@ -7,6 +7,7 @@ optimizer phase begins.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import Callable
@@ -32,11 +33,12 @@ class BeforeStepHook(Hook):
     """
 
     def __init__(
-        self, call: Callable[[Any], None], guard: ErrorGuard, after: AfterStepHook
+        self, optimizer: Any, call: Callable[[Any], None], guard: ErrorGuard, after: AfterStepHook
     ) -> None:
         self._call = call
         self._guard = guard
         self._after = after
+        self._takes_closure = takes_closure(type(optimizer))
         self._is_compiling = compiling_test()
         self._in_backward = backward_test()
 
@@ -47,16 +49,21 @@ class BeforeStepHook(Hook):
         try:
             if self._in_backward():
                 return None
-            closure = arguments[1] if len(arguments) > 1 else keywords.get("closure")
-            if closure is None:
-                self._call(optimizer)
-                return None
-            closure = self._with_call(optimizer, closure)
-            if len(arguments) > 1:
-                return (arguments[0], closure, *arguments[2:]), keywords
-            return arguments, {**keywords, "closure": closure}
+            return self._before_step(optimizer, arguments, keywords)
         except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
             self._guard.caught("before step", error)
+        return None
+
+    def _before_step(
+        self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        if keywords.get("closure") is not None:
+            closure = self._with_call(optimizer, keywords["closure"])
+            return arguments, {**keywords, "closure": closure}
+        if len(arguments) > 1 and arguments[1] is not None and self._takes_closure:
+            closure = self._with_call(optimizer, arguments[1])
+            return (arguments[0], closure, *arguments[2:]), keywords
+        self._call(optimizer)
         return None
 
     def _with_call(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
@@ -126,6 +133,16 @@ def hide(call: Any) -> Any:
         sys.modules["torch"], "_disable_dynamo", lambda same: same
     )
     return disable(call)
+
+
+def takes_closure(optimizer_class: Any) -> bool:
+    """Return True if the first argument of the optimizer's step is a closure, as in torch's own.
+
+    A script's optimizer may take anything there, such as the loss.
+    """
+    step = getattr(optimizer_class, "step", None)
+    parameters = list(inspect.signature(step).parameters) if step is not None else []
+    return parameters[1:2] == ["closure"]
 
 
 def compiling_test() -> Callable[[], bool]:
@@ -199,7 +216,7 @@ class StepHooks:
         after = AfterStepHook(self._count_step, self._guard)
         self._hooks = [(ref, hook) for ref, hook in self._hooks if ref() is not None]
         self._hooks.append((weakref.ref(optimizer), after))
-        before = BeforeStepHook(self._before, self._guard, after)
+        before = BeforeStepHook(optimizer, self._before, self._guard, after)
         for register, hook in (
             (optimizer.register_step_pre_hook, before),
             (optimizer.register_step_post_hook, after),

@@ -85,12 +85,13 @@ def _versions(torch: Any) -> dict[str, Any]:
         "hip": getattr(torch.version, "hip", None),
         "driver": next((text for path in _DRIVER_FILES if (text := _read(path))), None),
     }
-    if torch.version.cuda or facts["hip"]:
+    # Each of these may create a CUDA context, after which the process can't fork safely: they are
+    # read only where the script has created one.
+    if _call_safely(torch.cuda.is_initialized):
         facts["cudnn"] = _call_safely(torch.backends.cudnn.version)
         facts["nccl"] = _call_safely(lambda: ".".join(map(str, torch.cuda.nccl.version())))
         facts["gpus"] = _call_safely(torch.cuda.device_count)
-        if _call_safely(torch.cuda.is_initialized):
-            facts["gpu"] = _call_safely(torch.cuda.get_device_name)
+        facts["gpu"] = _call_safely(torch.cuda.get_device_name)
     return facts
 
 

@@ -50,3 +50,23 @@ def test_variables_that_matter_are_recorded_and_others_are_not():
     assert relevant_variables(environ | others) == environ
     assert relevant_variables({"ACCELERATE_TOKEN": "abc"}) == {"ACCELERATE_TOKEN": MASK}
     assert len(relevant_variables({f"NCCL_{number}": "x" * 5000 for number in range(500)})) == 100
+
+
+def test_a_cpu_training_never_initializes_cuda(monkeypatch):
+    """After cuDNN's version or a device's name was read, the process can't fork safely."""
+    import torch
+
+    calls = []
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    for owner, name in (
+        (torch.backends.cudnn, "version"),
+        (torch.cuda.nccl, "version"),
+        (torch.cuda, "device_count"),
+        (torch.cuda, "get_device_name"),
+    ):
+        monkeypatch.setattr(owner, name, lambda *_arguments, name=name: calls.append(name))
+    facts = describe_process({})
+    assert facts["cuda"] == "12.8" and calls == []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    describe_process({})
+    assert len(calls) == 4

@@ -86,6 +86,7 @@ class ErrorGuard:
 
     def caught(self, section: str, error: Exception) -> None:
         """Count `error`; report or log the first of its kind."""
+        # counted first: the report below may raise, in tests
         self.errors[section] += 1
         if self.raise_errors:
             raise error

@@ -167,6 +167,7 @@ def exit_with_parent(pid: int) -> None:
     def watch() -> None:
         while os.getppid() == pid:
             time.sleep(PARENT_CHECK_S)
+        # not sys.exit: it would only end this thread
         os._exit(1)
 
     threading.Thread(target=watch, name="memagent-parent-watch", daemon=True).start()
@@ -202,6 +203,7 @@ class WorkerProcess:
         while True:
             started_at = time.monotonic()
             status = self._process.wait()
+            # a process that ran for long starts at the shortest delay again
             is_crash_loop = time.monotonic() - started_at < MAX_RESTART_DELAY_S
             delay_s = min(2 * delay_s, MAX_RESTART_DELAY_S) if is_crash_loop else RESTART_DELAY_S
             if self._stopping.is_set():
@@ -258,6 +260,7 @@ def _run_granian(settings: Settings, workers: int) -> int:
     )
     try:
         server.serve()
+    # granian ends by sys.exit; the worker and the folder are still to be ended
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0
@@ -267,6 +270,7 @@ def _announce(
     settings: Settings, stopping: threading.Event, announce: Callable[[str], None]
 ) -> None:
     """Wait until the server answers, then announce its address."""
+    # a client cannot connect to the address that means any interface
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
     address = (
         f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
@@ -287,6 +291,7 @@ def _listening_socket(host: str, port: int) -> socket.socket:
     )[0]
     probe = socket.socket(family, kind, protocol)
     try:
+        # connections of an earlier server in TIME_WAIT don't count as a taken port
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
         probe.listen()

@@ -106,6 +106,7 @@ class Worker:
 
     def send(self) -> bool:
         """Run a turn of every channel; `run_worker` gives each a thread instead."""
+        # a list, since any() over a generator would stop at the first channel with work
         results = [self.send_one(dispatcher) for dispatcher in self.dispatchers]
         return any(results)
 
@@ -126,6 +127,7 @@ class Worker:
         for run_id in silent:
             with suppress(LostShards), self._database.write() as session:
                 self._share.confirm(session, (run_id,))
+                # checked again under the lock: a batch may have arrived since the reading
                 if is_silent_since(session, run_id, self._last_contact[run_id][0]):
                     lose_contact(session, run_id, now)
                     log.warning("run %s has sent nothing for %.0f s", run_id, self._lost_after_s)
@@ -137,6 +139,7 @@ class Worker:
         Only changes of last_seen_at matter: the wall clocks of agents and server may be wrong.
         """
         steady = self._steady()
+        # suspended or without database: silence in that time was this worker's
         if steady - self._last_turn_s > MAX_TURN_GAP_S:
             self._last_contact.clear()
         with self._database.read() as session:

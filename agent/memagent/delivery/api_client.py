@@ -135,6 +135,7 @@ class ApiClient:
         import urllib3  # takes 40 ms and more: the sender's thread pays, not attach()
 
         if self._pool is None:
+            # no retries here: the sender has its own delays and deadline
             self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, retries=False)
         headers = self._headers
         total_s: float | None = timeout_s
@@ -158,6 +159,7 @@ class ApiClient:
 
 def explain(error: BaseException) -> str:
     """Return what is wrong with a connection, and what to do."""
+    # urllib3 wraps the real error, as reason or as cause
     errors = (error, error.__cause__, getattr(error, "reason", None))
     names = {kind.__name__ for item in errors if item is not None for kind in type(item).__mro__}
     reasons = (reason for name, reason in _REASONS.items() if name in names)

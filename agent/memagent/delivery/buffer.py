@@ -48,6 +48,7 @@ class SampleBuffer:
         return len(self._entries)
 
     def append(self, entry: Any) -> None:
+        # not deque(maxlen=...), which would drop the oldest, and uncounted
         if len(self._entries) >= self._max_rows:
             self._drops["buffer_full"] += 1
             return
@@ -55,6 +56,7 @@ class SampleBuffer:
 
     def drain(self) -> list[Row]:
         """Remove all entries and return their rows, oldest first."""
+        # as many as there are now: the training thread may append meanwhile
         entries = [self._entries.popleft() for _ in range(len(self._entries))]
         if self._build_row is None:
             return entries

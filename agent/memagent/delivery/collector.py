@@ -79,15 +79,18 @@ class Collector:
         self._refreshing.start()
 
     def emit(self, event: Event) -> None:
+        # from any thread, without a lock: append is atomic, and _send deletes only what it copied
         self._events.append(event)
 
     def close(self) -> None:
         """Send the last batch with all that is in the buffers, and stop."""
         self._stop.set()
+        # one timeout for both threads together
         until = time.monotonic() + STOP_TIMEOUT_S
         self._collecting.join(STOP_TIMEOUT_S)
         self._refreshing.join(max(0.0, until - time.monotonic()))
         if self._collecting.is_alive():
+            # the thread may still use its rows: sending them from here would race with it
             rows = sum(map(len, self._pending)) + sum(map(len, self._buffers))
             self._drops["not_delivered_at_exit"] += rows
             return
@@ -100,6 +103,7 @@ class Collector:
         due_at = time.monotonic() + TICK_S
         while not self._stop.wait(max(0.0, due_at - time.monotonic())):
             now = time.monotonic()
+            # after a late tick, the ones that were missed are not made up for
             due_at = max(due_at, now) + TICK_S
             with self._guard.section("collector"):
                 self._tick(now)
@@ -185,5 +189,6 @@ class Collector:
     def _pack(self, buffer: SampleBuffer, rows: list[Row]) -> Chunk | None:
         with self._guard.section("packing samples"):
             return pack_chunk(buffer.stream, to_columns(buffer.columns, rows))
+        # only reached if packing raised: the guard swallowed the error
         self._drops["internal_error"] += len(rows)
         return None

@@ -38,6 +38,7 @@ def is_in_use(path: Path) -> bool:
     except OSError:
         return False
     try:
+        # closing the descriptor also releases a lock that this test acquires
         return not try_lock(fd)
     except OSError:  # a filesystem without locks
         return False
@@ -88,6 +89,7 @@ def _summarize_rank(path: Path) -> dict[str, Any] | None:
         "total_steps": start.total_steps,
         "device": device,
         "peak_bytes": peaks.get(device or "", 0),
+        # the limit of a sample is newer than that of the start
         "limit_bytes": {**known, **limits}.get(device or ""),
         "forecast": None,
         "url": None,

@@ -33,6 +33,7 @@ def merge_drafts(bodies: Sequence[bytes], *, after: bytes | None) -> bytes | Non
     drafts = [draft for draft in (decode(body, Batch) for body in bodies) if draft.seq >= first_seq]
     if not drafts:
         return None
+    # older drafts remain if the file could not be truncated after a batch
     newest = max(draft.seq for draft in drafts)
     drafts = [draft for draft in drafts if draft.seq == newest]
     last = drafts[-1]

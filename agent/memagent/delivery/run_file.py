@@ -78,6 +78,7 @@ class RunFile:
         Raises WireError if another program damaged the file.
         """
         fd = self._open()
+        # a short read is padded to a frame of an unknown letter
         head = os.pread(fd, _FRAME.size, offset).ljust(_FRAME.size, b"\0")
         letter, length, checksum = _FRAME.unpack(head)
         body = os.pread(fd, length, offset + _FRAME.size) if letter in _KINDS else b""
@@ -102,6 +103,7 @@ class RunFile:
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child. File and lock stay the parent's."""
+        # flock belongs to the open file, which the parent still has: its lock survives
         self.close()
 
     def _rewrite(self, offset: int, frame: bytes, drafts: bytes) -> None:
@@ -186,6 +188,7 @@ def _create(path: Path, content: bytes) -> int:
         with contextlib.suppress(OSError):  # without locks, `memagent sync` skips the file
             try_lock(fd)
         _write_all(fd, content, 0)
+        # rename would silently replace another recording
         if path.exists():
             raise FileExistsError(f"{path} exists")
         temporary.rename(path)

@@ -129,6 +129,7 @@ class Sender:
                 self._changed.notify_all()
         finally:
             self._changed.release()
+        # without the lock, since writing to the terminal may block
         if trouble is not None and not self._has_reported_disk:
             self._has_reported_disk = True
             notify_user(trouble)
@@ -196,6 +197,7 @@ class Sender:
                 self._report_rejection(str(error))
                 return DeliveryOutcome.REJECTED
             except DeliveryError as error:
+                # read before the wait, which close ends early: one more attempt is due then
                 is_last = self._deadline is not None
                 self._back_off(error)
                 if is_last:
@@ -256,4 +258,5 @@ class Sender:
     def _time_left(self, max_s: float) -> float:
         if self._deadline is None:
             return max_s
+        # never 0, with which an attempt could not even connect
         return max(0.05, min(max_s, self._deadline - time.monotonic()))

@@ -64,6 +64,7 @@ class Spool:
         return self._is_destination or self._file.end < MAX_FILE_BYTES
 
     def put(self, item: Envelope) -> None:
+        # by way of memory, so that it cannot overtake envelopes that wait there
         self._in_memory.append(item)
         self._memory_bytes += len(item.body)
         self._flush()
@@ -83,6 +84,7 @@ class Spool:
             frame = self._read()
             if frame is not None:
                 item = frame[0]
+                # a frame doesn't say how many samples it has
                 return Envelope(item.kind, item.run_id, item.body, self._in_file[0])
         return self._in_memory[0] if self._in_memory else None
 
@@ -106,6 +108,7 @@ class Spool:
             while self._in_memory:
                 item = self._in_memory[0]
                 self._file.append(item)
+                # only after the write has succeeded
                 self._in_memory.popleft()
                 self._memory_bytes -= len(item.body)
                 if not self._is_destination:

@@ -114,6 +114,7 @@ class BucketedSeries:
         self._base_step = step
 
     def _merge_neighbors(self) -> None:
+        # the step of a pair is that of its later bucket
         self.steps = self.steps[1::2]
         self.values = list(map(self._reduce, self.values[0::2], self.values[1::2]))
         self.tops = list(map(max, self.tops[0::2], self.tops[1::2]))

@@ -222,6 +222,7 @@ class Forecaster:
         if self._eval_bytes is None:
             return True
         signals = self._signals
+        # later, the state is part of the floor
         future = (self._state_bytes or 0) if optimizer_steps == 0 else 0
         need = signals.floor + signals.split + signals.others + future + self._eval_bytes
         return need <= self.limit_bytes
@@ -283,6 +284,7 @@ class Forecaster:
             level = self._check_garbage(step, nearest, level)
         probability = nearest.oom_probability(self._planned_steps_left(step))
         if level == "ok":
+            # a high probability next to the level ok would contradict it
             probability = min(probability, MAX_SILENT_PROBABILITY)
             return self._build(step, "ok", None, probability, projection=nearest)
         bounds = (nearest.steps_left, nearest.steps_left_low, nearest.steps_left_high)
@@ -323,6 +325,7 @@ class Forecaster:
 
     def _level(self, step: int, nearest: Projection) -> Level:
         is_paging = self._forecast.level in PAGING_LEVELS
+        # double tolerance while paging, so that the level doesn't flap (7)
         if nearest.steps_left > self._planned_steps_left(step) * (1.1 if is_paging else 1.0):
             return "ok"
         page_ahead = nearest.page_ahead * (2.0 if is_paging else 1.0)
@@ -385,6 +388,7 @@ class Forecaster:
             step_s=self._clock.seconds(1),
         )
         if verdict == "garbage":
+            # the rise of the garbage must not count for a later trend
             self._signals.restart("leak")
             self._hysteresis.reset()
             return "ok"

@@ -70,6 +70,7 @@ class GarbageCheck:
         if self._probe is None:
             return "leak"
         if step >= self._next_step:
+            # before the probe, which may take long
             self._next_step = step + max(MIN_INTERVAL_STEPS, span_steps / 4)
             allocated = self._probe()
             self._verdict = "leak"

@@ -100,5 +100,6 @@ def _sizes(value: Any) -> dict[str, int]:
 
 
 def _is_size(value: Any, minimum: int = 1) -> bool:
+    # a bool is an int, too
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return is_number and minimum <= value < 2**62

@@ -41,6 +41,7 @@ class ForecastHysteresis:
 
     def _settled(self, new: Forecast, step_s: float | None) -> Forecast:
         old = self.reported
+        # a rise is never delayed: it may be the only warning
         if old is None or LEVELS.index(new.level) > LEVELS.index(old.level):
             self._differing = 0
             return new
@@ -76,6 +77,7 @@ def _carried_forward(old: Forecast, new: Forecast, step_s: float | None) -> Fore
     carried = replace(new, level=old.level, cause=old.cause, limit_bytes=old.limit_bytes)
     if old.eta_step is None or old.eta_low is None or old.eta_high is None:
         return carried
+    # an ETA that has passed is now
     eta = max(now, old.eta_step)
     return replace(
         carried,

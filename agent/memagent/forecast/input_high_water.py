@@ -46,6 +46,7 @@ class InputHighWaterModel:
         self.largest = max(self.largest, input_size)
 
     def add(self, step: float) -> None:
+        # noise is infinite: a series that only rises has no teeth
         self._series.add(step, self.largest, inf)
 
     def clear(self) -> None:

@@ -101,6 +101,7 @@ def project(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) ->
         return None
     shared = list(trends.values())
     slope = sum(trend.slope for trend in shared)
+    # weighted by slope: the trend that grows most bends most
     rate = sum(trend.slope * trend.rate for trend in shared) / slope
     left = steps_until(headroom, slope, rate)
     if not isfinite(left):
@@ -115,6 +116,7 @@ def project(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) ->
     # The interval: the slope off by its error and tolerance, a jump earlier or later.
     low = steps_until(headroom - jump / 2, (slope + error) * SLOPE_TOLERANCE, rate)
     high = steps_until(headroom + jump, max(0.3 * slope, (slope - error) / SLOPE_TOLERANCE), rate)
+    # between both readings, by their geometric mean
     expected = sqrt(left * min(slow, 4 * left)) if may_die_out else left
     return Projection(
         cause=cause,

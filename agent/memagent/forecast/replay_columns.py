@@ -104,6 +104,7 @@ def _phase(
     own: Sequence[Sequence[Any]],
     row: int,
 ) -> str:
+    # a missing value is None
     name = max(others, key=lambda other: columns[other][row] or 0)
     peak = columns[name][row] or 0
     highest = max((column[row] or 0 for column in own), default=0)

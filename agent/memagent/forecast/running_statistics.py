@@ -40,6 +40,7 @@ class StepClock:
     def tick(self, step: int, time_s: float | None) -> None:
         if time_s is None or not isfinite(time_s):
             return
+        # a clock that was set back gives no pace
         if self._last is not None and step > self._last[0] and time_s >= self._last[1]:
             step_s = (time_s - self._last[1]) / (step - self._last[0])
             self._step_s = step_s if self._step_s is None else 0.95 * self._step_s + 0.05 * step_s
@@ -125,6 +126,7 @@ class RunningLeastSquares:
         xy = self._xy[end] - self._xy[start] - x * y / n
         yy = self._yy[end] - self._yy[start] - y * y / n
         slope = xy / xx
+        # max: rounding may make the residual of a perfect fit negative
         return slope, sqrt(max(0.0, yy - slope * xy) / n)
 
     def mean(self, start: int, end: int) -> float:
@@ -159,5 +161,6 @@ class StepGrowth:
             return cls()
         gaps = [after - before for before, after in pairwise(places)]
         gap_squares = sum(gap * gap for gap in gaps)
+        # of the sizes, plus of the gaps: rule 3
         variance = n * squares / total**2 - 1 + (n - 1) * gap_squares / sum(gaps) ** 2 - 1
         return cls(squares / total, 2 * sqrt(max(0.0, variance) / n))

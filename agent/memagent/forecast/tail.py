@@ -83,5 +83,7 @@ class TailRisk:
             return 1.0
         level = (log(room) - self._mean) / spread
         level /= sqrt(1 + (3 + level * level / 2) / self._count)  # estimated mean and spread
+        # less than 1, whose logarithm below is minus infinity
         single = min(0.5 * erfc(level / sqrt(2)), 0.999)
+        # 1 - (1 - p) ** steps, exact for a tiny p
         return -expm1(steps * log1p(-single))

@@ -106,6 +106,7 @@ def growth_in(steps: float, slope: float, rate: float) -> float:
     """Return the growth in `steps`: the inverse of `steps_until`."""
     if abs(rate * steps) < 1e-9:
         return slope * steps
+    # min: exp overflows far ahead
     return slope * expm1(min(rate * steps, 50.0)) / rate
 
 
@@ -143,6 +144,7 @@ def find_trend(
         if continues and _count_falls(values[: start + 1], window.rise / 2) < MAX_FALLS:
             return window.trend(longer_rate, tops or values)
         if window.newer_slope > 0:
+            # min: only a longer window that slows down leads to expect a bend
             longer_rate = min(0.0, window.rate_of(window.newer_slope / window.older_slope))
     return None
 
@@ -227,6 +229,7 @@ class _Window:
     def _level(self, tops: Sequence[float], q: float) -> float:
         """Return what the newest steps reach (rule 10)."""
         steps, start, end = self._lines.steps, self._start, len(self._values)
+        # the newer half only: the older one may lie on another line
         start = (start + end) // 2
         middle = sum(steps[start:end]) / (end - start)
         mean = self._values[0] + self._lines.mean(start, end)
@@ -292,6 +295,7 @@ def _rises_everywhere(values: Sequence[float], start: int, min_rise: float) -> b
     end = len(values)
     quarter = (end - start) // 4
     begins = (start, start + quarter, start + 2 * quarter, end - quarter)
+    # minima, so that a spike doesn't count as a rise
     minima = [min(values[begin : begin + quarter]) for begin in begins]
     falls = [before - after for before, after in pairwise(minima)]
     return sum(fall >= 0 for fall in falls) <= 1 and max(falls) < 0.1 * rise

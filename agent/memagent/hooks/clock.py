@@ -50,6 +50,7 @@ class AdaptiveClock:
 
     def add(self, optimizer: Any) -> None:
         current = self._clock() if self._clock is not None else None
+        # a clock that is gone stays until the next optimizer steps: rule 3
         if self._clock is None or (current is not None and shares_parameters(current, optimizer)):
             self._clock = weakref.ref(optimizer)
 
@@ -77,5 +78,6 @@ class AdaptiveClock:
 
 def shares_parameters(first: Any, second: Any) -> bool:
     """Return True if two optimizers have a parameter in common."""
+    # by id: == of tensors compares their values
     parameters = {id(item) for group in first.param_groups for item in group["params"]}
     return any(id(item) in parameters for group in second.param_groups for item in group["params"])

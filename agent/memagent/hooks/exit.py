@@ -54,6 +54,7 @@ def status_of(error: BaseException | None) -> FinalStatus:
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the error, the one that it was raised from or while handling, and so on."""
+    # a script may set __cause__ so that the chain is a cycle
     visited: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in visited:
@@ -87,12 +88,14 @@ def install_exit_hooks(
 
     def other_thread_error(arguments: Any) -> None:
         error, thread = arguments.exc_value, arguments.thread
+        # Python ignores SystemExit in a thread, and may call the hook without a thread
         if error is not None and not isinstance(error, SystemExit) and thread is not None:
             on_possible_exit(error, thread.ident)
 
     def sys_exit(*arguments: Any) -> None:
         if threading.current_thread() is threading.main_thread():
             error = SystemExit(*arguments)
+            # sys.exit in an except block: the handled error may be an out-of-memory error
             error.__context__ = sys.exc_info()[1]
             on_possible_exit(error, threading.get_ident())
 
@@ -128,6 +131,7 @@ def _wrap(owner: Any, name: str, listener: Callable[..., None]) -> Remove:
 
     @functools.wraps(wrapper.wrapped)
     def function(*arguments: Any) -> Any:
+        # a copy: a listener may end the run, which removes it from the list
         for call in list(wrapper.listeners):
             call(*arguments)
         return wrapper.wrapped(*arguments)

@@ -116,6 +116,7 @@ class ModelInstrumentation:
             self._forward_removes += hook_forward(
                 models, self._guard, before=self._before_forward, after=self._after_forward
             )
+        # an empty fingerprint differs from any: the next step measures again
         self._state_fingerprint = []
         if models:
             self._measure()
@@ -205,8 +206,10 @@ class ModelInstrumentation:
             if fingerprint != self._state_fingerprint or step in _STATE_MEASURE_STEPS:
                 self._state_fingerprint = fingerprint
                 self._measure()
+        # steps that the clock counts late have no sample: end_step counts and samples the last one
         self._sampler.step += steps - 1
         self._sampler.end_step()
+        # later than the check below, whose hooks may still see a forward with inputs
         if self._sampler.step > _COMPILED_CHECK_STEP and not self._has_inputs:
             self._note_first_inputs((), {})
         if self._sampler.step == _COMPILED_CHECK_STEP and not self._forwards and self._phases:
@@ -226,6 +229,7 @@ class ModelInstrumentation:
         # Several optimizers may be stepped by several threads: those that haven't stepped on this
         # one may be in the middle of a write elsewhere.
         busy = [item for item in optimizers if id(item) not in self._stepped]
+        # with one optimizer no other thread steps, or gradients are not read at all
         if len(optimizers) == 1:
             busy = []
         sizes = measure_by_device(models, optimizers, busy=busy if can_read_gradients else None)
@@ -233,6 +237,7 @@ class ModelInstrumentation:
         self._sampler.set_components(
             [sizes.get(device, EMPTY) for device in monitored], with_gradients=can_read_gradients
         )
+        # host tensors are part of the process's memory, and meta tensors have no storage
         unmonitored = sizes.keys() - {*monitored, "cpu", "meta"} - self._reported_devices
         if unmonitored:
             self._reported_devices |= unmonitored

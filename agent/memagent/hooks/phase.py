@@ -63,6 +63,7 @@ def hook_compiled_forward(
     wrappers = [
         item
         for item in gc.get_objects()
+        # type, not isinstance: that asks proxies among the live objects for their __class__
         if type(item).__name__ == "OptimizedModule"
         and id(item.__dict__.get("_modules", {}).get("_orig_mod")) in ids
     ]
@@ -80,6 +81,7 @@ def _wrap_compiled_call(model: Any, before: BeforeForwardHook, after: AfterForwa
         return output
 
     def remove() -> None:
+        # not if the script has compiled the model again since
         if model.__dict__.get("_compiled_call_impl") is call:
             model._compiled_call_impl = compiled
 
@@ -97,6 +99,7 @@ class _ForwardHook:
 
 class BeforeForwardHook(_ForwardHook):
     def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        # before the try: nothing after this line is traced into a graph
         if self._is_compiling():
             return
         try:
@@ -150,6 +153,7 @@ def input_size(arguments: Any, keywords: dict[str, Any]) -> int:
 
 def _element_count(value: Any) -> int:
     try:
+        # tried before any type test, since most arguments are tensors and this runs each step
         return int(value.numel())
     except AttributeError:
         return sum(int(item.numel()) for item in _items(value) if hasattr(item, "numel"))

@@ -45,6 +45,7 @@ class BeforeStepHook(Hook):
     def __call__(self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._is_compiling():
             return None
+        # before the test for backward: its end counts in any case
         self._after.is_due = True
         try:
             if self._in_backward():
@@ -160,6 +161,7 @@ def backward_test() -> Callable[[], bool]:
     task: Callable[[], int] | None = getattr(
         sys.modules["torch"]._C, "_current_graph_task_id", None
     )
+    # -1: this thread runs no backward
     return _never if task is None else lambda: task() != -1
 
 
@@ -174,7 +176,9 @@ def unwrap(optimizer: Any) -> Any:
     """
     candidate = optimizer
     for _ in range(_MAX_WRAPPERS + 2):
+        # accelerate's wrapper inherits the method, but calling it raises AttributeError
         is_wrapper = type(candidate).__name__ == "AcceleratedOptimizer"
+        # a class that was passed for an object has the method, too
         if isinstance(candidate, type):
             break
         if hasattr(candidate, "register_step_post_hook") and not is_wrapper:

@@ -40,6 +40,7 @@ def outermost(tensors: Sequence[Any], limit: int = MAX_NODES) -> list[Any]:
     with torch._C.DisableTorchFunction():
         nodes = [tensor.grad_fn for tensor in tensors]
     inputs = [part for node in nodes if node is not None for part, _ in node.next_functions]
+    # from the inputs, so that a tensor's own node is not in its own graph
     inner = _reachable_nodes(inputs, limit)
     return [tensor for tensor, node in zip(tensors, nodes, strict=True) if id(node) not in inner]
 
@@ -62,6 +63,7 @@ def _roots(tensors: Iterable[Any]) -> list[tuple[Any, Any]]:
     roots: list[tuple[Any, Any]] = []
     if torch is None:
         return roots
+    # a subclass or mode of the script must not run for these reads
     with torch._C.DisableTorchFunction():
         for tensor in tensors:
             if not tensor.requires_grad:

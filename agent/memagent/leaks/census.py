@@ -52,6 +52,7 @@ class Census:
         old = self.entries.get(id(tensor))
         if old is None:
             return False
+        # the id alone may be reused by a new tensor
         if old.reference is not None:
             return old.reference() is tensor
         return old.storage == entry.storage
@@ -111,6 +112,7 @@ def _entries(torch: Any, tensors: Iterable[Any]) -> Iterator[tuple[int, TensorEn
             continue
         name = devices.get(device) or devices.setdefault(device, str(device))
         text = dtypes.get(dtype) or dtypes.setdefault(dtype, str(dtype).removeprefix("torch."))
+        # swap_tensors refuses a tensor with weak references
         reference = weakref.ref(tensor) if kind is plain else None
         yield id(tensor), TensorEntry(reference, storage, storage_bytes, size, name, text, shape)
 
@@ -151,6 +153,7 @@ def growing_groups(
     steps = max(1, before_last.step - first.step)
     growths = []
     for group, (survivors, new) in groups.items():
+        # else as many old ones were freed: a group of constant size, such as a replay buffer
         if len(survivors) > 1 and 2 * more[group] >= len(survivors):
             growths.append(_growth(survivors, steps))
         elif len(survivors) <= 1 and more[group] >= steps // 2:
@@ -159,6 +162,7 @@ def growing_groups(
 
 
 def _growth(members: _Members, steps: int) -> GroupGrowth:
+    # by storage: views of one storage count once
     held = sum({entry.storage: entry.storage_bytes for _, entry in members}.values())
     shown = sum({(entry.storage, entry.shape): entry.size_bytes for _, entry in members}.values())
     tensors = [tensor for tensor, _ in members]
@@ -188,6 +192,7 @@ def lengthening_tensors(
     found = []
     for tensor in tensors:
         entry = last.entries.get(id(tensor))
+        # this very tensor was there before, so it was not created again
         if entry is None or before_last.has(tensor, entry):
             continue
         for axis, length in enumerate(entry.shape):

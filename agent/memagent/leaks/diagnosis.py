@@ -91,6 +91,7 @@ def diagnose(
         if more_nodes >= max(2, steps // 2) and not is_explained:
             suspects += case.suspects_of_graphs(tensors, more_nodes)
         if not suspects and case.unheld_bytes_per_step:
+            # this list would keep alive what the collection below is to free
             tensors.clear()
             suspects += case.suspects_of_cycles(growths)
     finally:
@@ -153,6 +154,7 @@ class _Case:
         An output that keeps its graph also keeps activations, which nothing in Python holds.
         """
         outermost = autograd_graphs.outermost(growth.survivors)
+        # a list of this function, which refers to the tensors as well
         self.search.ignore(outermost)
         holder = self.search.common_holder(_sample(outermost))
         if holder is None and len(outermost) < len(growth.survivors):

@@ -81,6 +81,7 @@ def largest_tensors(
         # Of several tensors on one storage, take one that the model has a name for.
         if key not in storages or (id(tensor) in names and id(storages[key][1]) not in names):
             storages[key] = (size, tensor)
+    # with the key, since a tie of sizes would compare the values of tensors
     found = heapq.nlargest(count, storages.values(), key=lambda item: item[0])
     sizes, tensors = [size for size, _ in found], [tensor for _, tensor in found]
     # From here, `tensors` is the only list here that refers to them: the name search ignores it.

@@ -113,6 +113,7 @@ class LeakMonitor:
         is_retry = is_forecast and self._is_worth_a_retry()
         if not is_retry and (self._finder.is_busy or self._sampler.step < self._next_step):
             return
+        # one retry in all: it goes beyond the time budget
         self._may_retry &= not is_retry
         self._why = why
         self._saves_record = saves
@@ -178,6 +179,7 @@ class LeakMonitor:
     # -- results --------------------------------------------------------------------------------
 
     def _publish(self, diagnosis: Diagnosis) -> None:
+        # a leak doesn't move, so the next diagnosis may wait
         self._next_step = 2 * diagnosis.step
         if not diagnosis.suspects and self._device.kind == "host" and not self._traces_host:
             # No tensor grows: trace what Python itself allocates at the next request.
@@ -190,6 +192,7 @@ class LeakMonitor:
         notes = [_diagnosis_text(diagnosis), *self._save_record(diagnosis.step)]
         self.send(self._why, notes=notes, diagnosis=diagnosis)
         self._finder.history = None  # a record is large
+        # saving and sending stop training, too
         self._finder.budget.spend(time.perf_counter() - started)
 
     def send(

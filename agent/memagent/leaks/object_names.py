@@ -103,6 +103,7 @@ def file_of(kind: type) -> str:
 
     Its functions know best: a module that was started by name may have no file.
     """
+    # a copy: another thread may change it meanwhile
     for value in list(kind.__dict__.values()):
         function = getattr(value, "__func__", value)
         if isinstance(function, FunctionType) and is_script(function.__code__.co_filename):
@@ -263,6 +264,7 @@ def _attribute(owner: Any, item: Any) -> str | None:
         slots = kind.__dict__.get("__slots__", ())
         for slot in (slots,) if isinstance(slots, str) else tuple(slots):
             try:
+                # not getattr, which would run a __getattr__ or a property of the script
                 if object.__getattribute__(owner, slot) is item:
                     return str(slot)
             except (AttributeError, TypeError):
@@ -273,4 +275,5 @@ def _attribute(owner: Any, item: Any) -> str | None:
 def _key_of(space: dict[Any, Any], item: Any) -> Any:
     if len(space) > _MAX_KEYS:
         return None
+    # by identity, and over a copy: == runs the script's code, and other threads go on
     return next((key for key, value in list(space.items()) if value is item), None)

@@ -76,6 +76,7 @@ class ReferrerSearch:
         self.visited: list[Any] = []
         """All objects of the last search."""
         self._budget = budget
+        # running functions are looked up in the scopes; their frames lead everywhere
         self._running = {id(frame) for frame in running_frames()}
         self._ignored = ignored | {id(self.visited)}
         self._positions: dict[int, int] = {}
@@ -192,6 +193,7 @@ class ReferrerSearch:
 
     def _next_level(self, frontier: list[int]) -> list[int]:
         """Go one level up. Return positions that are new, or lead to more than known before."""
+        # spread over the level, in place of its first objects only
         frontier = frontier[:: 1 + len(frontier) // _MAX_QUERY]
         here = {id(self.visited[position]): position for position in frontier}
         changed: dict[int, None] = {}
@@ -236,6 +238,7 @@ class ReferrerSearch:
 
 
 def _children(referrer: Any, here: dict[int, int]) -> Iterator[int]:
+    # get_referrers doesn't say which object each referrer leads to
     for part in gc.get_referents(referrer):
         child = here.get(id(part))
         if child is not None:
@@ -295,6 +298,7 @@ def _leads_to(start: Any, target: Any) -> bool:
 def _is_dead_end(item: Any) -> bool:
     """Return True for modules, their namespaces, classes, plain values and tensors."""
     if isinstance(item, dict):
+        # only the namespace of a module, or of executed code, has this key
         return "__builtins__" in item
     return isinstance(item, ModuleType | type | str | int | float) or any(
         kind.__name__ == "Tensor" and kind.__module__.startswith("torch")

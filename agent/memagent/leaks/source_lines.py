@@ -159,6 +159,7 @@ def attribute_assignments(file: str, class_name: str, attribute: str) -> list[So
 def syntax_tree(file: str) -> ast.Module:
     """Return a file's syntax tree, empty if it can't be read."""
     try:
+        # linecache also has the cells of a notebook
         return ast.parse("".join(linecache.getlines(file)))
     except (SyntaxError, ValueError, RecursionError):
         return ast.Module([], [])
@@ -359,6 +360,7 @@ def _walk(root: ast.AST) -> Iterator[tuple[ast.AST, _Parents]]:
         node, parents = todo.pop()
         yield node, parents
         inner = (*parents, node)
+        # a stack: reversed, so that the first child is next
         todo.extend((child, inner) for child in reversed(list(ast.iter_child_nodes(node))))
 
 

@@ -28,6 +28,7 @@ def is_script(file: str) -> bool:
 def main_file() -> str | None:
     """Return the script that Python was started with, or that `memagent run` runs."""
     file = getattr(sys.modules.get("__main__"), "__file__", None)
+    # under `python -m memagent run`, __main__ is memagent's
     return sys.argv[0] if file == _RUNNER else file
 
 

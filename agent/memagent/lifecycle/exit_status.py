@@ -103,6 +103,7 @@ class ExitTracker:
     def at_exit(self) -> ExitStatus:
         """Return how the run ended, now that the process does; emit its `oom` event."""
         exit_status = self._possible_exit
+        # a step since then: the script went on after its sys.exit or its thread's death
         if exit_status is None or exit_status.step != self._sampler.step:
             return ExitStatus(self._sampler.step, "completed")
         if exit_status.oom_event is not None:

@@ -117,6 +117,7 @@ class Pipeline:
         self._bus.subscribe("leak monitor", self.leaks.observe)
 
         self.estimator = BackgroundEstimator(
+            # discover returns the device that trains first, and the host last
             self._probes[0],
             self._probes[-1],
             guard,
@@ -170,6 +171,7 @@ class Pipeline:
     def phase(self, name: str) -> Iterator[None]:
         """See `Run.phase`."""
         if not COLUMN_NAME.fullmatch(f"phase_{name}_peak_bytes"):
+            # the guard reports the mistake; the user's block runs in any case
             with self._guard.section("phase"):
                 raise SettingError(
                     f"{name!r} is not a valid phase name: it must match {COLUMN_NAME.pattern}."
@@ -253,6 +255,7 @@ class Pipeline:
     def abandon(self) -> None:
         """Forget the run in a forked child: it has no threads, and the run is the parent's."""
         self._is_open = False
+        # file and connection are the parent's too: they are not closed but dropped, at fork
         self.estimator.abandon()
         self.instrumentation.remove()
         self.exits.remove_hooks()

@@ -35,8 +35,10 @@ def start_publishing(address: str, run: ReportingRun, total_steps: int | None) -
 def _publish(address: str, run: ReportingRun, total_steps: int | None) -> None:
     never = threading.Event()  # a sleep that interpreter shutdown can end
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        # a full socket drops a datagram: the next one has newer numbers
         sender.setblocking(False)
         while True:
+            # read before the report, so that the last datagram shows the final status
             is_last = run.status != "running"
             with contextlib.suppress(Exception):  # the viewer has gone, or is slow
                 report = run.report()

@@ -90,10 +90,12 @@ class OomRecorder:
         `search` describes the search for `suspects`. `last_peaks` are (step, peak_allocated_bytes)
         of the last samples of the device that the model trains on.
         """
+        # first of all: everything below needs memory
         self._ballast.close()
         for track in self._sampler.tracks:
             with self._guard.section("probe refresh"):
                 track.probe.refresh()  # the limit may have changed within the last second
+        # the observer's numbers are exact; those of the message are rounded, but exist on hosts
         failure = self._failure or parse_failure(error)
         data: dict[str, Any] = {
             "error": describe_error(error),
@@ -157,6 +159,7 @@ class OomRecorder:
         return self._failure_phase if self._failure else self._sampler.phase
 
     def _note_failure(self, failure: AllocationFailure) -> None:
+        # runs inside the failing allocation: take a note, and nothing that could fail
         self._failure = failure
         self._failure_phase = self._sampler.phase
 
@@ -192,6 +195,7 @@ def _allocator_state(device: Device) -> dict[str, int]:
     """Return what the caching allocator has allocated and reserved, on a CUDA device."""
     if device.kind != "cuda":
         return {}
+    # the slow public call will do, once per crash
     stats = sys.modules["torch"].cuda.memory_stats(device.index)
     names = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes")
     return {name: stats[f"{name}.all.current"] for name in names if f"{name}.all.current" in stats}

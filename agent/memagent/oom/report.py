@@ -246,6 +246,7 @@ def _peaks_finding(peaks: Sequence[Any]) -> str | None:
     known = [
         peak
         for peak in peaks
+        # types are compared, since isinstance takes a bool for an int
         if isinstance(peak, list | tuple) and list(map(type, peak)) == [int, int]
     ]
     if len(known) < _MIN_PEAKS:

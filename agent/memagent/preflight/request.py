@@ -30,6 +30,7 @@ class PreflightRequest:
     @classmethod
     def validated(cls, eval_batch: Any = None, checkpoint: Any = True) -> PreflightRequest:
         """Make a request. Raises SettingError for invalid arguments."""
+        # by attributes: a loader need not be torch's class
         if hasattr(eval_batch, "batch_sampler") or hasattr(eval_batch, "__next__"):
             raise SettingError(
                 "eval_batch is a loader: pass one of its batches, as in next(iter(loader))."

@@ -46,6 +46,7 @@ def run_preflight(
     generators stay as they were, and memory taken is released. `mark` is called when a task begins:
     a device's own peak counter counts from the last mark.
     """
+    # before any task, whose leftovers would count as held
     held = [probe.used_bytes() for probe in probes]
     others = [_others_bytes(probe) for probe in probes]
     gpus = [probe.device.index for probe in probes if probe.device.kind == "cuda"]
@@ -108,6 +109,7 @@ def _run_task(name: TaskName, task: Callable[[], None], probes: Sequence[Probe])
         device = next(
             (name for name in more if more[name] + requested_bytes > room[name]), next(iter(more))
         )
+        # it ran out, so the need is above the room in any case
         more[device] = max(more[device] + requested_bytes, room[device] + 1)
     if error is not None:
         gc.collect()  # the frames that the error held, and what they had allocated
@@ -155,6 +157,7 @@ class PeakMonitor:
 
     def _update(self) -> None:
         self._peaks = [
+            # a CUDA device's counter is read once, at the end: no polling next to the task
             peak if hasattr(probe, "peak_since_mark") else max(peak, probe.used_bytes())
             for probe, peak in zip(self._probes, self._peaks, strict=True)
         ]

@@ -32,6 +32,7 @@ def evaluation_task(models: Sequence[Any], batch: Any) -> Callable[[], None]:
     """Return one forward of the first model in eval mode, without gradients; or the callable."""
     if callable(batch):
         return _without_result(batch)
+    # DDP's forward synchronizes buffers with the other ranks
     model = models[0].module if type(models[0]).__name__ == "DistributedDataParallel" else models[0]
 
     def evaluate() -> None:

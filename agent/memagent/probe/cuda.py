@@ -56,6 +56,7 @@ class CudaProbe:
         device_id = f"GPU-{uuid}" if uuid is not None else f"cuda:{index}"
         self.device = torch_device(torch.cuda, index, properties, device_id, "cuda", limit_bytes)
         self._limit = self.device.limit_bytes
+        # ROCm builds of torch call their GPUs cuda, but NVML doesn't know them
         is_amd = getattr(torch.version, "hip", None) is not None
         self._nvml = EmptyNvml() if is_amd else DeviceNvml(self.device.id)
         self._nvml_reading = NvmlReading()
@@ -79,6 +80,7 @@ class CudaProbe:
         if self._is_capturing():
             return 0
         allocated, reserved, self._last = self._counters.read_and_reset(self._index)
+        # each mark resets the counter: the peak of the whole step is collected here
         self._reserved_peak = max(self._reserved_peak, reserved)
         return allocated
 
@@ -98,6 +100,7 @@ class CudaProbe:
             stats["segment"]["all"]["current"],
             stats["num_alloc_retries"],
             stats["num_ooms"],
+            # torch versions before these counters return none
             stats.get("num_device_alloc"),
             stats.get("num_device_free"),
         )
@@ -130,6 +133,7 @@ class CudaProbe:
         reserved = self._last["reserved_bytes"]["all"]["current"]
         nvml = self._nvml_reading = self._nvml.reading()
         self.context_bytes = (
+            # both are read at different moments, so the difference can be negative
             max(0, nvml.process_bytes - reserved) if nvml.process_bytes is not None else None
         )
         self._pinned = self._pinned_bytes()
@@ -149,5 +153,6 @@ class CudaProbe:
         read = getattr(self._core, "_cuda_hostMemoryStats", None)
         stats = read() if read is not None else {}
         allocated = stats.get("allocated_bytes", {})
+        # nested or not, depending on the version of torch
         value = allocated.get("current", allocated.get("all", {}).get("current"))
         return int(value) if value is not None else None

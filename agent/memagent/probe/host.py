@@ -96,6 +96,7 @@ class HostProbe:
         high_water = self._process.peak_resident_bytes(raw_high_water)
         if high_water > self._high_water:
             self._high_water = high_water
+            # the mark counts resident pages only, and of this process alone
             if self._counts_resident:
                 peak = max(peak, high_water + self._descendant_bytes)
         used = self._last
@@ -135,6 +136,7 @@ class HostProbe:
 
     def close(self) -> None:
         self._process.close()
+        # a refresh that hangs must not hang the exit: its files then stay open
         if self._refresh_lock.acquire(timeout=1.0):
             self._tree.close()
             self._refresh_lock.release()
@@ -170,6 +172,7 @@ class HostProbe:
         kills, before = pressure.oom_kills_total, self._oom_kills
         if kills is not None:
             self._oom_kills = kills
+            # kills before the first reading are not of this run
             if before is not None and kills > before:
                 data = {"device": "host", "processes": kills - before}
                 self._events.append(Event(kind="oom_kill", time_s=time.time(), data=data))

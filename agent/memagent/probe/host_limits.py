@@ -133,6 +133,7 @@ def _read_cgroup(version: int, mount: Path, path: str, file: str) -> Cgroup | No
 def _folders_up_to(mount: Path, path: str) -> Iterator[Path]:
     """Yield the cgroup's folder and its parents. A container may see only the mount itself."""
     relative = os.path.normpath(path).lstrip("/")
+    # inside a cgroup namespace, the path of a cgroup outside of it starts with /..
     folder = mount / relative if relative and not relative.startswith("..") else mount
     while folder != mount:
         yield folder

@@ -43,6 +43,7 @@ class DeviceNvml:
         self._device: NvmlDevice | None = None
         self._is_closed = False
         self._last = NvmlReading()
+        # locks are per device: a driver that hangs on one GPU leaves the others readable
         self._lock = threading.Lock()
 
     def reading(self) -> NvmlReading:
@@ -69,6 +70,7 @@ class DeviceNvml:
         """Close the device, unless a reading hangs in the driver."""
         if self._lock.acquire(blocking=False):
             device, self._device = self._device, None
+            # set under the lock: a reading that comes later must not open the device again
             self._is_closed = True
             if device is not None:
                 device.close()
@@ -78,6 +80,7 @@ class DeviceNvml:
     def _open(self) -> None:
         library = _library.open()
         if library is None:
+            # a missing library is not looked for again at each reading
             self._is_closed = True
             return
         try:
@@ -96,6 +99,7 @@ class _Library:
 
     def reset(self) -> None:
         """Forget everything: a forked child has to initialize NVML itself."""
+        # a new lock: in the parent, a thread that the child lacks may hold the old one
         self._lock = threading.Lock()
         self._users = 0
         self._is_unavailable = False

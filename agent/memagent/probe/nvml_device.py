@@ -62,6 +62,7 @@ def find_handle(library: Any, uuid: str) -> Any:
         try:
             return library.nvmlDeviceGetHandleByUUID(f"{other}-{number}")
         except library.NVMLError:
+            # the first error, which is about the kind that torch's UUID names
             raise error from None
 
 
@@ -97,6 +98,7 @@ class NvmlDevice:
     def reading(self) -> NvmlReading:
         """Call all sources, and report the missing ones."""
         reading, missing = NvmlReading(), {}
+        # a copy: sources that never work are removed on the way
         for name, source in list(self._sources.items()):
             try:
                 reading = source(reading)

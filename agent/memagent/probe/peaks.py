@@ -77,6 +77,7 @@ class PeakCounters:
         self._originals: dict[str, Any] = {}
         self._wrappers: dict[str, Any] = {}
         self._probes = 0
+        # the originals, bound before the wrappers are installed
         self._read: Callable[[int], CudaStats] = core._cuda_memoryStats
         self._reset: Callable[[int], None] = core._cuda_resetPeakMemoryStats
 
@@ -91,6 +92,7 @@ class PeakCounters:
         """Remove a probe. The wrappers go now, or with saved peaks at the user's next reset."""
         with self._lock:
             self._probes -= 1
+            # saved peaks are still the user's: without wrappers they would be lost
             if self._probes == 0 and not self._devices:
                 self._uninstall()
 
@@ -134,6 +136,7 @@ class PeakCounters:
         Without devices our wrapper then changes nothing.
         """
         for name, original in self._originals.items():
+            # anything else belongs to a library that wrapped later
             if getattr(self.core, name) is self._wrappers[name]:
                 setattr(self.core, name, original)
         self._originals.clear()
@@ -152,6 +155,7 @@ class PeakCounters:
     def _wrap_resetter(self, original: Callable[[int], None]) -> Callable[[int], None]:
         def reset(device: int) -> None:
             with self._lock:
+                # after memagent: this reset makes the saved peaks obsolete
                 if self._probes == 0:
                     self._devices.pop(device, None)
                     if not self._devices:

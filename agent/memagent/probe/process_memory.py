@@ -72,12 +72,14 @@ class ProcfsMemory:
             self._open()
             return
         fd = _open_statm()
+        # under the old number, since bound copies of `read` are in use elsewhere
         os.dup2(fd, self._fd, inheritable=False)
         os.close(fd)
         self._file_id = _file_id(self._fd)
 
     def close(self) -> None:
         _instances.discard(self)
+        # the number may belong to a file of the script: never close that
         if _file_id(self._fd) == self._file_id:
             os.close(self._fd)
         self._fd = -1
@@ -85,6 +87,7 @@ class ProcfsMemory:
     def _open(self) -> None:
         self._fd = _open_statm()
         self._file_id = _file_id(self._fd)
+        # pread from offset 0, so that the file needs no seek between readings
         self.read = partial(os.pread, self._fd, _STATM_BYTES, 0)
 
 

@@ -98,14 +98,17 @@ class ProcfsTree:
         queue = sorted(self._descendants.values(), key=lambda process: process.read_at)
         due = [
             process
+            # an older kernel stops this process's own mmap calls during the walk
             for process in ([self._root] if _HAS_PREEMPTIBLE_WALK else []) + queue
             if process.resident_bytes <= _MAX_WALK_BYTES
             and process.read_at <= started - PSS_INTERVAL_S
         ]
         for process in due:
             process.shared = read_shared_memory(process.pid)
+            # also without a result: an unreadable process is not asked in each refresh
             process.read_at = started
             walk_s = self._clock() - started
+            # a walk of 10 ms is followed by a second without one
             self._idle_until = started + walk_s / _MAX_DUTY_RATIO
             if walk_s >= _MAX_WALK_S:
                 break
@@ -122,8 +125,10 @@ class ProcfsTree:
             for process in self._descendants.values()
         )
         read = [p.shared for p in self._descendants.values() if p.shared is not None]
+        # the workers share the same pages with this process: the largest part counts once
         counted_twice = max((shared.shared_anonymous_bytes for shared in read), default=0)
         private = sum(shared.private_bytes for shared in read)
+        # private pages belong to one process only, so the sum is never below them
         return max(total - counted_twice, min(total, private))
 
 
@@ -199,6 +204,7 @@ def descendants(pid: int, *, all_threads: bool = True) -> Iterator[int]:
     while queue:
         child = queue.pop()
         yield child
+        # a descendant may start processes from any of its threads
         queue += _children(child, True)
 
 

@@ -117,6 +117,7 @@ class Evaluator:
                 is_busy = True
         self._forget_other_runs(runs)
         self.save_evaluations(MAX_SAVES_PER_TURN)
+        # the wall clock may be set back: a negative age counts as due
         if not 0.0 <= now - self._pruned_at < PRUNE_EVERY_S and self._share.holds(PRUNE_KEY):
             self._pruned_at = now
             with self._database.write() as session:
@@ -190,6 +191,7 @@ class Evaluator:
             }
             for stream_id, chunks in _by_stream(read_pending(session, read_seqs), read_seqs):
                 stream = by_id[stream_id]
+                # removed again below: only an error leaves it in the set
                 failed.add(stream_id)
                 with isolated(_describe(stream)):
                     changes = evaluate_chunks(
@@ -319,6 +321,7 @@ class Evaluator:
         with self._database.read() as session:
             unreported = self._deaths.find(session, self._policies, now)
             candidates = dict.fromkeys([*run_ids, *runs_with_stale_alerts(session), *unreported])
+        # another worker has taken these over, and closes them
         lost = [run_id for run_id in run_ids if not self._share.holds(run_id)]
         self._drop(self._evaluations_of(lost))
         return [run_id for run_id in candidates if self._share.holds(run_id)]
@@ -377,6 +380,7 @@ def _unpack(stream: StreamHead, chunks: Iterable[PendingChunk]) -> Iterator[Stor
         try:
             columns = unseal(chunk.packed, only=FORECAST_COLUMNS)
             if chunk.known:
+                # the first samples of the chunk have been evaluated already
                 columns = {name: values[chunk.known :] for name, values in columns.items()}
             yield StoredChunk(chunk.seq, chunk.received_at, columns)
         except WireError as error:

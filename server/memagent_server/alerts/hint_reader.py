@@ -39,6 +39,7 @@ class RunHints:
     ) -> None:
         """Note a predicted peak; a traced one counts before a formula's, in any order."""
         known = self._peaks.setdefault((rank, device), {})
+        # both are kept, since they arrive in any order
         known["traced" if method == "trace" else "other"] = peak_allocated_bytes
 
     def hints(self, stream: StreamHead, total_steps: int | None) -> Hints:

@@ -53,6 +53,7 @@ class IncidentTransaction:
         state, result = change.state, change.result
         if not state.is_open:
             open_state = "firing" if state.state == "averted" else "pending"
+            # otherwise another worker has moved it on already
             if alert is not None and alert.state == open_state:
                 reason = change.reason or _CLOSING_REASONS[state.state]
                 self.end(alert, state.state, step=change.step, reason=reason)

@@ -122,8 +122,10 @@ class ResultWriter:
             incident = session.get(IncidentRow, incident_id)
             if incident is None:
                 return
+            # before the lock on the run, in the order of every writer
             self._share.confirm(session, (incident.run_id,))
             lock_run(session, incident.run_id)
+            # read again now that the run is locked
             session.refresh(incident)
             snoozed_until = incident.snoozed_until
             if incident.state == "firing" and snoozed_until is not None and snoozed_until <= now:
@@ -158,6 +160,7 @@ class ResultWriter:
         try:
             with self._database.write() as session:
                 return self._write_results(session, [result for run in runs for result in run], now)
+        # the database is away: a retry run by run would fail as often as there are runs
         except OperationalError:
             raise
         except Exception as error:

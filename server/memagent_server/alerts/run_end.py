@@ -62,6 +62,7 @@ class UnreportedDeaths:
 
     def find(self, session: Session, policies: Policies, now: float) -> list[str]:
         """Return the ids of dead runs whose projects want to be notified."""
+        # the wall clock may be set back: a negative age counts as due
         is_due = not 0.0 <= now - self._all_runs_at < ALL_RUNS_EVERY_S
         runs = unreported_ends(session, seen_after=None if is_due else now - RECENT_S)
         if is_due:

@@ -82,6 +82,7 @@ class RunRules:
         now: float,
     ) -> None:
         """Evaluate the rules if they are due, and remind of incidents whose snooze is over."""
+        # a negative age means that the wall clock was set back: evaluate
         if 0.0 <= now - self._evaluated_at < RUN_RULES_EVERY_S:
             return
         self._evaluated_at = now
@@ -137,6 +138,7 @@ def run_rule_inputs(
         fullest = max(fullest_streams, key=lambda pair: pair[0].peak_bytes or 0)[0]
         yield RuleCheck(policy["rank_imbalance"], fullest.id, False, peaks)
     for stream, evaluation in fullest_streams:
+        # a rank that is not alive has lost contact, which is another alert
         if evaluation is None or evaluation.arrival.received_at is None or stream.rank not in alive:
             continue
         rule_input = RuleInput(

@@ -264,6 +264,7 @@ def _check_cookie(connection: Connection, settings: Settings, now: float) -> Acc
         key = _serializer(settings).loads(cookie, max_age=SESSION_S)
     except BadData:
         return None
+    # a token's id is a number, the admin token's key a text
     if isinstance(key, str):
         is_admin = settings.admin_token is not None
         is_admin = is_admin and hmac.compare_digest(key, _admin_key(settings))

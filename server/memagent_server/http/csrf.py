@@ -38,6 +38,7 @@ def install(app: Flask) -> None:
 
 def form_token() -> str:
     """Return the value of the hidden field for a form of this response."""
+    # several forms of one new page share a nonce
     nonce = request.cookies.get(_cookie_name()) or g.get(_NEW_NONCE)
     if not nonce:
         nonce = secrets.token_urlsafe(24)

@@ -57,6 +57,7 @@ class LoginThrottle:
         """Return the seconds until this address is unblocked, 0 if it isn't blocked."""
         with self._failures.row(_network(address)) as times:
             now, oldest = self._clock(), times[0]
+        # a time in the future is left from before a reboot
         return oldest + WINDOW_S - now if now - WINDOW_S < oldest <= now else 0.0
 
     def add_failure(self, address: str) -> None:
@@ -66,6 +67,7 @@ class LoginThrottle:
             times[MAX_FAILURES - 1] = self._clock()
 
     def add_valid(self, token: str) -> None:
+        # a hash, so that the tokens themselves don't stay in memory
         if hash(token) in self._known:
             return
         with self._lock:

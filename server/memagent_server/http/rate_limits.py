@@ -46,8 +46,10 @@ class Bucket:
     def take(self, cost: float, now: float) -> float:
         """Take the cost and return 0, or take nothing and return the seconds to wait."""
         capacity = self.rate * BURST_S
+        # max: a time that is left from before a reboot may lie in the future
         self.level = min(capacity, self.level + self.rate * max(0.0, now - self.at))
         self.at = now
+        # a request of more than a full bucket's worth passes when the bucket is full
         lacking = min(cost, capacity) - self.level
         if lacking > 0:
             return lacking / self.rate
@@ -80,6 +82,7 @@ class RateLimits:
         with self._buckets.row(f"{kind} {token_id}") as row:
             now = self._clock()
             level, at = row
+            # 0 is a new row: see SharedCounters
             bucket = Bucket(rate, level, at) if at else Bucket.full(rate, now)
             wait_s = bucket.take(cost, now)
             row[0] = bucket.level
@@ -98,6 +101,7 @@ def install(app: Flask, settings: Settings) -> None:
 
 def _check_limits() -> None:
     access = auth.current_access()
+    # browsers and the admin token have no quota
     if access is None or access.token_id is None or "Authorization" not in request.headers:
         return
     limits: RateLimits = current_app.extensions[EXTENSION]

@@ -65,11 +65,13 @@ class SharedCounters:
 
     def _find_row(self, digest: int) -> int:
         """Return where the digest's row starts; a new row is all zeros."""
+        # without the lowest bit, which is always 1
         first = digest // 2 % SETS * WAYS * self._row_items
         starts = range(first, first + WAYS * self._row_items, self._row_items)
         for start in starts:
             if self._integers[start + _DIGEST] == digest:
                 return start
+        # free rows have the time 0, so they go first
         oldest = min(starts, key=lambda start: self._floats[start + _USED_AT])
         self._integers[oldest + _DIGEST] = digest
         for index in range(oldest + _USED_AT, oldest + self._row_items):
@@ -78,6 +80,7 @@ class SharedCounters:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
+        # flock is per open file: it doesn't exclude the threads that share the descriptor
         with self._lock:
             if self._file is None:
                 yield

@@ -124,6 +124,7 @@ def read_body(request: Request) -> bytes:
         f"The body is larger than {MAX_SENT_BYTES} bytes. Send smaller batches.",
         headers={"Connection": "close"},
     )
+    # refused before it is read
     if request.content_length is not None and request.content_length > MAX_SENT_BYTES:
         raise too_large
     incomplete = Problem(408, "The body is incomplete. Send it again.")
@@ -174,6 +175,7 @@ def decode_message(body: bytes, kind: type[T], content_type: str) -> T:
     except WireError as error:
         if isinstance(error.__cause__, msgspec.ValidationError):
             is_float = "got `float`" in str(error)
+            # only after a failure, so that valid messages pay nothing
             if is_float and (retyped := _integral_floats_to_int(body, content_type)) is not None:
                 return decode_message(retyped, kind, content_type)
             field = locate(body, kind, content_type, error.field) or error.field
@@ -195,6 +197,7 @@ def _integral_floats_to_int(body: bytes, content_type: str) -> bytes | None:
     try:
         message = msgspec.json.decode(body) if is_json else msgspec.msgpack.decode(body)
         converted = _to_int(message)
+        # repr, since 3 == 3.0
         if repr(converted) == repr(message):
             return None
         return json.dumps(converted).encode() if is_json else msgspec.msgpack.encode(converted)
@@ -223,6 +226,7 @@ def _python_json_to_msgpack(body: bytes) -> bytes | None:
 
 def _inflate(body: bytes, window_bits: int) -> bytes:
     inflater = zlib.decompressobj(window_bits)
+    # one byte more than allowed shows that there is more
     plain = inflater.decompress(body, MAX_BODY_BYTES + 1)
     if len(plain) <= MAX_BODY_BYTES and not inflater.eof:
         raise EOFError("unexpected end")
@@ -230,6 +234,7 @@ def _inflate(body: bytes, window_bits: int) -> bytes:
 
 
 def _decompress_zstd(body: bytes) -> bytes:
+    # the window is memory that the sender chooses
     reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
         body, read_across_frames=True
     )
@@ -237,6 +242,7 @@ def _decompress_zstd(body: bytes) -> bytes:
 
 
 _DECOMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+    # 16 selects gzip's header
     "gzip": lambda body: _inflate(body, 16 + zlib.MAX_WBITS),
     "deflate": lambda body: _inflate(body, zlib.MAX_WBITS),
     "zstd": _decompress_zstd,

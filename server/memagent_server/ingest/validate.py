@@ -127,9 +127,11 @@ def _storable(value: Any, path: str, depth: int) -> Any:
     if depth > MAX_DEPTH:
         raise _invalid(path, f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, str):
+        # PostgreSQL's text cannot contain NUL
         return value.replace("\0", "\ufffd")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    # SQLite's integers have 64 bits
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return str(value)
     if isinstance(value, dict):

@@ -102,6 +102,7 @@ class Dispatcher:
         if 0.0 < self._paused_until - now <= MAX_WAIT_S:
             return False
         with self._database.read() as session:
+            # reads first: on SQLite, every write locks the database
             is_due = is_any_due(session, self._route, now)
         if not is_due:
             self._refresh_messages(now)

@@ -117,6 +117,7 @@ def send_json(
             method, url, body, all_headers, allow_local, service
         )
     except (urllib3.exceptions.HTTPError, OSError) as error:
+        # from None: the cause's message has the secret address
         raise DeliveryFailedError(f"{service} could not be reached: {_reason(error)}") from None
     if 200 <= status < 300:
         return Response(status, text)
@@ -133,6 +134,7 @@ def is_local(address: str) -> bool:
 
     An IPv6 address that wraps such an IPv4 address counts, too.
     """
+    # after %, the zone of a link-local address
     parsed = ipaddress.ip_address(address.partition("%")[0])
     wrapped = _ipv4_within(parsed) if isinstance(parsed, ipaddress.IPv6Address) else None
     return _is_local(parsed) or (wrapped is not None and _is_local(wrapped))
@@ -179,6 +181,7 @@ def _exchange(
         )
     pool: Any
     if proxy is not None:
+        # the proxy resolves the name itself, so the address cannot be fixed here
         pool, target = urllib3.ProxyManager(proxy), url
     else:
         pool, target = _pool(parts, addresses[0], host, port), _target(parts)
@@ -190,6 +193,7 @@ def _exchange(
             method,
             target,
             body=body,
+            # the pool only knows the address, not the name
             headers={**headers, "Host": parts.netloc.rpartition("@")[2]},
             timeout=TIMEOUT_S,
             redirect=False,

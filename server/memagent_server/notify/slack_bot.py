@@ -111,6 +111,7 @@ class SlackBot(Channel):
             if ts is not None and message.is_overtaken:
                 self._reply(message, channel, ts)
                 return dict(message.receipt)
+            # the long report is in the reply only
             if ts is not None and self._edit(replace(message, autopsy=()), channel, ts):
                 self._reply(message, channel, ts)
             else:

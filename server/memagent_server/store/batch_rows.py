@@ -97,6 +97,7 @@ _SELECT_STATE = CompiledSelect(
     .where(RunRow.id == bindparam("run_id"))
 )
 _LOCK_RUN = (
+    # key_share: rows that refer to the run can still be inserted meanwhile
     select(RunRow.id).where(RunRow.id == bindparam("run_id")).with_for_update(key_share=True)
 )
 _SELECT_LATER = (
@@ -125,6 +126,7 @@ _ADD_CHUNK = compile_insert(
     "packed",
 )
 _ADD_EVENT = compile_insert(EventRow, "run_id", "rank", "attempt", "step", "at", "kind", "data")
+# not run_id: an update reserves its columns' names for the values that it sets
 _of_run: BindParameter[Any] = bindparam("of_run")
 _UPDATE_RANK = CompiledWrite(
     update(RankRow)

@@ -144,6 +144,7 @@ def merge_to(buckets: Buckets, max_buckets: int) -> Buckets:
     if len(buckets) <= max_buckets:
         return buckets
     samples_before = np.cumsum(buckets.rows) - buckets.rows
+    # by samples, since buckets of different levels differ in size
     groups = samples_before * max_buckets // buckets.samples
     return merge_groups(buckets, np.flatnonzero(np.diff(groups, prepend=-1)))
 
@@ -152,6 +153,7 @@ def as_lists(values: Array) -> list[Any]:
     """Return an array as (nested) lists, None for missing values."""
     missing = np.isnan(values) if values.dtype.kind == "f" else values == _MISSING
     if missing.any():
+        # None fits in an array of objects only
         values = values.astype(object)
         values[missing] = None
     lists: list[Any] = values.tolist()
@@ -216,12 +218,15 @@ def _reduce(values: Array, starts: Array, *, of_samples: bool = False) -> Array:
         minima = np.fmin.reduceat(low, starts)
         maxima = np.fmax.reduceat(high, starts)
     else:
+        # the mark for missing is the lowest integer: it loses each maximum, and would win each
+        # minimum
         minima = np.minimum.reduceat(np.where(low == _MISSING, _MAX_INT64, low), starts)
         minima[minima == _MAX_INT64] = _MISSING
         maxima = np.maximum.reduceat(high, starts)
     if not of_samples:
         missing = np.isnan(last) if is_float else last == _MISSING
         if missing.any():
+            # the index of the last value in each group, -1 if it has none
             known = np.maximum.reduceat(np.where(missing, -1, np.arange(len(last))), starts)
             ends = np.where(known >= 0, known, ends)
     return np.stack((minima, maxima, last[ends]))

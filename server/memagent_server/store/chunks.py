@@ -141,6 +141,7 @@ def read_arrays(packed: bytes) -> ChunkArrays:
     unshuffled = np.ascontiguousarray(values.reshape(-1, 8, rows).transpose(0, 2, 1))
     differences = unshuffled.view("<i8")[:, :, 0]
     ints, floats = _indexes_of(columns, "int"), _indexes_of(columns, "float")
+    # integers are stored as differences, floats as XOR of the bits, each against the row before
     integers = np.add.accumulate(differences[ints], axis=1)
     bits = np.bitwise_xor.accumulate(differences[floats], axis=1)
     int_names = [columns[index].name for index in ints]
@@ -180,6 +181,7 @@ def unpack_stats(packed: bytes) -> Stats:
 
 def listed(values: Array, present: Mask | None) -> list[Value]:
     """Return an array as a list, None for missing values."""
+    # Python numbers: msgspec and the driver take no numpy scalars
     numbers: list[Value] = values.tolist()
     if present is None:
         return numbers
@@ -257,6 +259,7 @@ def _block_stats(block: ColumnBlock) -> Stats:
         minima, maxima = values.min(axis=1), values.max(axis=1)
     else:
         lowest, highest = _extremes(values.dtype)
+        # values that don't count become the extreme that never wins
         minima = np.where(finite, values, highest).min(axis=1)
         maxima = np.where(finite, values, lowest).max(axis=1)
     numbers = (column.tolist() for column in (minima, maxima, values[:, -1]))
@@ -276,6 +279,7 @@ def _newest(block: ColumnBlock) -> dict[str, Value]:
     columns, rows = block.values.shape
     newest_rows = np.full(columns, rows - 1)
     if block.present is not None:
+        # argmax finds the first True, so the rows are reversed
         newest_rows -= np.argmax(block.present[:, ::-1], axis=1)
     indexes = np.arange(columns)
     values = block.values[indexes, newest_rows].tolist()

@@ -158,6 +158,7 @@ def _rechunk(database: Database, task: CompactionTask) -> bool:
 
     def change(session: Session) -> None:
         replaced = _seq_range(task, task.compacted_seq, last_seq)
+        # delete first: a new range may end at the position of an old one
         session.execute(delete(ChunkRow).where(*replaced, ChunkRow.seq.not_in(unchanged)))
         if new_rows:
             session.execute(insert(ChunkRow), new_rows)
@@ -206,6 +207,7 @@ def _write(
             StreamRow.rolled_seq == task.rolled_seq,
         ]
         if "is_compacted" in values:
+            # a batch that arrived since must still be compacted
             unchanged.append(StreamRow.samples == task.samples)
         result = session.execute(
             update(StreamRow)
@@ -235,6 +237,7 @@ def _read_sources(session: Session, task: CompactionTask) -> Iterator[SampleRang
     query = select(ChunkRow.seq, ChunkRow.rows, ChunkRow.received_at, ChunkRow.packed)
     query = query.where(*_of_stream(task), ChunkRow.seq > task.compacted_seq).order_by(ChunkRow.seq)
     bounded = query.where(ChunkRow.seq <= task.compacted_seq + MAX_ROWS)
+    # at least one chunk, even if it is larger than MAX_ROWS
     rows = session.execute(bounded).all() or session.execute(query.limit(1)).all()
     for seq, row_count, received_at, packed in rows:
         source = SampleRange(rows=row_count, seq=seq, received_at=received_at)

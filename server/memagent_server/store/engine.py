@@ -72,6 +72,7 @@ class Database:
         self.engine = _create_engine(url)
         self._sessions: sessionmaker[Any] = sessionmaker(self.engine, expire_on_commit=False)
         self._read_engine = self.engine
+        # in SQLite's WAL mode, every transaction reads one snapshot anyway
         if not self.is_sqlite:
             self._read_engine = self.engine.execution_options(isolation_level=_SNAPSHOT_ISOLATION)
         self._write_engine = self.engine.execution_options(memagent_write=True)
@@ -114,6 +115,7 @@ class Database:
         On SQLite it holds the write lock throughout.
         """
         with self._writing(), self._sessions() as session:
+            # the connection begins here, and so with BEGIN IMMEDIATE
             session.connection(execution_options={"memagent_write": True})
             try:
                 yield session
@@ -136,6 +138,7 @@ class Database:
 
     def limited_to(self, projects: tuple[str, ...]) -> Database:
         """Return a view of the database with the runs of these projects only."""
+        # shares the engine, the locks and the group writer: there is one of each per file
         view = copy(self)
         view._sessions = sessionmaker(
             self.engine, class_=ProjectSession, info=scope_info(projects), expire_on_commit=False
@@ -187,6 +190,7 @@ def _create_engine(url: str) -> Engine:
             event.listen(engine, "begin", _begin_sqlite)
         else:
             connect_args = _postgresql_options(make_url(url))
+            # the ping replaces connections that a restart or a failover has cut
             engine = create_engine(url, pool_pre_ping=True, connect_args=connect_args, **options)
     except (ArgumentError, ValueError) as error:
         raise SettingError(f"MEMAGENT_DATABASE_URL is not a database address: {error}") from error
@@ -201,6 +205,7 @@ def _postgresql_options(url: URL) -> dict[str, Any]:
     host = url.query.get("host", url.host or "")
     has_several_hosts = "," in host if isinstance(host, str) else len(host) > 1
     options = {**_POSTGRESQL_OPTIONS, **(_SEVERAL_HOSTS_OPTIONS if has_several_hosts else {})}
+    # connect_args would overrule the address
     return {name: value for name, value in options.items() if name not in url.query}
 
 

@@ -120,12 +120,14 @@ def problem_of(error: BaseException) -> DatabaseProblem | None:
     if not isinstance(error, DBAPIError):
         return None
     problem = _problem_of_driver(error.orig)
+    # SQLAlchemy knows a lost connection also by messages that have no code
     return UNAVAILABLE if problem is None and error.connection_invalidated else problem
 
 
 def _problem_of_driver(error: BaseException | None) -> DatabaseProblem | None:
     state: str | None = getattr(error, "sqlstate", None)
     if state is not None:
+        # longer codes come before their class in the table: the first match counts
         problems = (problem for code, problem in _BY_SQLSTATE.items() if state.startswith(code))
         return next(problems, None)
     if type(error).__module__.startswith("psycopg"):

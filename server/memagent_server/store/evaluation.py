@@ -149,6 +149,7 @@ def read_pending(session: Session, after: Mapping[int, int]) -> Iterator[Pending
             if packed:
                 known = max(0, positions[stream_id] - (seq - rows))
                 yield PendingChunk(stream_id, seq, received_at, packed, known)
+            # also for a deleted chunk, which would be read forever
             positions[stream_id] = seq
         if len(chunks) < MAX_CHUNKS:
             return

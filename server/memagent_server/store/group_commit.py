@@ -78,6 +78,7 @@ class GroupWriter:
         """Wait until the job is done (False) or its thread has to lead (True)."""
         if not job.woken.wait(self._max_wait_s):
             with self._lock:
+                # under the lock: a leader may have taken the job since the wait ended
                 if not job.woken.is_set() and job in self._waiting:
                     self._waiting.remove(job)
                     raise BusyError(
@@ -96,6 +97,7 @@ class GroupWriter:
             with self._lock:
                 self._has_leader = bool(self._waiting)
                 if self._waiting:
+                    # woken without is_done: its thread leads
                     self._waiting[0].woken.set()
             for job in group:
                 job.is_done = True
@@ -156,5 +158,6 @@ class _Job(Generic[T]):
 
 def _change_state(connection: Connection) -> tuple[int, bool]:
     """Return the changed rows, and whether the transaction is open: a full disk ends it."""
+    # SQLAlchemy has no such counter; a group exists on SQLite only
     raw: Any = connection.connection.dbapi_connection
     return raw.total_changes, raw.in_transaction

@@ -137,6 +137,7 @@ def _rollup_summaries(
     for seq, _, stats in buckets.each():
         if seq < before_seq:
             yield stats
+    # of the buckets that were read: the stream's row may have moved on since
     rolled_seq = int(buckets.seqs[-1]) if len(buckets) else -1
     query = select(ChunkRow.stats).where(
         ChunkRow.run_id == stream.run_id,

@@ -41,6 +41,7 @@ class Peer:
 
 def shard_of(key: str) -> int:
     """Return the shard of a run or a channel."""
+    # not hash(), which differs from process to process
     return crc32(key.encode()) % SHARDS
 
 
@@ -103,6 +104,7 @@ def claim(session: Session, worker_id: str, most: int) -> set[int]:
         .order_by(ShardRow.shard)
         .limit(most)
     )
+    # skips what another worker is claiming just now, in place of waiting for it
     found = set(session.scalars(free.with_for_update(skip_locked=True)))
     if found:
         session.execute(
@@ -126,6 +128,7 @@ def hold(session: Session, worker_id: str, shards: Collection[int]) -> bool:
         .where(ShardRow.worker_id == worker_id, ShardRow.shard.in_(shards))
         .order_by(ShardRow.shard)
     )
+    # a shared lock: transactions of one worker don't wait for each other
     return set(session.scalars(own.with_for_update(read=True))) == set(shards)
 
 

@@ -84,6 +84,7 @@ def _locked(database: Database) -> Iterator[Connection]:
         connection.begin(),
     ):
         if not database.is_sqlite:
+            # xact: released with the transaction, also by a kill
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
         yield connection
 
@@ -111,6 +112,7 @@ def _scripts() -> ScriptDirectory:
 
 def _config(connection: Connection) -> Config:
     config = Config(attributes={"connection": connection})
+    # % starts an interpolation in a configuration file
     config.set_main_option("script_location", str(resource_dir("migrations")).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config

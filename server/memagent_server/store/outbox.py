@@ -102,6 +102,7 @@ def lease_next(
     session: Session, channels: ChannelFilter, now: float, lease_s: float
 ) -> NotificationRow | None:
     """Lease the oldest due notification until `now + lease_s`; None if none is due."""
+    # a few, since other dispatchers may lease the first ones meanwhile
     candidates: list[NotificationRow] = list(session.scalars(_due(channels, now).limit(10)))
     for notification in candidates:
         if _lease(session, notification, now + lease_s):
@@ -379,6 +380,7 @@ def _lease(session: Session, notification: NotificationRow, until: float) -> boo
         attempts=notification.attempts + 1,
     )
     if is_leased:
+        # the update went past the session's object
         session.refresh(notification)
     return is_leased
 

@@ -142,11 +142,13 @@ def _derived_times(columns: Columns) -> Array | None:
     if _TIME not in columns or _STEP not in columns or _DERIVED in columns:
         return None
     (times, present), lengths = columns[_TIME], _lengths(*columns[_STEP])
+    # the sum needs every time; a missing length counts as 0 on both sides
     if present is not None or times.dtype.kind != "f" or lengths.dtype.kind != "f":
         return None
     if not (np.isfinite(times).all() and np.isfinite(lengths).all()):
         return None
     differences: Array = times.view(np.int64) - _expected_times(times[0], lengths).view(np.int64)
+    # integers of a chunk must be less than that: see _check_bounds
     return differences if np.abs(differences).max() < MAX_INT else None
 
 
@@ -217,6 +219,7 @@ class SampleRange:
         columns = source.parts[0][0]
         if last["step"][0][end - 1] > columns["step"][0][begin]:
             return False
+        # the usual case, without a pass over all parts
         if columns.keys() == last.keys():
             return all(columns[name][0].dtype == last[name][0].dtype for name in columns)
         kinds = {name: of[0].dtype for part, _, _ in self.parts for name, of in part.items()}

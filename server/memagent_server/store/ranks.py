@@ -36,6 +36,7 @@ def enter_rank(
         row = _create(session, run, rank, attempt, now)
     if not live:
         row.is_replayed = True
+        # a process whose messages are replayed has ended, whatever they say
         if row.status == "running":
             row.status = "lost_contact"
             row.finished_at = now
@@ -63,6 +64,7 @@ def is_entered(status: str, is_replayed: bool, *, live: bool) -> bool:
 
 def settle(session: Session, run: RunRow, now: float) -> None:
     """Set the run's status, end and error from its current ranks."""
+    # the query below must see the changes of this transaction
     session.flush()
     ranks = session.scalars(
         select(RankRow).where(RankRow.run_id == run.id, RankRow.is_current).order_by(RankRow.rank)
@@ -74,6 +76,7 @@ def settle(session: Session, run: RunRow, now: float) -> None:
         return
     ends = (row.finished_at for row in ranks if row.finished_at is not None)
     run.finished_at = max(ends, default=now)
+    # of the rank that decided the status
     errors = (row.error for row in ranks if row.status == run.status and row.error)
     run.error = next(errors, None)
 
@@ -131,6 +134,7 @@ def _create(session: Session, run: RunRow, rank: int, attempt: int, now: float) 
     newest = session.scalar(
         select(func.max(RankRow.attempt)).where(RankRow.run_id == run.id, RankRow.rank == rank)
     )
+    # an older attempt may arrive late, by memagent sync
     is_newest = newest is None or attempt > newest
     if newest is not None and is_newest:
         previous = session.get(RankRow, (run.id, rank, newest))

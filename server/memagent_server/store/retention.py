@@ -79,6 +79,7 @@ class Maintenance:
     def turn(self) -> bool:
         """Return False if there was nothing to do. Raises what the database raises."""
         now = self._clock()
+        # a negative age means that the clock was set back: it doesn't count as idle
         if 0 <= now - self._idle_at < IDLE_S:
             return False
         if now - self._pruned_at >= DAY_S:
@@ -163,6 +164,7 @@ def delete_samples(database: Database, run_id: str, before: float) -> int:
         is_running = run is not None and run.status == "running"
         if run is None or not (is_running or _has_ended(run, before)):
             return 0
+    # rollups first: what they don't cover is not deleted below
     compact_run(database, run_id)
 
     def lock_if_unchanged(session: Session) -> RunRow | None:
@@ -176,6 +178,7 @@ def delete_samples(database: Database, run_id: str, before: float) -> int:
         run = lock_if_unchanged(session)
         if run is None:
             return 0
+        # keys first: DELETE with LIMIT is not standard SQL
         keys = _rolled_up(
             session, run_id, *((ChunkRow.received_at < before,) if is_running else ())
         )
@@ -185,6 +188,7 @@ def delete_samples(database: Database, run_id: str, before: float) -> int:
         elif not is_running:
             query = select(ChunkRow.run_id).where(*of_run(ChunkRow, run_id))
             if session.scalar(query.limit(1)) is None:
+                # only once no chunk is left, so that an interrupted deletion is continued
                 run.keeps = "rollups"
         return len(keys)
 

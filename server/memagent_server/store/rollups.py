@@ -99,6 +99,7 @@ class RollupLevels:
         self._load(level, blocks)
         buckets = chain([self._blocks[level, block] for block in blocks])
         begin = blocks[0] * BLOCK_BUCKETS
+        # the usual case, without a copy
         if (first, end) == (begin, begin + len(buckets)):
             return buckets
         return buckets.pick(slice(first - begin, end - begin))
@@ -133,6 +134,7 @@ class RollupLevels:
         self._replace(0, first, new)
         level = 0
         while self.count(level) > BLOCK_BUCKETS:
+            # a level that doesn't exist yet is built from the whole one below
             first = first // 2 if level < self.coarsest else 0
             self._replace(level + 1, first, halve(self.read(level, 2 * first)))
             level += 1
@@ -162,6 +164,7 @@ class RollupLevels:
             low, high, _ = part.column("step")
             header = BlockHeader(level, index, int(low.min()), int(high.max()), len(part))
             self._blocks[level, index] = part
+            # also drops the blocks after it, which are about to be replaced
             self._headers[level][index:] = [header]
             self._changed.add((level, index))
 
@@ -170,6 +173,7 @@ class RollupLevels:
         if not missing:
             return
         for block, packed in self._select(level, missing[0], missing[-1]):
+            # a block that was changed in memory is newer than the stored one
             if (level, block) not in self._blocks:
                 self._blocks[level, block] = unpack_buckets(packed, self._only)
 

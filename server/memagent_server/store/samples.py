@@ -54,6 +54,7 @@ def add_batch(
     """Run `store_batch` in a session's transaction."""
     session.flush()
     accepted = store_batch(session.connection(), run_id, batch, now, chunks=chunks, live=live)
+    # the compiled statements went past the session's objects
     session.expire_all()
     return accepted
 

@@ -172,6 +172,7 @@ _NEW_CHUNKS = select(ChunkRow.seq, ChunkRow.rows, ChunkRow.stats).where(
 def _window_buckets(session: Session, stream: ChartStream, window: Window) -> Buckets:
     rollups = RollupLevels(session, stream.run_id, stream.id, window.columns)
     new = _not_rolled_up(session, stream, window)
+    # room for the chunks that are not rolled up yet
     max_buckets = max(window.points // 2, window.points - len(new) - 2)
     level, inside, overlapping = _choose_level(rollups, window, max_buckets)
     units = chain([*(_units(rollups, level, bucket, window) for bucket in overlapping), new])

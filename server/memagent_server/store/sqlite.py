@@ -50,6 +50,7 @@ class WriteLock:
     def acquire(self) -> Iterator[None]:
         """Hold the lock, or after `timeout_s` go on without it."""
         deadline = time.monotonic() + self._timeout_s
+        # go on: SQLite's own lock decides, and fails with "is locked" if it must
         if not self._threads.acquire(timeout=self._timeout_s):
             yield
             return
@@ -57,6 +58,7 @@ class WriteLock:
             is_locked = False
             if self._entry.acquire(deadline):
                 is_locked = self._write.acquire(deadline)
+                # only now may the next process queue for the write lock
                 self._entry.release()
             try:
                 yield
@@ -97,6 +99,7 @@ class WalCheckpointer:
         is_running = self._thread is not None and self._thread.is_alive()
         if size < self._start_bytes or self._is_closed or is_running:
             return
+        # raised in case that a reader keeps the log from being truncated
         self._start_bytes = size + CHECKPOINT_BYTES
         self._thread = threading.Thread(target=self._run, name="memagent-checkpoint", daemon=True)
         self._thread.start()
@@ -113,6 +116,7 @@ class WalCheckpointer:
                 frames_left = self._checkpoint("PASSIVE")
                 if frames_left is None:
                     return  # another process is checkpointing
+                # few enough to copy under the write lock
                 if frames_left <= _FEW_FRAMES:
                     break
             with self._write_lock.acquire():

@@ -134,6 +134,7 @@ def _driver_cursor(connection: Connection, compiled: _Compiled) -> Iterator[Any]
 
 def _compile(statement: Insert | Update | Select[Any], dialect: Dialect) -> _Compiled:
     compiled: Any = statement.compile(dialect=dialect)
+    # positiontup repeats a name that the statement uses twice
     names = list(compiled.positiontup if compiled.positional else compiled.binds)
     processors = {
         name: compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)
@@ -158,6 +159,7 @@ def insert_if_missing(session: Session, model: type[Base], values: dict[str, Any
         _insert(session, model)
         .values(values)
         .on_conflict_do_nothing()
+        # without it, SQLAlchemy may drop the count of an insert
         .execution_options(preserve_rowcount=True)
     )
     result = session.execute(statement)
@@ -195,6 +197,7 @@ def raise_to(
     """Insert a row; if its primary key exists with less in `column`, raise that to `value`."""
     statement = _insert(connection, model).values({**key, column: value})
     more = statement.excluded[column]
+    # in the statement, so that two writers cannot lower it in between
     where = more > _table(model).c[column]
     connection.execute(
         statement.on_conflict_do_update(index_elements=list(key), set_={column: more}, where=where)

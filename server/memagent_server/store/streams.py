@@ -91,6 +91,7 @@ def add_chunk(stream: StreamState, chunk: ReadChunk, now: float) -> None:
         stream.sparkline = extend_sparkline(stream.sparkline, stream.samples, _memory_values(chunk))
         _raise_peaks(stream, chunk)
     stream.samples += chunk.rows
+    # a late chunk gives an ended stream work again
     stream.is_compacted = False
     stream.first_step = (
         chunk.first_step if stream.first_step is None else min(chunk.first_step, stream.first_step)
@@ -101,6 +102,7 @@ def add_chunk(stream: StreamState, chunk: ReadChunk, now: float) -> None:
         known = {
             name: value
             for name, value in chunk.newest.items()
+            # a missing reading keeps the last known value
             if value is not None or name not in stream.latest
         }
         stream.latest = {**stream.latest, **known}
@@ -240,6 +242,7 @@ def _raise_peaks(stream: StreamState, chunk: ReadChunk) -> None:
         for name, maximum in maxima.items()
         if (name in PEAK_COLUMNS or phase_of(name)) and maximum > stream.peaks.get(name, -1)
     }
+    # known phases still rise; only new ones are refused
     if len(stream.peaks) > MAX_PEAKS:
         higher = {name: maximum for name, maximum in higher.items() if name in stream.peaks}
     if higher:
@@ -284,5 +287,6 @@ def _create(session: Session, rank: RankRow, device: str) -> StreamRow:
         sparkline={},
     )
     session.add(stream)
+    # its id is needed for the chunks of the same batch
     session.flush()
     return stream

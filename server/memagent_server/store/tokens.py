@@ -99,6 +99,7 @@ def revoke_token(session: Session, token_id: int, now: float) -> bool | None:
 def revoke_tokens(session: Session, name_or_id: str, now: float) -> int:
     """Revoke tokens by name or id; return how many were not revoked before."""
     condition = TokenRow.name == name_or_id
+    # PostgreSQL refuses to compare an integer column with a longer number
     if name_or_id.isdecimal() and len(name_or_id) < 10:
         condition = or_(condition, TokenRow.id == int(name_or_id))
     return _revoke(session, condition, now)

@@ -1,7 +1,7 @@
 """Advice: changes that would save memory in a run, each with its saving, its cost and its code.
 
-A change is a class in `program_changes` or `state_changes`, with a line in `catalog`. `by_formula`
-and `by_trace` apply each and estimate the run again; `by_cause` explains a forecast's cause.
+A change is an entry of `program_changes` or `state_changes`. `by_formula` and `by_trace` apply each
+and estimate the run again; `by_cause` explains a forecast's cause.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ class _FormulaEvaluator(ChangeEvaluator):
         if now.limit_bytes is None:
             yield SmallerBatch(batch, divisors[0])
             return
+        # a batch in parts accumulates, and then gradients live through every forward
         accumulated = replace(spec, accumulation=max(2, spec.accumulation))
         request = replace(self._request, spec=accumulated)
         largest = largest_batch(request, estimate_formula, max_batch=batch).batch

@@ -112,6 +112,7 @@ class _TraceEvaluator(ChangeEvaluator):
             yield first
             return
         size = batch // divisors[0]
+        # two estimates give the line; a trace for each number of parts would take too long
         sample_bytes = (now.needed_bytes - then.needed_bytes) / (batch - size)
         fitting = 0.0
         if sample_bytes > 0:
@@ -138,6 +139,7 @@ class _TraceEvaluator(ChangeEvaluator):
         on_same_gpus = [change for change in changes if not change.needs_more_gpus]
         gentle = [c for c in on_same_gpus if c.cost_rank <= MAX_GENTLE_COST_RANK]
         for candidates in (gentle, on_same_gpus, changes):
+            # no tries of pairs: each could need a new trace
             chosen = smallest_set(candidates, fits, max_tries=0)
             if chosen is not None:
                 return with_fewest_parts(batch, chosen, fits)

@@ -8,55 +8,14 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from memagent.estimator.advice.change import MemoryChange
-from memagent.estimator.advice.program_changes import (
-    ActivationCheckpointing,
-    Autocast,
-    Bf16Weights,
-    ChunkedLoss,
-    FusedAttention,
-    Lora,
-    NoCache,
-    Qlora,
-    SmallerBatch,
-    UseExpandableSegments,
-    ZeroGradToNone,
-)
+from memagent.estimator.advice.program_changes import PROGRAM_CHANGES, SmallerBatch
 from memagent.estimator.advice.script_profile import ScriptProfile
-from memagent.estimator.advice.state_changes import (
-    Adafactor,
-    EightBitAdam,
-    OffloadOptimizer,
-    OffloadParameters,
-    OptimizerStepWithoutForeach,
-    PagedEightBitAdam,
-    Zero,
-)
+from memagent.estimator.advice.state_changes import STATE_CHANGES
 from memagent.estimator.estimate import Estimate
 from memagent.wire.messages import AdviceItem
 
-CHANGES: tuple[MemoryChange, ...] = (
-    ZeroGradToNone(),
-    FusedAttention(),
-    NoCache(),
-    OptimizerStepWithoutForeach(),
-    UseExpandableSegments(),
-    Autocast(),
-    Bf16Weights(),
-    ChunkedLoss(),
-    EightBitAdam(),
-    PagedEightBitAdam(),
-    Adafactor(),
-    ActivationCheckpointing(),
-    Lora(),
-    Qlora(),
-    Zero(1, "ZeRO-1", "The optimizer's states", "little communication"),
-    Zero(2, "ZeRO-2", "States and gradients", "little communication"),
-    Zero(
-        3, "FSDP (ZeRO-3)", "Parameters, gradients and states", "half as much communication again"
-    ),
-    OffloadOptimizer(),
-    OffloadParameters(),
-)
+# among changes of one cost, the first is advised: the order of the tables is part of the result
+CHANGES = tuple(sorted((*PROGRAM_CHANGES, *STATE_CHANGES), key=lambda change: change.cost_rank))
 
 BY_KEY = {change.key: change for change in CHANGES}
 KEYS_BY_NAME = {
@@ -166,12 +125,8 @@ def cheapest_that_fits(estimate: Estimate) -> AdviceItem | None:
 
 def are_compatible(changes: Sequence[MemoryChange]) -> bool:
     """Return True if these can be applied together."""
-    return not any(
-        other.key in change.excludes
-        for change in changes
-        for other in changes
-        if other is not change
-    )
+    groups = [group for change in changes for group in change.groups]
+    return len(groups) == len(set(groups))
 
 
 def smallest_set(
@@ -208,6 +163,7 @@ def _pruned(
 ) -> tuple[MemoryChange, ...] | None:
     """Find by bisection how many of the first changes fit, then drop those that are not needed."""
     too_few, enough = 1, len(changes)
+    # if all together are not enough, nothing is
     if enough < 2 or not fits(_compatible_prefix(changes, enough)):
         return None
     while enough - too_few > 1:
@@ -217,6 +173,7 @@ def _pruned(
         else:
             too_few = middle
     chosen = _compatible_prefix(changes, enough)
+    # the last first: they are the least gentle ones
     for change in reversed(chosen):
         fewer = tuple(other for other in chosen if other is not change)
         if len(fewer) > 1 and fits(fewer):

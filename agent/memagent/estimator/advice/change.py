@@ -1,14 +1,15 @@
 """Base of the memory-saving changes, and what they are applied to.
 
 A change has three sides: `apply_to_spec` for the formula, `apply_to_trace` for a traced step, and
-`snippet`, the code to add to a script. Savings are never written here: the run is estimated again
-with the change applied.
+`snippet`, the code to add to a script. The functions `spec_change`, `retrace` and `rewrite` build
+the first two.
+Savings are never written here: the run is estimated again with the change applied.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from memagent.estimator.advice.script_profile import ScriptProfile, profile_of_trace
@@ -68,46 +69,56 @@ class TraceChange:
         )
 
 
-def rewrite(*rewrites: TraceRewrite) -> TraceChange:
-    return TraceChange(rewrites=rewrites)
+SpecChange = Callable[[TrainingSpec], TrainingSpec | None]
+StepChange = Callable[[TracedStep], TraceChange | None]
 
 
+def never(subject: TrainingSpec | TracedStep) -> None:
+    """Apply to nothing: for changes that a formula doesn't know, or that a trace doesn't show."""
+
+
+def spec_change(applies: Callable[[TrainingSpec], bool], **fields: Any) -> SpecChange:
+    """Return a change of the spec's `fields`, for specs that it applies to."""
+    return lambda spec: replace(spec, **fields) if applies(spec) else None
+
+
+def retrace(applies: Callable[[TracedStep], bool], **fields: Any) -> StepChange:
+    """Return a change of the request's `fields`, for steps that it applies to."""
+    return lambda step: TraceChange(fields) if applies(step) else None
+
+
+def rewrite(applies: Callable[[TracedStep], bool], *rewrites: TraceRewrite) -> StepChange:
+    """Return a change of the trace's events, for steps that it applies to."""
+    return lambda step: TraceChange(rewrites=rewrites) if applies(step) else None
+
+
+@dataclass(frozen=True)
 class MemoryChange:
     """A change that saves memory: its name, effect and cost, and how to apply it.
 
-    `cost_rank` orders costs, 0 for none. `needs_more_gpus`: a run on one GPU cannot apply it.
-    `excludes` are the keys of changes that make no sense together with it.
+    - cost_rank orders costs, 0 for none.
+    - code: lines that run as they stand in a script with `model`, `optimizer`, `lr` and data. The
+      data is `batch` for transformers (a dict with input_ids and labels), else `inputs`, `targets`
+      and `loss_of(output, targets)`.
+    - apply_to_spec and apply_to_trace return None if the change is applied already or makes no
+      sense.
+    - needs_more_gpus: a run on one GPU cannot apply it.
+    - groups: changes that share a group make no sense together.
     """
 
     key: str
     name: str
     effect: str
-    cost: str
-    cost_rank: int
+    code: str | Callable[[ScriptProfile], str]
+    cost: str = "none"
+    cost_rank: int = 0
+    apply_to_spec: SpecChange = never
+    apply_to_trace: StepChange = never
     needs_more_gpus: bool = False
-    excludes: frozenset[str] = frozenset()
-
-    def apply_to_spec(self, spec: TrainingSpec) -> TrainingSpec | None:
-        """Return the spec with the change, or None if it is applied already or makes no sense.
-
-        The default is for changes that a formula doesn't know.
-        """
-        return None
-
-    def apply_to_trace(self, step: TracedStep) -> TraceChange | None:
-        """Return the change of the traced step, or None if it is applied already or makes no sense.
-
-        The default is for changes that a trace doesn't show.
-        """
-        return None
+    groups: tuple[str, ...] = ()
 
     def snippet(self, script: ScriptProfile) -> str:
-        """Return lines that run as they stand in a script with `model`, `optimizer`, `lr` and data.
-
-        The data is `batch` for transformers (a dict with input_ids and labels), else `inputs`,
-        `targets` and `loss_of(output, targets)`.
-        """
-        raise NotImplementedError
+        return self.code if isinstance(self.code, str) else self.code(script)
 
 
 def loss_expression(script: ScriptProfile) -> str:

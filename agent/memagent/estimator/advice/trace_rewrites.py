@@ -212,6 +212,7 @@ def _with_added(trace: Trace, size_bytes: int) -> Trace:
     added = replace(
         trace.events[first],
         kind="alloc",
+        # below all others, since another rewrite may have added one already
         storage=min(_FIRST_ADDED_STORAGE, lowest - 1),
         size_bytes=size_bytes,
         component="workspace",

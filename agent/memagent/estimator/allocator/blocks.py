@@ -86,6 +86,7 @@ class Pool:
 
     def next_fit(self, block: Block) -> Block | None:
         """Return the free block after `block` in the order of `best_fit`."""
+        # one more than the block's own key
         key = self._keys.at_least((block.size << _ADDRESS_BITS | block.address) + 1)
         return self._by_key[key] if key >= 0 else None
 
@@ -120,6 +121,7 @@ class SortedIntSet:
         """Add a number that is not in the set."""
         lasts = self._lasts
         index = bisect_left(lasts, number)
+        # larger than all: it goes to the end of the last run
         if index == len(lasts):
             if not lasts:
                 self._runs.append([number])

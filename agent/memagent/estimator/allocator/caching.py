@@ -94,6 +94,7 @@ class CachingAllocator:
         """
         if size < 1:
             raise EstimateError(f"can't allocate {size} bytes: a block has at least one")
+        # inlined for the default settings: this line runs for each event of a replay
         rounded = (size + 511) & -512 if self._rounds_to_block else round_size(size, self.config)
         small = rounded <= SMALL_SIZE
         pool = self._pool(stream, small=small)
@@ -108,6 +109,7 @@ class CachingAllocator:
         ):
             block = self._split(block, rounded)
         elif block.expandable is None and block.is_split():
+            # the block was counted as the free rest of its segment
             self.stats.inactive_split_bytes.add(-block.size, small=small)
             self.stats.inactive_split.add(-1, small=small)
         return self._mark_allocated(block, size)
@@ -128,6 +130,7 @@ class CachingAllocator:
                 f"block {number} is not allocated: it was already freed, or never returned"
             )
         block.allocated = False
+        # still counted as active, as in torch, until no stream uses it
         self._pending[number] = block
         small = block.pool.small
         self.stats.allocation.add(-1, small=small)
@@ -149,6 +152,7 @@ class CachingAllocator:
         self.stats.num_sync_all_streams += 1
         for number in list(self._pending):
             self.complete_free(number)
+        # large pools first, as in release_cached_blocks
         for pool in sorted(self._pools.values(), key=lambda pool: pool.small):
             self._reclaim.release_idle(pool)
 
@@ -218,8 +222,10 @@ class CachingAllocator:
             block = _least_growable(pool, block)
         limit = self.config.max_split_bytes
         if limit < UNLIMITED:
+            # a small request must not take a block that is never split
             if size < limit <= block.size:
                 return None
+            # the rest of an oversize block can't be split off: too much of it would be wasted
             if size >= limit and block.size >= size + self.config.max_non_split_rounding_bytes:
                 return None
         return block

@@ -81,6 +81,7 @@ class AllocatorConfig:
         """Return the steps between two powers of two that `size` is rounded to; 0 for none."""
         if not self.roundup_power2_divisions:
             return 0
+        # 1 MiB has 21 bits: the first interval
         interval = min(max(size.bit_length() - 21, 0), INTERVALS - 1)
         return self.roundup_power2_divisions[interval]
 
@@ -90,6 +91,7 @@ def round_size(size: int, config: AllocatorConfig) -> int:
     if size < MIN_BLOCK:
         return MIN_BLOCK
     divisions = config.divisions_for(size)
+    # below that, a division would be smaller than a block
     if divisions > 1 and size > MIN_BLOCK * divisions:
         return next_division(size, divisions)
     return (size + MIN_BLOCK - 1) // MIN_BLOCK * MIN_BLOCK
@@ -177,6 +179,7 @@ def _parse_limit(name: str, value: str, config: AllocatorConfig) -> int:
     minimum = config.large_segment_bytes // MIB
     if mib < minimum:
         raise _error(f"{name} is {mib}: it must be at least {minimum}")
+    # more than any device has means no limit
     return min(mib * MIB, UNLIMITED)
 
 

@@ -96,6 +96,7 @@ class ExpandableSegments:
             unmapped = block.next
             if unmapped is None or not self._map(unmapped, min(size - block.size, unmapped.size)):
                 return None
+            # mapping merges it with the block before, and keeps this object
             block = unmapped
         pool.remove(block)
         return block
@@ -103,6 +104,7 @@ class ExpandableSegments:
     def shrink(self, block: Block) -> None:
         """Release the pages inside a free block, and the range once it has no memory left."""
         self._unmap(block)
+        # the whole range is one unmapped block
         if block.prev is None and block.next is None and block.expandable is not None:
             block.pool.unmapped.remove(block)
             self.ranges.remove(block.expandable)
@@ -205,6 +207,7 @@ def insert_unmapped(pool: Pool, block: Block) -> None:
 
 
 def _has_room(block: Block | None, size: int) -> bool:
+    # free blocks and unmapped space in turn count, mapped or not
     while size > 0 and block is not None and not block.busy:
         size -= block.size
         block = block.next

@@ -50,6 +50,7 @@ class Reclaim:
                 expandable.append(block)
             elif not block.is_split():
                 self.release_segment(block)
+        # after the loop: shrinking changes the pool's free blocks
         for block in expandable:
             self._expandable.shrink(block)
 
@@ -61,6 +62,7 @@ class Reclaim:
         limit = self._config.max_split_bytes
         if limit >= UNLIMITED:
             return False
+        # at least an oversize block, since smaller ones are never released this way
         target = max(size, limit)
         fit = pool.best_fit(target)
         if fit is not None and fit.expandable is None:

@@ -47,6 +47,7 @@ class Converter:
             data = self._fake(parameter)
             fake = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
             for name, value in vars(parameter).items():
+                # a fake has its own mode and device; tensors among the attributes would stay real
                 if name not in ("fake_mode", "fake_device") and not isinstance(value, torch.Tensor):
                     setattr(fake, name, value)
             hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
@@ -82,6 +83,7 @@ class Converter:
     def _storage_owner(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the fake tensor with the counterpart of this tensor's storage."""
         storage = tensor.untyped_storage()
+        # with the dtype, since one storage may be viewed as several
         key = (storage._cdata, tensor.dtype)
         owner = self._storages.get(key)
         if owner is None:
@@ -91,6 +93,7 @@ class Converter:
                     tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self.device
                 )
             else:
+                # a view of a larger storage: the owner has all of it
                 length = size // tensor.element_size()
                 owner = torch.empty(length, dtype=tensor.dtype, device=self.device)
             self._storages[key] = owner
@@ -120,6 +123,7 @@ def convert_optimizer(optimizer: torch.optim.Optimizer, converter: Converter) ->
     """Point the optimizer at the fake parameters and drop its state; the warm-up recreates it."""
     for group in optimizer.param_groups:
         group["params"] = [converter.parameter(parameter) for parameter in group["params"]]
+    # kept: its tensors must not be freed in this process
     converter.originals.append(dict(optimizer.state))
     optimizer.state.clear()
 

@@ -108,6 +108,7 @@ def _reduced_loss(output: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
     if reduction == _NO_REDUCTION or output.numel() != 1:
         return output
     shape = torch.broadcast_shapes(args[0].shape, args[1].shape)  # type: ignore[no-untyped-call]
+    # resize_ keeps the storage, as the kernel does
     return torch.empty(shape, dtype=output.dtype, device=output.device).resize_(())
 
 

@@ -120,6 +120,7 @@ def _masked_select(call: OperatorCall) -> torch.Tensor:
     values: torch.Tensor = call.args[0]
     mask: torch.Tensor = call.args[1]
     total = math.prod(torch.broadcast_shapes(values.shape, mask.shape))  # type: ignore[no-untyped-call]
+    # the mask is broadcast: each true element selects as many values
     repeats = max(1, total // max(1, mask.numel()))
     return values.new_empty(min(total, call.count_true(mask) * repeats))
 

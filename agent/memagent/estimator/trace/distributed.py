@@ -84,6 +84,7 @@ def allocate_buckets(
 def _assign_to_buckets(model: torch.nn.Module) -> Iterator[list[torch.nn.Parameter]]:
     """Yield the trained parameters of each bucket, from last to first, by dtype and device."""
     groups: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
+    # gradients arrive from the last layer to the first
     for parameter in reversed([item for item in model.parameters() if item.requires_grad]):
         groups.setdefault((parameter.dtype, parameter.device), []).append(parameter)
     for parameters in groups.values():
@@ -91,6 +92,7 @@ def _assign_to_buckets(model: torch.nn.Module) -> Iterator[list[torch.nn.Paramet
         for parameter in parameters:
             bucket.append(parameter)
             size += parameter.numel() * parameter.element_size()
+            # only the first bucket is small, so that the reduction starts early
             if size >= limit:
                 yield bucket
                 limit, size, bucket = BUCKET_BYTES, 0, []

@@ -99,6 +99,7 @@ def _make_executable(code: bytes) -> int:
     """Return the address of an executable page with `code`."""
     page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     page.write(code)
+    # mmap itself doesn't say its address
     start = ctypes.c_char.from_buffer(page)
     _never_freed.extend((page, start))
     return ctypes.addressof(start)
@@ -145,6 +146,8 @@ def _method_index(method: str) -> int | None:
     names = re.findall(
         r"^\s*virtual\s+[^;{]*?(~?\w+)\s*\(", header.read_text(encoding="utf-8"), re.MULTILINE
     )
+    # the index counts from the destructor: another order would patch another method
     if not names or not names[0].startswith("~"):
         raise ValueError("torch's AcceleratorHooksInterface.h is not as expected")
+    # the destructor is one name, but two entries
     return names.index(method) - 1 + _DESTRUCTOR_ENTRIES if method in names else None

@@ -41,6 +41,7 @@ class GradientSums:
         Call it directly from a dispatch handler, with the arguments as received: each additional
         reference to an operand changes the counts.
         """
+        # autograd adds without alpha, and outside of any recorded graph
         if len(args) != 2 or not isinstance(args[1], torch.Tensor) or torch.is_grad_enabled():
             return False
         if _reference_counts(args) != self._sum_counts:

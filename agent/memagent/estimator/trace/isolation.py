@@ -84,6 +84,7 @@ class ForkedProcess:
             self._pid = os.fork()
         if self._pid == 0:
             _run_child(work, reader, writer)
+        # otherwise the reader would never see the end of the pipe
         os.close(writer)
         self._reader = reader
 
@@ -108,6 +109,7 @@ class ForkedProcess:
 
     def cancel(self) -> None:
         """Kill the child, and with it the children it forked."""
+        # it may have ended, or been reaped by the program
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
 
@@ -122,6 +124,7 @@ class ForkedProcess:
                 growth.check()
                 continue
             part = os.read(self._reader, min(size - len(data), 1 << 20))
+            # end of the pipe: the child has gone
             if not part:
                 return b""
             data += part
@@ -137,6 +140,7 @@ def _run_child(work: Callable[[], Iterable[bytes]], reader: int, writer: int) ->
                 file.write(_HEADER.pack(len(result)) + result)
                 file.flush()
     finally:
+        # also after an error: the parent sees a child that ended without a result
         os._exit(0)
 
 
@@ -156,4 +160,5 @@ def _silence_process() -> None:
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 
+        # a killed parent cannot end the child
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

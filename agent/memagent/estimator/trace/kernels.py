@@ -74,6 +74,7 @@ def attention(
     if _can_use_flash(query, key, value, attn_mask):
         size = query.shape[-1]
         scale = scale if scale is not None else size**-0.5
+        # flash kernels take head sizes in multiples of 8
         if size % 8:
             query, key, value = (
                 torch.nn.functional.pad(item, (0, 8 - size % 8)) for item in (query, key, value)

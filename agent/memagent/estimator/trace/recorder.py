@@ -268,7 +268,9 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._check_growth is not None and not self._next_uid % _GROWTH_CHECK_INTERVAL:
             self._check_growth()
         if size >= _MIN_SIZE_WITH_SOURCE_BYTES and component is None:
+            # of the caller's caller: this function and `add` are the recorder's
             record.source = _source_line(sys._getframe(2))
+        # empty tensors allocate nothing
         if size:
             self._log.append((True, record, self.phase, self.step))
         return record

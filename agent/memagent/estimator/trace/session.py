@@ -125,6 +125,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
     finally:
         gc.unfreeze()
         gc.enable()
+    # kept until here: they would be unregistered, or released, during the steps
     del libraries, buckets
     parameters = {parameter.untyped_storage()._cdata: parameter for parameter in model.parameters()}
     return Trace(
@@ -173,6 +174,7 @@ def import_factory(spec: str) -> Callable[[], Any]:
     if module_spec is None or module_spec.loader is None:
         raise TraceError(f"{path} can't be imported")
     module = importlib.util.module_from_spec(module_spec)
+    # as an import does: classes of the file are looked up there by pickle and dataclasses
     sys.modules[module_spec.name] = module
     sys.path.insert(0, str(Path(path).resolve().parent))
     module_spec.loader.exec_module(module)
@@ -201,6 +203,7 @@ def build_optimizer(
         classes = {
             name.lower(): item for name, item in vars(torch.optim).items() if isinstance(item, type)
         }
+        # momentum is the formula's name for SGD with a buffer
         kind = classes.get("sgd" if name == "momentum" else name)
         if kind is None:
             raise TraceError(

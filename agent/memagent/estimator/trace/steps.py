@@ -62,6 +62,7 @@ def run_steps(
             inputs, targets = make_batch()
             _assign_component(recorder, [inputs, targets], "data")
             _forward_backward(recorder, model, inputs, targets, plan, scaler, notes)
+            # as a loop's next batch replaces the variables of the last one
             del inputs, targets
         recorder.phase = "optimizer"
         if optimizer is not None:

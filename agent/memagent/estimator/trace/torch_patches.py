@@ -54,6 +54,7 @@ def apply(device_rules: str, notes: list[str]) -> None:
     _install_lazy_dynamo()
     if device_rules == "cpu":
         return
+    # nothing may ask the driver from here on, in a fork that CUDA does not survive
     torch.cuda.is_available = lambda: False
     torch.cuda._initialized = False
     fake_tensor.init_gpu_context = lambda *_: None  # type: ignore[assignment]
@@ -97,6 +98,7 @@ def answer(recorder: Any, tensor: torch.Tensor, producer: str = "") -> Any:
     TraceError for other questions, because the program's path depends on its data.
     """
     producer = producer or recorder.producer_of(tensor)
+    # optimizers read step counters, and flags such as found_inf
     if recorder.phase == "optimizer" and producer != "aten::equal":
         if tensor.dtype is torch.bool:
             return False
@@ -249,6 +251,7 @@ class _DynamoFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def _import_dynamo() -> ModuleType:
     if isinstance(sys.modules.get(_DYNAMO), _LazyDynamo):
+        # the stand-in would be returned in place of the compiler
         del sys.modules[_DYNAMO]
     module = importlib.import_module(_DYNAMO)
     torch._dynamo = module

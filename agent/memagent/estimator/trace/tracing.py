@@ -122,6 +122,7 @@ def trace_in_interpreter(job: TraceJob, *, timeout_s: float) -> Trace:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        # the new interpreter must not open a CUDA context
         "CUDA_VISIBLE_DEVICES": "",
     }
     code = "from memagent.estimator.trace.tracing import run_interpreter; run_interpreter()"
@@ -149,6 +150,7 @@ def run_interpreter() -> None:
     job = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  # from our parent  # nosec B301
     with os.fdopen(output, "wb") as file:
         file.write(_run_and_encode(job))
+    # no destructors: they may abort on the patched torch, after the result is complete
     os._exit(0)
 
 
@@ -161,6 +163,7 @@ def _run_and_encode(job: TraceJob) -> bytes:
             for field in fields(Trace)
             if field.name != "events"
         }
+        # marshal knows plain values only, and is faster than pickle for them
         rows = [tuple(getattr(event, name) for name in _EVENT_FIELDS) for event in trace.events]
         return marshal.dumps(("trace", head, rows))
     except TraceError as error:
@@ -213,6 +216,7 @@ def _pickle_job(job: TraceJob) -> bytes:
         raise TraceError(
             f"the model can't be sent to another process ({error}): name it as path.py:factory"
         ) from error
+    # pickle stores the module's name as text: one search covers every object
     if b"__main__" in file.getvalue():
         raise TraceError(
             "the model is defined in __main__, which another process can't import: "

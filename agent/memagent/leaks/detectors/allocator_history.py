@@ -133,6 +133,7 @@ def _live_blocks(
                 frames = [
                     (str(f["filename"]), int(f["line"]), str(f["name"])) for f in block["frames"]
                 ]
+                # torch lists the innermost frame first
                 yield tuple(frames[::-1]), int(block.get("requested_size") or block["size"])
 
 
@@ -253,6 +254,7 @@ def compressed_page(snapshot: Mapping[str, Any], max_bytes: int) -> bytes:
         if text is None:
             return b""
         packed = zlib.compress(text.encode(), _COMPRESSION_LEVEL)
+        # the text is limited too: the server unpacks it
         if len(packed) <= max_bytes and len(text) <= 8 * max_bytes:
             return packed
     return b""

@@ -154,6 +154,7 @@ def _copied_container(part: Any, size: int) -> list[Suspect]:
     }
     if not lengths:
         return []
+    # the name decides between equal lengths, so that the result is stable
     name = max(lengths, key=lambda key: (lengths[key], key))
     kind = type(part)
     file, line, function = file_of(kind), 0, kind.__name__

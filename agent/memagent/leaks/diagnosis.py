@@ -2,7 +2,7 @@
 
 1. For tensors that survived and became more: search upwards from a sample of each group to the
    container that holds them (`referrers`), name it, and find the line that fills it
-   (`source_lines`).
+   (`growth`).
 2. For those that nothing in Python holds: look for an attribute of a custom autograd function's
    context, gradients with a graph, and reference cycles.
 3. For an autograd graph that grew and isn't explained yet: find the largest root that is carried
@@ -23,6 +23,7 @@ from memagent.leaks import autograd_graphs, census, source_lines
 from memagent.leaks.autograd_graphs import GraphRoot
 from memagent.leaks.census import Census, GroupGrowth, LengtheningTensor
 from memagent.leaks.detectors.base import TimeBudget
+from memagent.leaks.growth import growing_lines
 from memagent.leaks.object_names import ObjectName, file_of
 from memagent.leaks.referrers import HolderPath, ReferrerSearch, can_name_cycle, name_cycle
 from memagent.leaks.source_lines import GROWS, SourceLine, SourceScope
@@ -323,9 +324,9 @@ def lines_of(scopes: UserScopes, name: ObjectName) -> list[SourceLine]:
         where.append(SourceScope(name.file, name.code.co_firstlineno))
     files = dict.fromkeys([name.file, *scopes.files])
     where += [SourceScope(file) for file in files if is_script(file)]
-    lines = source_lines.growing_lines(where[:1], name.identifiers[:1]) if where else []
+    lines = growing_lines(where[:1], name.identifiers[:1]) if where else []
     if not any(line.strength == GROWS for line in lines):
-        lines = source_lines.growing_lines(where[:_MAX_SCOPES], name.identifiers)
+        lines = growing_lines(where[:_MAX_SCOPES], name.identifiers)
     return lines
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from memagent.leaks import source_lines
+from memagent.leaks import syntax
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Detector, TimeBudget
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
@@ -157,7 +157,7 @@ class Finder:
         for detector in active:
             detector.close()
         if active:
-            source_lines.clear_cache()
+            syntax.clear_cache()
 
     def _begin(self, step: int) -> None:
         self._active = self._requested

@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.leaks import source_lines
+from memagent.leaks import syntax
 from memagent.leaks.detectors.base import TimeBudget
 from memagent.leaks.diagnosis import lines_of
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import ReferrerSearch
-from memagent.leaks.source_lines import SourceScope
+from memagent.leaks.source_lines import SourceScope, first_assignment
 from memagent.leaks.user_code import UserScopes, is_own_frame
 
 _MAX_CPU_S = 0.3
@@ -205,7 +205,7 @@ def variables_holding(
             sources.append(_source(scopes, name) if name is not None and is_known else None)
     finally:
         search.close()
-        source_lines.clear_cache()
+        syntax.clear_cache()
     return sources
 
 
@@ -217,7 +217,7 @@ def _source(scopes: UserScopes, name: ObjectName) -> TensorSource:
         scope = SourceScope(name.file, first, owner)
         with suppress(OSError, SyntaxError, ValueError):
             identifiers = reversed(name.identifiers)
-            lines = (source_lines.first_assignment(scope, part) for part in identifiers)
+            lines = (first_assignment(scope, part) for part in identifiers)
             line = next(filter(None, lines), None)
     if line is None:
         return TensorSource(name.expression, name.file)

@@ -12,7 +12,7 @@ import weakref
 import pytest
 import torch
 
-from memagent.leaks import Budget, Finder, find, fix_for, source_lines
+from memagent.leaks import Budget, Finder, find, fix_for, syntax
 from memagent.leaks.detectors.base import Detector, TimeBudget
 from memagent.leaks.suspect import KINDS, build_suspect
 
@@ -86,7 +86,7 @@ def test_it_leaves_no_references_behind():
     gone = [weakref.ref(tensor) for tensor in keeper.kept]
     del watched, keeper
     assert not any(reference() is not None for reference in gone)
-    assert source_lines.syntax_tree.cache_info().currsize == 0
+    assert syntax.syntax_tree.cache_info().currsize == 0
 
 
 def test_the_finder_does_not_extend_the_life_of_local_variables():

@@ -1,114 +1,33 @@
-"""The line that makes a name grow, in realistic sources: `#!` marks it."""
+"""Calls and assignments found in a script's source."""
 
 from __future__ import annotations
 
-import textwrap
-
-import pytest
-
-from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceScope, growing_lines, is_hook
-
-GROWING = {
-    "append": ("kept", "kept = []\nfor x in xs:\n    kept.append(x)  #!\n"),
-    "extend": ("kept", "kept = []\nfor x in xs:\n    kept += [x]  #!\n"),
-    "subscript": ("kept", "kept = {}\nfor i, x in enumerate(xs):\n    kept[i] = x  #!\n"),
-    "list in a dict": ("kept", "for x in xs:\n    kept['a'].append(x)  #!\n"),
-    "setdefault": ("kept", "for x in xs:\n    kept.setdefault(key, []).append(x)  #!\n"),
-    "an alias": (
-        ".kept",
-        "def f(self):\n    mine = self.kept\n    for x in xs:\n        mine.append(x)  #!\n",
-    ),
-    "a method taken": ("kept", "add = kept.append\nfor x in xs:\n    add(x)  #!\n"),
-    "heap": ("kept", "import heapq\nfor x in xs:\n    heapq.heappush(kept, x)  #!\n"),
-    "cat": (
-        ".bank",
-        "class M:\n    def forward(self, x):\n        self.bank = torch.cat([self.bank, x])  #!\n",
-    ),
-    "register_buffer": (
-        ".bank",
-        "class M:\n    def __init__(self):\n        self.register_buffer('bank', zeros(0))\n"
-        "    def forward(self, x):\n        self.register_buffer('bank', torch.cat([self.bank, x]))  #!\n",
-    ),
-    "sum": ("total", "total = 0\nfor x in xs:\n    total = total + x  #!\n"),
-    "carried in a tuple": ("h", "for x in xs:\n    y, (h, c) = cell(x, (h, c))  #!\n"),
-    "over several lines": ("kept", "for x in xs:\n    kept.append(  #!\n        x,\n    )\n"),
-    "a walrus and a condition": (
-        "kept",
-        "for x in xs:\n    if (y := f(x)) > 0:\n        kept.append(y)  #!\n",
-    ),
-    "in a loop rather than before": (
-        "kept",
-        "kept.append(0)\nfor x in xs:\n    kept.append(x)  #!\n",
-    ),
-    "a loop over it": (
-        "kept",
-        "kept = [[], []]\nfor i, mine in enumerate(kept):\n    mine.append(x)  #!\n",
-    ),
-    "an attribute, not a variable of its name": (
-        ".kept",
-        "class A:\n    def add(self, kept):\n        if self.kept is None:\n            self.kept = kept\n"
-        "        else:\n            self.kept = torch.cat([self.kept, kept])  #!\n",
-    ),
-    "set from what was computed from it": (
-        ".bank",
-        "class M:\n    def forward(self, x):\n        stacked = torch.cat([self.bank, x])\n        self.bank = stacked  #!\n",
-    ),
-    "asynchronous": (
-        "kept",
-        "async def f():\n    async for x in xs:\n        await kept.put(x)  #!\n",
-    ),
-}
-WEAKER = {
-    "given to a function": (
-        "kept", PASSES, "def note(where, x):\n    where.append(x)  #!\nfor x in xs:\n    note(kept, x)\n",
-    ),
-    "given to a method by keyword": (
-        "kept", PASSES, "class A:\n    def note(self, x, *, where):\n        pass\n    def add(self, x, where):\n"
-        "        where.append(x)  #!\nfor x in xs:\n    a.add(x, where=kept)\n",
-    ),
-    "a library's metric": ("metric", PASSES, "metric = Metric()\nfor x in xs:\n    metric.observe(x)  #!\n"),
-    "set in a loop": ("last", SETS, "last = None\nfor x in xs:\n    last = f(x)  #!\n"),
-}  # fmt: skip
-
-
-def found(tmp_path, name: str, source: str):
-    path = tmp_path / "script.py"
-    path.write_text(textwrap.dedent(source))
-    marked = next(number for number, text in enumerate(source.splitlines(), 1) if "#!" in text)
-    return growing_lines([SourceScope(str(path))], [name])[0], marked
-
-
-@pytest.mark.parametrize("case", GROWING)
-def test_it_finds_the_line_that_grows(case, tmp_path):
-    line, marked = found(tmp_path, *GROWING[case])
-    assert (line.line, line.strength) == (marked, GROWS), line
-
-
-@pytest.mark.parametrize("case", WEAKER)
-def test_an_uncertain_line_has_a_lower_confidence(case, tmp_path):
-    name, strength, source = WEAKER[case]
-    line, marked = found(tmp_path, name, source)
-    assert (line.line, line.strength) == (marked, strength), line
-
-
-@pytest.mark.parametrize(
-    "source", ["kept = []\n", "other.append(1)\n", "print(kept)\n", "def broken(:\n"]
+from memagent.leaks.source_lines import (
+    SourceScope,
+    attribute_assignments,
+    first_assignment,
+    is_hook,
 )
-def test_it_names_no_line_without_growth(source, tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text(source)
-    assert growing_lines([SourceScope(str(path))], ["kept"]) == []
-
-
-def test_it_searches_the_given_scope_first(tmp_path):
-    path = tmp_path / "script.py"
-    path.write_text("def a(kept):\n    kept.append(1)\n\n\ndef b(kept):\n    kept.append(2)\n")
-    whole = SourceScope(str(path))
-    assert growing_lines([SourceScope(str(path), 5), whole], ["kept"])[0].line == 6
-    assert growing_lines([SourceScope(str(path), name="a"), whole], ["kept"])[0].line == 2
 
 
 def test_it_knows_a_hook_by_its_registration(tmp_path):
     path = tmp_path / "script.py"
     path.write_text("layer.register_forward_hook(self.note)\nregister(keep)\n")
     assert is_hook(str(path), "Model.note") and not is_hook(str(path), "keep")
+
+
+def test_it_finds_the_first_assignment_among_several_targets(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("use(cache)\na, (b, *cache) = load()\ncache = []\n")
+    line = first_assignment(SourceScope(str(path)), "cache")
+    assert line is not None
+    assert (line.line, line.function, line.text) == (2, "<module>", "a, (b, *cache) = load()")
+    assert first_assignment(SourceScope(str(path)), "missing") is None
+
+
+def test_it_finds_assignments_of_an_attribute_in_its_class(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("x.kept = 1\nclass A:\n    def f(self):\n        self.kept, b = 1, 2\n")
+    lines = attribute_assignments(str(path), "A", "kept")
+    assert [(line.line, line.function) for line in lines] == [(4, "A.f")]
+    assert [line.line for line in attribute_assignments(str(path), "B", "kept")] == [1, 4]

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
-from memagent.leaks import source_lines
 from memagent.leaks.census import live_objects
 from memagent.leaks.detectors.base import Detector, TimeBudget
+from memagent.leaks.growth import growing_lines
 from memagent.leaks.object_names import file_of
-from memagent.leaks.source_lines import SourceScope
+from memagent.leaks.source_lines import GROWS, SourceScope, attribute_assignments
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.user_code import is_script_class, namespace
 from memagent.probe.process_tree import read_shared_memory
@@ -139,8 +139,8 @@ def _storing_lines(part: Any, size: int) -> list[Suspect]:
             0.9,
         )
         for name in values
-        for line in source_lines.growing_lines(scopes, [prefix + name])
-        if line.strength == source_lines.GROWS and not line.function.endswith("__init__")
+        for line in growing_lines(scopes, [prefix + name])
+        if line.strength == GROWS and not line.function.endswith("__init__")
     ]
 
 
@@ -158,7 +158,7 @@ def _copied_container(part: Any, size: int) -> list[Suspect]:
     name = max(lengths, key=lambda key: (lengths[key], key))
     kind = type(part)
     file, line, function = file_of(kind), 0, kind.__name__
-    if assignments := source_lines.attribute_assignments(file, kind.__name__, name):
+    if assignments := attribute_assignments(file, kind.__name__, name):
         first = assignments[0]
         file, line, function = first.file, first.line, first.function
     container = f"{type(space[name]).__name__} of {lengths[name]}"

@@ -1,0 +1,93 @@
+"""Syntax trees of source files, and mentions of a name in them.
+
+A name is a variable's, or with a leading dot that of an attribute or key. A *mention* of `.cache`
+is `x.cache` or `x["cache"]`, and what it leads to: `x.cache[key]`.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+from functools import lru_cache
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+
+Parents = tuple[ast.AST, ...]
+"""Nodes from the root to the one that holds a node."""
+
+
+@lru_cache(maxsize=64)
+def syntax_tree(file: str) -> ast.Module:
+    """Return a file's syntax tree, empty if it can't be read."""
+    try:
+        # linecache also has the cells of a notebook
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
+def clear_cache() -> None:
+    """Drop the syntax trees: megabytes, and objects that slow down the next census."""
+    syntax_tree.cache_clear()
+
+
+def walk(root: ast.AST) -> Iterator[tuple[ast.AST, Parents]]:
+    """Yield every node with its parents, in the order of the source."""
+    todo: list[tuple[ast.AST, Parents]] = [(root, ())]
+    while todo:
+        node, parents = todo.pop()
+        yield node, parents
+        inner = (*parents, node)
+        # a stack: reversed, so that the first child is next
+        todo.extend((child, inner) for child in reversed(list(ast.iter_child_nodes(node))))
+
+
+def assignment_targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:
+    """Return the targets one by one: `a` and `b` of `a, *b = ...`."""
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [part for target in targets for part in _unpacked(target)]
+
+
+def _unpacked(target: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(target, ast.Tuple | ast.List):
+        for item in target.elts:
+            yield from _unpacked(item)
+    elif isinstance(target, ast.Starred):
+        yield from _unpacked(target.value)
+    else:
+        yield target
+
+
+def function_name(call: ast.Call) -> str:
+    """Return the last part of what is called: `append` of `a.b.append(x)`, else ""."""
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr
+    return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+def is_mention(node: ast.expr, names: set[str]) -> bool:
+    """Return True for a name and what it leads to: `name[key]`, `name.setdefault(key, [])`."""
+    if isinstance(node, ast.Name):
+        return node.id in names
+    if isinstance(node, ast.Attribute):
+        return "." + node.attr in names or is_mention(node.value, names)
+    if isinstance(node, ast.Subscript):
+        return is_key(node.slice, names) or is_mention(node.value, names)
+    if isinstance(node, ast.Call):
+        if function_name(node) in ("getattr", "vars"):
+            return any(is_key(item, names) for item in node.args)
+        return isinstance(node.func, ast.Attribute) and is_mention(node.func.value, names)
+    return isinstance(node, ast.Starred) and is_mention(node.value, names)
+
+
+def uses(value: ast.expr, names: set[str]) -> bool:
+    """Return whether a mention is anywhere in an expression."""
+    return any(is_mention(part, names) for part in ast.walk(value) if isinstance(part, ast.expr))
+
+
+def is_key(node: ast.expr, names: set[str]) -> bool:
+    """Return whether a node is the string "cache" for the name `.cache`."""
+    is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return is_text and "." + node.value in names  # type: ignore[attr-defined]

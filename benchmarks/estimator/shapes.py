@@ -6,9 +6,9 @@ from typing import Any
 
 from benchmarks.estimator.estimators import LeftOutError, Prediction, meta, told
 from benchmarks.estimator.workload import Case, Where
+from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
-from memagent.estimator.huggingface import from_config
 
 _OPTIMIZERS = {
     **dict.fromkeys(("adamw", "adamw_single", "adamw_foreach", "adamw_fused"), "adamw"),

@@ -11,10 +11,11 @@ from typing import Any
 
 from memagent.errors import EstimateError, SettingError
 from memagent.estimator.devices import GPUS, context_of
+from memagent.estimator.formula.from_config import from_config, read_config
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import Parallel, TrainingSpec
-from memagent.estimator.huggingface import from_config, read_config, request_for_config
+from memagent.estimator.huggingface import request_for_config
 from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
 from memagent.units import parse_bytes
 

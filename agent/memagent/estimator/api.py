@@ -190,7 +190,7 @@ def estimate_config(
 
     `training` is as for `huggingface.request_for_config`: batch, sequence, precision, optimizer,
     checkpointing, lora_rank and so on. Raises EstimateError if transformers isn't installed or has
-    no such model; the formula (`huggingface.from_config`) may know it.
+    no such model; the formula (`formula.from_config`) may know it.
     """
     if "accumulate" in training:  # its older name
         training["accumulation"] = training.pop("accumulate")

@@ -11,13 +11,13 @@ from msgspec import Meta
 from memagent.errors import EstimateError
 from memagent.estimator.advice import advise
 from memagent.estimator.devices import GPUS
+from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.optimizers import optimizer_named
 from memagent.estimator.formula.precision import precision_named, quantised_bytes
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import Parallel, TrainingSpec
 from memagent.estimator.formula.training import estimate_formula
-from memagent.estimator.huggingface import from_config
 from memagent.estimator.request import FormulaRequest
 from memagent.estimator.search import largest_batch
 from memagent.wire.messages import Bytes

@@ -12,11 +12,11 @@ from statistics import median
 import pytest
 import torch
 
+from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.saved_tensors import cast_bytes, edges_saved, layer_saved
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.transients import loss_bytes
-from memagent.estimator.huggingface import from_config
 
 FAMILIES = (
     "llama",

@@ -9,9 +9,9 @@ import torch
 
 from memagent.errors import EstimateError
 from memagent.estimator.formula.families import FAMILIES
+from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.presets import PRESETS, preset
 from memagent.estimator.formula.shapes import ModelShape, matrices
-from memagent.estimator.huggingface import from_config
 
 TRANSFORMERS = [name for name, shape in PRESETS.items() if shape.parameters is None]
 SMALL = (

@@ -49,13 +49,15 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "mixtral-8x7b": (_MIXTRAL, {"batch": 1, "sequence": 2048, "precision": "bf16"}, 10.0),
     "llama-70b": ({**_LLAMA, **_70B}, {"batch": 1, "sequence": 2048, "precision": "bf16"}, 10.0),
 }  # fmt: skip
-"""By name: the config, how it is asked, and the seconds that it should take at most."""
+"""By name: the config, the training, and the maximum processor time in seconds."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of the whole answer by the core's clock (`cpu_s`) and by the wall's, of the replay in it, and bytes that the tracing
-    process grew by."""
+    """Processor and wall time of a whole estimate, wall time of its replay, and memory growth.
+
+    `growth_bytes` is what the tracing process added.
+    """
 
     parameters: int
     events: int
@@ -66,7 +68,7 @@ class Cost:
 
 
 def cost(config: dict[str, Any], training: dict[str, Any]) -> Cost:
-    """One estimate."""
+    """Measure one estimate."""
     request = request_for_config(config, **training)
     began, busy = time.perf_counter(), _cpu_s()
     trace = engine.record(request)
@@ -84,7 +86,7 @@ def cost(config: dict[str, Any], training: dict[str, Any]) -> Cost:
 
 
 def _cpu_s() -> float:
-    """Of this process and of the children that have ended: a trace is one."""
+    """Return the processor time of this process and its finished children, such as a trace."""
     mine, children = (
         resource.getrusage(resource.RUSAGE_SELF),
         resource.getrusage(resource.RUSAGE_CHILDREN),
@@ -93,7 +95,7 @@ def _cpu_s() -> float:
 
 
 def main(only: Sequence[str] | None = None) -> int:
-    """Print the table. 0 where each model stays within its seconds and 300 MiB, else 1."""
+    """Print the table. Return 1 if a model exceeds its time or 300 MiB of growth, else 0."""
     import torch
 
     torch.set_num_threads(1)

@@ -51,7 +51,7 @@ def test_it_works_without_scripts(server, open_page):
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_parts_are_drawn_in_their_colours(server, open_page, dark):
+def test_the_parts_are_drawn_in_their_colors(server, open_page, dark):
     page = open_page(server.url + PATH, dark=dark)
     drawn = page.locator("#estimate-parts .part").evaluate_all(
         "parts => parts.map(part => [getComputedStyle(part).fill, part.getBoundingClientRect().width])"

@@ -38,7 +38,7 @@ def drawn(page):
     return page
 
 
-def colour(page, name):
+def color(page, name):
     """A custom property as [r, g, b]."""
     text = page.evaluate(
         "name => getComputedStyle(document.documentElement).getPropertyValue(name).trim()",
@@ -50,14 +50,14 @@ def colour(page, name):
 
 def pixels(page, name, place="#memory-chart"):
     """Return the number of pixels of a chart with that color."""
-    return page.evaluate(PIXELS, [*colour(page, name), place])["count"]
+    return page.evaluate(PIXELS, [*color(page, name), place])["count"]
 
 
 def top(page, name):
     """Return the position of the highest pixel of that color: 0 at the upper edge, 1 at the
     lower.
     """
-    return page.evaluate(PIXELS, [*colour(page, name), "#memory-chart"])["top"]
+    return page.evaluate(PIXELS, [*color(page, name), "#memory-chart"])["top"]
 
 
 def window(page):
@@ -401,7 +401,7 @@ def test_a_forecast_beyond_the_chart_is_described_in_text_and_not_in_the_legend(
 def test_an_oom_is_reported_with_the_largest_tensors(server, replay, scenarios, open_page):
     replay(scenarios.died())
     page = open_page(f"{server.url}/runs/d1ed")
-    report = page.locator("#autopsy")
+    report = page.locator("#oom-report")
     assert "Out of memory in backward of step 1,235 on build-box" in report.inner_text()
     assert "8.0 MiB were requested with 3.0 MiB free" in report.inner_text()
     assert not report.locator("td", has_text="1024 × 256").is_visible()

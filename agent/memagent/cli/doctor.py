@@ -29,15 +29,15 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [{"check": name, **asdict(finding)} for name, finding in findings]
         print(json.dumps({"problems": problems, "findings": rows}))
     else:
-        in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        in_color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         for _, finding in findings:
-            print(_format(finding, in_colour=in_colour))
+            print(_format(finding, in_color=in_color))
     return 1 if problems else 0
 
 
-def _format(finding: Finding, *, in_colour: bool) -> str:
+def _format(finding: Finding, *, in_color: bool) -> str:
     level = f"{finding.level:<7}"
-    if in_colour:
+    if in_color:
         level = f"\033[{_COLOURS[finding.level]}m{level}\033[0m"
     advice = f"\n         -> {finding.advice}" if finding.advice else ""
     return f"{level}  {finding.text}{advice}"

@@ -1,4 +1,4 @@
-"""An estimate as text for terminals, with or without colours. Values in, lines out."""
+"""An estimate as text for terminals, with or without colors. Values in, lines out."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _TRAINING = (
 
 @dataclass(frozen=True)
 class Style:
-    """Terminal colours, or none."""
+    """Terminal colors, or none."""
 
-    colour: bool = False
+    color: bool = False
 
     def red(self, text: str) -> str:
         return self._styled(_RED, text)
@@ -59,7 +59,7 @@ class Style:
         return self._styled(_DIM, text)
 
     def _styled(self, code: str, text: str) -> str:
-        return f"{code}{text}{_PLAIN}" if self.colour else text
+        return f"{code}{text}{_PLAIN}" if self.color else text
 
 
 def render(

@@ -75,9 +75,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"server": settings.server, "runs": found}, indent=2))
     elif found:
-        in_colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        in_color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         rows = [_row(run, time.time()) for run in found]
-        for line in table(rows, _terminal_width(), in_colour=in_colour):
+        for line in table(rows, _terminal_width(), in_color=in_color):
             print(line)
     else:
         place = f"on {settings.server}" if settings.server else f"in {settings.directory}"
@@ -146,7 +146,7 @@ def _ago(started_at: str | float | None, now: float) -> str:
 
 
 def table(
-    rows: Sequence[tuple[str, ...]], columns: int | None, *, in_colour: bool = False
+    rows: Sequence[tuple[str, ...]], columns: int | None, *, in_color: bool = False
 ) -> list[str]:
     """Return lines of at most `columns` characters by shortening names; None means no limit."""
     widths = [max(map(len, cells)) for cells in zip(_HEADER, *rows, strict=True)]
@@ -155,20 +155,20 @@ def table(
         widths[_NAME_COLUMN] = min(
             widths[_NAME_COLUMN], max(_MIN_NAME_WIDTH, columns - other_widths)
         )
-    return [_line(cells, widths, in_colour=in_colour) for cells in (_HEADER, *rows)]
+    return [_line(cells, widths, in_color=in_color) for cells in (_HEADER, *rows)]
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], *, in_colour: bool) -> str:
+def _line(cells: Sequence[str], widths: Sequence[int], *, in_color: bool) -> str:
     cut = [
         text if len(text) <= width else f"{text[: width - 1]}…"
         for text, width in zip(cells, widths, strict=True)
     ]
     padded = [text.ljust(width) for text, width in zip(cut, widths, strict=True)]
-    if in_colour:
-        padded = [_coloured(text) for text in padded]
+    if in_color:
+        padded = [_colored(text) for text in padded]
     return "  ".join(padded).rstrip()
 
 
-def _coloured(text: str) -> str:
+def _colored(text: str) -> str:
     code = _COLOURS.get(text.split(" ", maxsplit=1)[0])
     return f"\033[{code}m{text}\033[0m" if code else text

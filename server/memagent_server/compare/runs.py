@@ -145,7 +145,7 @@ def _step_s(session: Session, stream: StreamRow) -> float | None:
     return float(median(known)) if known else None
 
 
-def autopsy(session: Session, run: RunRow, stream: StreamRow | None) -> OomReport | None:
+def oom_report_of(session: Session, run: RunRow, stream: StreamRow | None) -> OomReport | None:
     """Return the OOM report of a run for `stream`'s rank and device.
 
     None if the run didn't run out of memory, or sent no OOM event.

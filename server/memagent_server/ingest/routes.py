@@ -60,7 +60,7 @@ def post_run() -> Response:
     message = check_start(read_message(request, RunStart))
     auth.check_project(message.project)
     with context.database.write() as session:
-        run, created = start_run(session, message, context.clock(), live=_is_live())
+        run, created = start_run(session, message, context.clock(), live=_is_from_live_process())
         next_seq = session.get_one(RankRow, (run.id, message.rank, message.attempt)).next_seq
     url = f"{context.settings.public_url}/runs/{run.id}"
     reply = {"run_id": run.id, "url": url, "next_seq": next_seq}
@@ -78,12 +78,12 @@ def post_batch(run_id: str) -> Response:
     context = current()
     _check_visible(context.database, run_id)
     batch, chunks = check_batch(read_message(request, Batch))
-    now, live = context.clock(), _is_live()
+    now, live = context.clock(), _is_from_live_process()
 
     def store(connection: Connection) -> BatchReply:
         accepted = store_batch(connection, run_id, batch, now, chunks=chunks, live=live)
         risk = latest_risk(connection, run_id, batch.rank)
-        commands = _commands(connection, run_id, batch, risk) if live else []
+        commands = _diagnosis_commands(connection, run_id, batch, risk) if live else []
         return BatchReply(
             accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands
         )
@@ -125,7 +125,7 @@ def post_finish(run_id: str) -> Response:
     context = current()
     message = storable(read_message(request, Finish))
     with context.database.write() as session:
-        run = finish_run(session, run_id, message, context.clock(), live=_is_live())
+        run = finish_run(session, run_id, message, context.clock(), live=_is_from_live_process())
     return json_answer({"run_id": run.id, "status": run.status})
 
 
@@ -137,7 +137,7 @@ def _check_visible(database: Database, run_id: str) -> None:
                 raise UnknownRunError(run_id)
 
 
-def _commands(
+def _diagnosis_commands(
     connection: Connection, run_id: str, batch: Batch, risk: Risk | None
 ) -> list[Command]:
     """Request a leak diagnosis from a rank that is forecast to run out of memory.
@@ -152,6 +152,6 @@ def _commands(
     return [Command(kind="snapshot", data={"why": f"forecast to run out of memory: {risk.cause}"})]
 
 
-def _is_live() -> bool:
+def _is_from_live_process() -> bool:
     """Check that the sending process was alive; `memagent sync` marks what it uploads later."""
     return request.headers.get(REPLAYED_HEADER) != "1"

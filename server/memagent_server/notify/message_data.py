@@ -12,7 +12,7 @@ from typing import Any
 
 from memagent.diagnostics import display_path, display_roots
 from memagent.wire.messages import Suspect
-from memagent_server.compare import autopsy
+from memagent_server.compare import oom_report_of
 from memagent_server.notify.channel import (
     AlertMessage,
     Channel,
@@ -99,7 +99,7 @@ def load_message(
         acked_by=(incident.acked_by or "somebody") if incident and incident.acked_at else None,
         snoozed_until=incident.snoozed_until if incident else None,
         error=run.error,
-        autopsy=_autopsy(session, run, stream) if transition.to_state == "oom" else (),
+        autopsy=_oom_report_lines(session, run, stream) if transition.to_state == "oom" else (),
         is_repeat=notification.attempts > 1,
         is_overtaken=is_overtaken(session, notification),
         delayed_s=max(0.0, now - notification.created_at),
@@ -178,8 +178,8 @@ def _saving(prediction: PredictionRow | None) -> EstimatedSaving | None:
     )
 
 
-def _autopsy(session: Session, run: RunRow, stream: StreamRow | None) -> tuple[str, ...]:
-    report = autopsy(session, run, stream)
+def _oom_report_lines(session: Session, run: RunRow, stream: StreamRow | None) -> tuple[str, ...]:
+    report = oom_report_of(session, run, stream)
     if report is None:
         return ()
     return tuple(line[0].upper() + line[1:] for line in report.details())

@@ -85,7 +85,7 @@ def test_it_prints_bars_levels_and_a_verdict_for_a_model_by_name(estimate):
     assert "\033[" not in out
 
 
-def test_colour_is_for_terminals_only(estimate, monkeypatch):
+def test_color_is_for_terminals_only(estimate, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\033[31m" in estimate("--model", "gpt2-xl", "--gpu", "8GiB")[1]

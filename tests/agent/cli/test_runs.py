@@ -74,7 +74,7 @@ def test_the_table_fits_the_terminal():
     )
     assert name in table([row], None)[1]
     assert lines[0].index("STATUS") == lines[1].index("oom")
-    assert "\033[31moom" in table([row], 200, in_colour=True)[1]
+    assert "\033[31moom" in table([row], 200, in_color=True)[1]
 
 
 def test_it_reports_that_no_runs_are_recorded(capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, PredictionMessage, RunStart
-from memagent_server.compare import autopsy, compare_runs
+from memagent_server.compare import compare_runs, oom_report_of
 from memagent_server.compare.runs import MAX_DIFFERENCES, differences
 from memagent_server.store.models import RunRow
 from memagent_server.store.predictions import add_prediction
@@ -148,7 +148,7 @@ def title(database):
             stream = next(
                 (stream for stream in current_streams(session, ["r"]) if stream.rank == rank), None
             )
-            report = autopsy(session, session.get_one(RunRow, "r"), stream)
+            report = oom_report_of(session, session.get_one(RunRow, "r"), stream)
             return report.title if report else None
 
     return title

@@ -59,8 +59,8 @@ def palettes():
     return {"light": light, "dark": {**light, **dark}}
 
 
-def luminance(colour):
-    channels = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+def luminance(color):
+    channels = (int(color[place : place + 2], 16) / 255 for place in (1, 3, 5))
     red, green, blue = (
         value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
         for value in channels

@@ -15,7 +15,7 @@ from flask import Blueprint, Response
 from memagent.diagnostics import display_frame, display_roots, with_display_path
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.forecast.types import LEVELS
-from memagent_server.compare import autopsy, components
+from memagent_server.compare import components, oom_report_of
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.store.engine import Session
@@ -78,7 +78,7 @@ def show_run(run_id: str) -> Response:
             headline=labels.headline(run, worst, warned_at, current().clock()),
             cause=cause,
             advice=advice_for_cause(cause, advice) if cause else None,
-            autopsy=autopsy(session, stored, row),
+            oom_report=oom_report_of(session, stored, row),
             snapshots=snapshots,
             suspects=[
                 with_display_path({**suspect}, roots) for suspect in suspects_of(session, run_id)

@@ -1,6 +1,6 @@
 // The chart of the compare page: one curve per run, aligned by step, by time since the run's first sample, or by tokens if a
 // scalar counts them. The address contains curve and alignment (?curve=, ?by=). Zooming loads each run's part of the window.
-import { axis, entry, isMove, property, selection, size, whenColoursChange } from "./plot.js";
+import { axis, entry, isMove, property, selection, size, whenColorsChange } from "./plot.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, compact, count, elapsed, short, tick } from "./text.js";
 
 const container = document.getElementById("compare-chart");
@@ -13,7 +13,7 @@ const resetButton = document.getElementById("zoom-reset");
 const ALIGNMENTS = { step: "step", time: "time since the first sample", tokens: "tokens" };
 
 let runs = readRuns();
-let colours = readColours();
+let colors = readColors();
 let by = readChoice("by", buttons.map((button) => button.dataset.by));
 let curve = readChoice("curve", [...select.options].map((option) => option.value));
 let zoom = null; // [from, to] on the x axis, or null for all
@@ -31,7 +31,7 @@ function readRuns() {
   return JSON.parse(document.getElementById("compare-facts").dataset.facts);
 }
 
-function readColours() {
+function readColors() {
   const tones = Array.from({ length: 10 }, (_, tone) => property(`run-${tone}`));
   return { tones, grid: property("grid"), muted: property("muted") };
 }
@@ -159,13 +159,13 @@ function build() {
       cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoomTo(null) }, sync: { filters: { pub: isMove, sub: isMove } } },
       scales: { x: { time: false, range: xRange }, y: { range: yRange } },
       axes: [
-        axis(() => colours, { size: 28, values: (_, values) => values.map(xText), incrs: by === "time" ? SPANS : STEP_INCREMENTS }),
+        axis(() => colors, { size: 28, values: (_, values) => values.map(xText), incrs: by === "time" ? SPANS : STEP_INCREMENTS }),
         isBytes()
-          ? axis(() => colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) })
-          : axis(() => colours, { size: 66, values: (_, values) => values.map(short) }),
+          ? axis(() => colors, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) })
+          : axis(() => colors, { size: 66, values: (_, values) => values.map(short) }),
       ],
       series: [{}, ...runs.map((run) => ({
-        stroke: () => colours.tones[run.tone], width: 1.75, dash: run.dashed ? [6, 4] : undefined, points: { show: false }, spanGaps: true, show: !hidden.has(run.id),
+        stroke: () => colors.tones[run.tone], width: 1.75, dash: run.dashed ? [6, 4] : undefined, points: { show: false }, spanGaps: true, show: !hidden.has(run.id),
       }))],
       hooks: { setSelect: [(u) => zoomTo(selection(u) ?? zoom)], setCursor: [(u) => showValues(u.cursor.idx)] },
     },
@@ -264,8 +264,8 @@ document.addEventListener("memagent:refreshed", () => {
   runs = newRuns;
   load();
 });
-whenColoursChange(() => {
-  colours = readColours();
+whenColorsChange(() => {
+  colors = readColors();
   if (chart) draw();
 });
 new ResizeObserver(() => chart?.setSize(size(container))).observe(container);

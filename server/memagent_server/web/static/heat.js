@@ -1,6 +1,6 @@
 // The ranks of a run as a heat map: a row per rank, a column per interval of steps, the color is the share of the limit. It shows
 // the window of the memory chart (run.js sends "memagent:window"). A table contains the same values.
-import { property, whenColoursChange } from "./plot.js";
+import { property, whenColorsChange } from "./plot.js";
 import { bytes, count } from "./text.js";
 
 const container = document.getElementById("heat");
@@ -42,7 +42,7 @@ async function load() {
 
 // Drawing
 
-function colourOf(share) {
+function colorOf(share) {
   const stops = [0, 1, 2, 3, 4].map((stop) => property(`heat-${stop}`));
   const at = Math.min(0.9999, Math.max(0, share)) * (stops.length - 1);
   const [low, high] = [stops[Math.floor(at)], stops[Math.floor(at) + 1]].map((text) => [1, 3, 5].map((digit) => parseInt(text.slice(digit, digit + 2), 16)));
@@ -77,7 +77,7 @@ function draw() {
   grid.ranks.forEach((row, line) => {
     row.max.forEach((value, index) => {
       if (value === null) return;
-      ctx.fillStyle = colourOf(value / limitOf(row));
+      ctx.fillStyle = colorOf(value / limitOf(row));
       const [from, to] = [index, index + 1].map((edge) => Math.round((LEFT + edge * column) * ratio) / ratio); // avoid gaps between cells
       ctx.fillRect(from, line * height, to - from, height - gap);
     });
@@ -103,7 +103,7 @@ function scale() {
   const bar = document.getElementById("heat-scale");
   const ctx = bar.getContext("2d");
   for (let x = 0; x < bar.width; x += 1) {
-    ctx.fillStyle = colourOf(x / bar.width);
+    ctx.fillStyle = colorOf(x / bar.width);
     ctx.fillRect(x, 0, 1, bar.height);
   }
 }
@@ -164,6 +164,6 @@ document.addEventListener("memagent:window", (event) => {
   load();
 });
 document.addEventListener("memagent:refreshed", () => performance.now() - requestedAt > REFRESH_S * 1000 && load());
-whenColoursChange(() => grid && draw());
+whenColorsChange(() => grid && draw());
 new ResizeObserver(() => grid && draw()).observe(container);
 load();

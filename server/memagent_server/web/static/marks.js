@@ -1,5 +1,5 @@
 // The parts of the memory chart besides its curves: limit, prediction, forecast, markers. Drawn on uPlot's canvas in its hooks.
-// `facts` is the result of view_models.chart_facts, `colours` the custom properties of the style sheet, `toX` maps a step to x.
+// `facts` is the result of view_models.chart_facts, `colors` the custom properties of the style sheet, `toX` maps a step to x.
 import { bytes } from "./text.js";
 
 function inPlot(u, paint, toX = (step) => step) {
@@ -16,17 +16,17 @@ function inPlot(u, paint, toX = (step) => step) {
   ctx.restore();
 }
 
-export function drawLevels(u, facts, colours) {
+export function drawLevels(u, facts, colors) {
   inPlot(u, (ctx, ratio, _, y) => {
-    const paint = (value, colour, label, dashes) => level(u, ctx, ratio, y(value), { value, colour, label, dashes, halo: colours.surface });
-    if (facts.predicted_peak_bytes) paint(facts.predicted_peak_bytes, colours.predicted, "predicted peak", [2, 3]);
-    if (facts.limit_bytes) paint(facts.limit_bytes, colours.limit, "limit", [7, 4]);
+    const paint = (value, color, label, dashes) => level(u, ctx, ratio, y(value), { value, color, label, dashes, halo: colors.surface });
+    if (facts.predicted_peak_bytes) paint(facts.predicted_peak_bytes, colors.predicted, "predicted peak", [2, 3]);
+    if (facts.limit_bytes) paint(facts.limit_bytes, colors.limit, "limit", [7, 4]);
   });
 }
 
-function level(u, ctx, ratio, top, { value, colour, label, dashes, halo }) {
+function level(u, ctx, ratio, top, { value, color, label, dashes, halo }) {
   const left = u.bbox.left + 8 * ratio;
-  ctx.strokeStyle = ctx.fillStyle = colour;
+  ctx.strokeStyle = ctx.fillStyle = color;
   ctx.font = `600 ${11 * ratio}px system-ui, sans-serif`;
   if (top < u.bbox.top) {
     if (label === "limit") write(ctx, ratio, `limit ${bytes(value)} is above ↑`, left, u.bbox.top + 12 * ratio, halo);
@@ -52,11 +52,11 @@ function write(ctx, ratio, text, left, bottom, halo) {
 
 // The line of memory up to the limit, and the interval of its end. It goes back from the limit with the forecast's growth, so it
 // includes the memory that a step needs temporarily. Without growth there is only a date.
-export function drawForecast(u, facts, colours, toX) {
+export function drawForecast(u, facts, colors, toX) {
   const forecast = facts.forecast;
   if (!forecast || !facts.limit_bytes) return;
   inPlot(u, (ctx, ratio, x, y) => {
-    ctx.strokeStyle = ctx.fillStyle = colours[forecast.level] ?? colours.warning;
+    ctx.strokeStyle = ctx.fillStyle = colors[forecast.level] ?? colors.warning;
     ctx.lineWidth = 2 * ratio;
     const end = [x(forecast.eta_step), y(facts.limit_bytes)];
     const growth = forecast.growth_bytes_per_step;
@@ -92,22 +92,22 @@ function cone(ctx, tip, ...others) {
 // Severe markers get their labels first; a label without room is omitted.
 const GRAVITY = ["critical", "warning", "notice", "ok", "plain"];
 
-export function drawMarkers(u, facts, colours, toX) {
+export function drawMarkers(u, facts, colors, toX) {
   inPlot(u, (ctx, ratio, x) => {
     const right = u.bbox.left + u.bbox.width;
     const visible = facts.markers.map((marker) => ({ ...marker, left: x(marker.step) })).filter(({ left }) => left >= u.bbox.left && left <= right);
     ctx.lineWidth = 1.25 * ratio;
     for (const { left, tone } of visible) {
-      ctx.strokeStyle = colours[tone] ?? colours.plain;
+      ctx.strokeStyle = colors[tone] ?? colors.plain;
       stroke(ctx, [left, u.bbox.top], [left, u.bbox.top + u.bbox.height]);
     }
     ctx.font = `${11 * ratio}px system-ui, sans-serif`;
     const taken = [];
-    for (const marker of visible.sort((a, b) => GRAVITY.indexOf(a.tone) - GRAVITY.indexOf(b.tone))) flag(u, ctx, ratio, marker, colours, taken);
+    for (const marker of visible.sort((a, b) => GRAVITY.indexOf(a.tone) - GRAVITY.indexOf(b.tone))) flag(u, ctx, ratio, marker, colors, taken);
   }, toX);
 }
 
-function flag(u, ctx, ratio, { left, label, tone }, colours, taken) {
+function flag(u, ctx, ratio, { left, label, tone }, colors, taken) {
   const width = ctx.measureText(label).width + 10 * ratio;
   const isFree = (start) =>
     start >= u.bbox.left && start + width <= u.bbox.left + u.bbox.width && taken.every(([from, to]) => start >= to || start + width <= from);
@@ -115,17 +115,17 @@ function flag(u, ctx, ratio, { left, label, tone }, colours, taken) {
   if (start === undefined) return;
   taken.push([start, start + width]);
   const top = u.bbox.top + u.bbox.height - 20 * ratio;
-  ctx.fillStyle = colours[tone] ?? colours.plain;
+  ctx.fillStyle = colors[tone] ?? colors.plain;
   ctx.fillRect(start, top, width, 16 * ratio);
-  ctx.fillStyle = colours.surface;
+  ctx.fillStyle = colors.surface;
   ctx.fillText(label, start + 5 * ratio, top + 12 * ratio);
 }
 
 // Ticks along the upper edge, one row per phase, at the steps that had it: evaluations, checkpoints.
-export function drawPhases(u, phases, colours, toX) {
+export function drawPhases(u, phases, colors, toX) {
   inPlot(u, (ctx, ratio, x) => {
     phases.forEach((steps, row) => {
-      ctx.fillStyle = colours.phases[row];
+      ctx.fillStyle = colors.phases[row];
       for (const step of steps) ctx.fillRect(Math.round(x(step) - ratio), u.bbox.top + (1 + 8 * row) * ratio, 2 * ratio, 6 * ratio);
     });
   }, toX);

@@ -42,8 +42,8 @@ function wrapped(ctx, curves, width) {
 }
 
 function drawLine(ctx, line, y, ink) {
-  for (const { text, colour, left } of line) {
-    ctx.fillStyle = colour;
+  for (const { text, color, left } of line) {
+    ctx.fillStyle = color;
     ctx.fillRect(MARGIN + left, y - 1.5, 16, 3);
     ctx.fillStyle = ink;
     ctx.fillText(text, MARGIN + left + 22, y);

@@ -5,15 +5,15 @@ export function property(name) {
 }
 
 // Redraw when the color scheme changes; print in light colors.
-export function whenColoursChange(redraw) {
+export function whenColorsChange(redraw) {
   for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", redraw);
 }
 
-// `colours` is read at each drawing, because the color scheme can change.
-export function axis(colours, more) {
+// `colors` is read at each drawing, because the color scheme can change.
+export function axis(colors, more) {
   return {
-    stroke: () => colours().muted, font: "12px system-ui, sans-serif", gap: 6,
-    grid: { stroke: () => colours().grid, width: 1 }, ticks: { show: false }, ...more,
+    stroke: () => colors().muted, font: "12px system-ui, sans-serif", gap: 6,
+    grid: { stroke: () => colors().grid, width: 1 }, ticks: { show: false }, ...more,
   };
 }
 

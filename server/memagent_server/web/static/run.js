@@ -2,7 +2,7 @@
 // A curve is a band between the minimum and maximum of its buckets, so that no spike disappears. Zooming loads the window from the
 // server, down to single steps. Everything besides the series is in #chart-facts, refreshed by live.js.
 import { drawForecast, drawLevels, drawMarkers, drawPhases } from "./marks.js";
-import { axis, entry, isMove, newest, property, selection, size, whenColoursChange } from "./plot.js";
+import { axis, entry, isMove, newest, property, selection, size, whenColorsChange } from "./plot.js";
 import { savePicture } from "./picture.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, short, tick } from "./text.js";
 
@@ -29,7 +29,7 @@ const pngButton = document.getElementById("save-png");
 const GRID_POINTS = 240;
 
 let facts = readFacts();
-let colours = readColours();
+let colors = readColors();
 let zoom = readZoom(); // [from, to] in steps, or null for the whole run
 let isByClock = new URLSearchParams(location.search).get("axis") === "time";
 let isOverRanks = ranksButton !== null && new URLSearchParams(location.search).get("ranks") === "all";
@@ -48,7 +48,7 @@ function readFacts() {
   return JSON.parse(document.getElementById("chart-facts").dataset.facts);
 }
 
-function readColours() {
+function readColors() {
   const of = property;
   return {
     allocated_bytes: of("curve-allocated"), peak_allocated_bytes: of("curve-peak"), reserved_bytes: of("curve-reserved"),
@@ -165,7 +165,7 @@ const xRange = () => (shown ? steps().map(toX) : [0, 1]);
 
 function xAxis(more) {
   const values = isByClock ? (_, values, __, ___, increment) => clock(values, increment) : (_, values) => values.map(count);
-  return axis(() => colours, { ...more, values, ...(!isByClock && { incrs: STEP_INCREMENTS }) });
+  return axis(() => colors, { ...more, values, ...(!isByClock && { incrs: STEP_INCREMENTS }) });
 }
 
 // Ranges
@@ -247,9 +247,9 @@ function draw() {
 
 function build(columns, kind) {
   const series = columns.flatMap((field) => [line(field, 1), line(field, 0.6)]);
-  const bands = columns.map((field, index) => ({ series: [2 * index + 1, 2 * index + 2], fill: () => `${colours[field]}55` }));
+  const bands = columns.map((field, index) => ({ series: [2 * index + 1, 2 * index + 2], fill: () => `${colors[field]}55` }));
   const [floor, peak] = [columns.indexOf("allocated_bytes"), columns.indexOf("peak_allocated_bytes")];
-  if (floor >= 0 && peak >= 0) bands.push({ series: [2 * peak + 2, 2 * floor + 1], fill: () => `${colours.peak_allocated_bytes}14` });
+  if (floor >= 0 && peak >= 0) bands.push({ series: [2 * peak + 2, 2 * floor + 1], fill: () => `${colors.peak_allocated_bytes}14` });
   chart = new uPlot(
     {
       ...size(container),
@@ -259,13 +259,13 @@ function build(columns, kind) {
       scales: { x: { time: isByClock, range: xRange }, y: { range: bytesRange } },
       axes: [
         xAxis({ size: isByClock ? 42 : 28 }),
-        axis(() => colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
+        axis(() => colors, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
       ],
       series: [{}, ...series],
       bands,
       hooks: {
-        drawAxes: [(u) => drawForecast(u, facts, colours, toX)],
-        draw: [(u) => drawLevels(u, facts, colours), (u) => drawMarkers(u, facts, colours, toX), (u) => drawPhases(u, phaseSteps(), colours, toX)],
+        drawAxes: [(u) => drawForecast(u, facts, colors, toX)],
+        draw: [(u) => drawLevels(u, facts, colors), (u) => drawMarkers(u, facts, colors, toX), (u) => drawPhases(u, phaseSteps(), colors, toX)],
         setSelect: [zoomToSelection],
         setCursor: [(u) => showValues(u.cursor.idx)],
       },
@@ -287,7 +287,7 @@ function phaseSteps() {
 }
 
 function line(field, strength) {
-  return { stroke: () => colours[field], width: STRENGTHS[field] * strength, points: { show: false }, spanGaps: true, show: !hidden.has(field) };
+  return { stroke: () => colors[field], width: STRENGTHS[field] * strength, points: { show: false }, spanGaps: true, show: !hidden.has(field) };
 }
 
 function cursor() {
@@ -352,7 +352,7 @@ function toggle(field, index, button) {
 }
 
 function legendWords() {
-  return fields().filter((field) => !hidden.has(field)).reverse().map((field) => ({ text: nameOf(field), colour: colours[field] }));
+  return fields().filter((field) => !hidden.has(field)).reverse().map((field) => ({ text: nameOf(field), color: colors[field] }));
 }
 
 function showValues(index) {
@@ -396,10 +396,10 @@ function buildScalar(name) {
       scales: { x: { time: isByClock, range: xRange } },
       axes: [
         xAxis({ size: isByClock ? 42 : 30, space: 70 }),
-        axis(() => colours, { size: 66, values: (_, values) => values.map(short), space: 34 }),
+        axis(() => colors, { size: 66, values: (_, values) => values.map(short), space: 34 }),
       ],
-      series: [{}, ...[0, 0, 1.5].map((width) => ({ stroke: () => colours.scalar, width, points: { show: false }, spanGaps: true }))],
-      bands: [{ series: [1, 2], fill: () => `${colours.scalar}40` }],
+      series: [{}, ...[0, 0, 1.5].map((width) => ({ stroke: () => colors.scalar, width, points: { show: false }, spanGaps: true }))],
+      bands: [{ series: [1, 2], fill: () => `${colors.scalar}40` }],
       hooks: {
         setSelect: [zoomToSelection],
         setCursor: [(u) => (output.textContent = short(u.cursor.idx == null ? newest(u.data[3]) : u.data[3][u.cursor.idx]))],
@@ -451,10 +451,10 @@ ranksButton?.addEventListener("click", () => {
   keep({ ranks: isOverRanks ? "all" : null });
   load();
 });
-pngButton.addEventListener("click", () => savePicture(container.querySelector("canvas"), pngButton.dataset, legendWords(), { ink: colours.ink, surface: colours.surface }));
+pngButton.addEventListener("click", () => savePicture(container.querySelector("canvas"), pngButton.dataset, legendWords(), { ink: colors.ink, surface: colors.surface }));
 lastButton.addEventListener("click", () => setZoom(facts.last_step - LAST_STEPS, facts.last_step));
-whenColoursChange(() => {
-  colours = readColours();
+whenColorsChange(() => {
+  colors = readColors();
   redraw();
 });
 new ResizeObserver(() => chart?.setSize(size(container))).observe(container);

@@ -1,7 +1,7 @@
 // Memory by component over steps, stacked up to the peak of each step. The rest is "other tensors": if it grows from step to step,
 // something is keeping tensors alive. The chart shows the window and axis of the memory chart (run.js stores both on its element),
 // and loads its data only when it is about to scroll into view.
-import { axis, entry, isMove, property, selection, size, whenColoursChange } from "./plot.js";
+import { axis, entry, isMove, property, selection, size, whenColorsChange } from "./plot.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, tick } from "./text.js";
 
 const container = document.getElementById("stack-chart");
@@ -22,7 +22,7 @@ let pendingRequest = null;
 const facts = () => JSON.parse(document.getElementById("chart-facts").dataset.facts);
 const shown = () => memory.shown; // {range, isByClock, zoom, last}, from run.js
 const isRead = (name) => name !== OTHER;
-const colourOf = (name) => property(`part-${name}`);
+const colorOf = (name) => property(`part-${name}`);
 
 // Data
 
@@ -93,7 +93,7 @@ function fit() {
 function build(kind) {
   const isByClock = shown().isByClock;
   const values = isByClock ? (_, values, __, ___, increment) => clock(values, increment) : (_, values) => values.map(count);
-  const colours = () => ({ muted: property("muted"), grid: property("grid") });
+  const colors = () => ({ muted: property("muted"), grid: property("grid") });
   const plot = new uPlot(
     {
       ...size(container),
@@ -106,11 +106,11 @@ function build(kind) {
       },
       scales: { x: { time: isByClock, range: () => shown().range }, y: { range: (_, __, high) => [0, (high || 1) * 1.06] } },
       axes: [
-        axis(colours, { size: isByClock ? 42 : 28, values, ...(!isByClock && { incrs: STEP_INCREMENTS }) }),
-        axis(colours, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
+        axis(colors, { size: isByClock ? 42 : 28, values, ...(!isByClock && { incrs: STEP_INCREMENTS }) }),
+        axis(colors, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
       ],
-      series: [{}, ...layers.map(({ name }) => ({ stroke: () => colourOf(name), width: 1, points: { show: false }, fill: () => `${colourOf(name)}b3` }))],
-      bands: layers.slice(1).map(({ name }, below) => ({ series: [below + 2, below + 1], fill: () => `${colourOf(name)}b3` })),
+      series: [{}, ...layers.map(({ name }) => ({ stroke: () => colorOf(name), width: 1, points: { show: false }, fill: () => `${colorOf(name)}b3` }))],
+      bands: layers.slice(1).map(({ name }, below) => ({ series: [below + 2, below + 1], fill: () => `${colorOf(name)}b3` })),
       hooks: { setSelect: [zoomToSelection], setCursor: [(u) => showValues(u.cursor.idx)] },
     },
     [[], ...layers.map(() => [])],
@@ -151,7 +151,7 @@ function showValues(index) {
 }
 
 document.addEventListener("memagent:shown", load);
-whenColoursChange(() => chart?.redraw(true, true));
+whenColorsChange(() => chart?.redraw(true, true));
 new ResizeObserver(() => chart?.setSize(size(container))).observe(container);
 new IntersectionObserver(
   (entries) => {

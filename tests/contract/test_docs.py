@@ -14,8 +14,8 @@ from memagent.environment import ALL_SETTINGS
 from memagent.wire import messages
 from memagent.wire.fields import FIELDS
 from memagent_server.alerts.rules import RULES
+from memagent_server.schemas.base import RUN_STATUSES
 from memagent_server.settings import CHANNEL_NAMES
-from memagent_server.store.models import RUN_STATUSES
 from memagent_server.web.docs import anchor_of
 
 DOCS = Path(__file__).parents[2] / "docs"

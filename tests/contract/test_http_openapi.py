@@ -13,13 +13,13 @@ import schemathesis
 from jsonschema import Draft202012Validator
 
 from memagent_server.http.api_route import operation_of
-from memagent_server.schemas import alerts, base, runs
+from memagent_server.schemas import alerts, base, predictions, runs, snapshots
 from memagent_server.schemas.examples import EXAMPLES
 
 HTTP_MD = Path(__file__).parents[2] / "docs" / "http.md"
 SHAPES = {
     name: shape
-    for module in (alerts, base, runs)
+    for module in (alerts, base, predictions, runs, snapshots)
     for name, shape in vars(module).items()
     if isinstance(shape, type) and issubclass(shape, base.Schema)
 }

@@ -82,7 +82,7 @@ def add_leaking_run(database, run_id: str) -> None:
 
 def alerts(database) -> dict[str, dict]:
     with database.read() as session:
-        return {alert["run_id"]: alert for alert in list_alerts(session)["alerts"]}
+        return {alert.run_id: alert for alert in list_alerts(session).alerts}
 
 
 def wait_until(condition, what: str) -> None:
@@ -104,12 +104,10 @@ def test_a_hanging_slack_does_not_delay_the_next_warning(
     wait_until(
         lambda: "second" in alerts(database), "the second alert, while Slack hangs on the first"
     )
-    assert all(alert["notifications"][0]["state"] != "sent" for alert in alerts(database).values())
+    assert all(alert.notifications[0].state != "sent" for alert in alerts(database).values())
     hanging_slack.go_on.set()
     wait_until(
-        lambda: all(
-            alert["notifications"][0]["state"] == "sent" for alert in alerts(database).values()
-        ),
+        lambda: all(alert.notifications[0].state == "sent" for alert in alerts(database).values()),
         "both are sent",
     )
 

@@ -141,9 +141,9 @@ def test_each_alert_is_raised_once_when_one_of_two_workers_is_killed(
     assert left.wait(PATIENCE_S) == 0
     with database.read() as session:
         told = [
-            alert["run_id"]
-            for alert in list_alerts(session, limit=100)["alerts"]
-            if alert["severity"] != "note"
+            alert.run_id
+            for alert in list_alerts(session, limit=100).alerts
+            if alert.severity != "note"
         ]
         forecasts = Counter(session.execute(select(ForecastRow.stream_id, ForecastRow.step)).all())
         keys = Counter(session.scalars(select(NotificationRow.dedup_key)))

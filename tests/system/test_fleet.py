@@ -87,12 +87,8 @@ def test_two_servers_and_two_workers_on_one_postgresql_lose_and_duplicate_nothin
 
     def ended() -> list[str]:
         with database.read() as session:
-            found = list_incidents(session, limit=100)["incidents"]
-        return [
-            item["run_id"]
-            for item in found
-            if item["severity"] != "note" and item["state"] == "oom"
-        ]
+            found = list_incidents(session, limit=100).incidents
+        return [item.run_id for item in found if item.severity != "note" and item.state == "oom"]
 
     wait_until(lambda: len(set(ended())) == RUNS, "every death is told")
     assert sorted(ended()) == [f"run-{number}" for number in range(RUNS)]

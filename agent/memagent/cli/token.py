@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from typing import Any
 
 from msgspec.structs import asdict
 
@@ -15,6 +14,7 @@ from memagent.cli import say
 from memagent.errors import MemagentError, SettingError
 from memagent.units import parse_age
 from memagent_server.http import auth
+from memagent_server.schemas.base import Token
 from memagent_server.settings import Settings
 from memagent_server.store import migrate, tokens
 from memagent_server.store.engine import Database
@@ -88,26 +88,26 @@ def _create(arguments: argparse.Namespace, settings: Settings, database: Databas
 
 def _list(arguments: argparse.Namespace, _settings: Settings, database: Database) -> None:
     with database.read() as session:
-        found = [asdict(tokens.describe_token(token)) for token in tokens.list_tokens(session)]
+        rows = [tokens.describe_token(token) for token in tokens.list_tokens(session)]
     if arguments.json:
-        print(json.dumps(found))
+        print(json.dumps([asdict(token) for token in rows]))
         return
-    for facts in found:
-        print(_line(facts))
-    if not found:
+    for token in rows:
+        print(_line(token))
+    if not rows:
         say("no tokens; `memagent token create NAME --scope ingest` creates one")
 
 
-def _line(facts: dict[str, Any]) -> str:
-    projects = f" for {', '.join(facts['projects'])}" if facts["projects"] else ""
-    last_used = f"last used {facts['last_used_at'] or 'never'}"
+def _line(token: Token) -> str:
+    projects = f" for {', '.join(token.projects)}" if token.projects else ""
+    last_used = f"last used {token.last_used_at or 'never'}"
     ends = (
-        f"revoked {facts['revoked_at']}"
-        if facts["revoked_at"]
-        else facts["expires_at"] and f"expires {facts['expires_at']}"
+        f"revoked {token.revoked_at}"
+        if token.revoked_at
+        else token.expires_at and f"expires {token.expires_at}"
     )
-    history = ", ".join(filter(None, (f"created {facts['created_at']}", last_used, ends)))
-    return f"{facts['id']:>4}  {facts['scope']:<6}  {facts['name']}{projects}  ({history})"
+    history = ", ".join(filter(None, (f"created {token.created_at}", last_used, ends)))
+    return f"{token.id:>4}  {token.scope:<6}  {token.name}{projects}  ({history})"
 
 
 def _revoke(arguments: argparse.Namespace, _settings: Settings, database: Database) -> None:

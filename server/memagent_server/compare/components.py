@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 
 from memagent.wire.fields import COMPONENTS, PHASES
 from memagent_server.compare.mismatch_reasons import MismatchInput, reason, reason_of_phase
-from memagent_server.schemas.runs import (
+from memagent_server.schemas.predictions import (
     ComponentResidual,
     Components,
     LevelResidual,

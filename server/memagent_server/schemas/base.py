@@ -40,16 +40,7 @@ NOTIFICATION_STATES: tuple[NotificationState, ...] = get_args(NotificationState)
 
 
 class Schema(msgspec.Struct):
-    """Base of all answers. Fields can be read like a mapping's, too."""
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self, name)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return getattr(self, name, default)
-
-    def keys(self) -> tuple[str, ...]:
-        return self.__struct_fields__
+    """Base of all answers."""
 
 
 class Problem(Schema):

@@ -12,7 +12,7 @@ from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from memagent_server.schemas.base import JsonObject
-from memagent_server.schemas.runs import ContextPage, CudaContext
+from memagent_server.schemas.predictions import ContextPage, CudaContext
 from memagent_server.store.models import DeviceContextRow, RankRow, RunRow, StreamRow
 from memagent_server.store.reading import decode_cursor, encode_cursor, to_schema
 from memagent_server.store.statements import insert_if_missing

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 from memagent.forecast import Forecast as ForecastResult
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.wire.messages import Risk
-from memagent_server.schemas import runs as schemas
+from memagent_server.schemas import predictions as schemas
 from memagent_server.store.models import ForecastRow, StreamRow
 from memagent_server.store.reading import newest_page, to_schema
 from memagent_server.store.statements import CompiledSelect

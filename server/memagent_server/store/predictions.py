@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import PredictionMessage
-from memagent_server.schemas import runs as schemas
+from memagent_server.schemas import predictions as schemas
 from memagent_server.store.models import PredictionRow, StreamRow
 from memagent_server.store.reading import newest_page, text_keys, to_schema
 from memagent_server.store.runs import lock_run

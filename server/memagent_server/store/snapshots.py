@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, defer
 
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import SnapshotMessage, Suspect
-from memagent_server.schemas import runs as schemas
+from memagent_server.schemas import snapshots as schemas
 from memagent_server.store.events import oom_events
 from memagent_server.store.models import RankRow, SnapshotRow
 from memagent_server.store.reading import newest_page, to_schema

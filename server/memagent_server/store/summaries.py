@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session, load_only
 from memagent.forecast.types import LEVELS
 from memagent_server.schemas import alerts as alert_schemas
 from memagent_server.schemas import runs as schemas
+from memagent_server.schemas.predictions import ForecastSummary
 from memagent_server.store.events import list_events
 from memagent_server.store.models import ForecastRow, PredictionRow, RunRow, StreamRow
 from memagent_server.store.reading import to_schema
@@ -136,10 +137,10 @@ def _predicted_peak(predictions: Sequence[PredictionRow], stream: StreamRow | No
     return predictions[0].peak_allocated_bytes if predictions else None
 
 
-def _worst(forecasts: Sequence[ForecastRow]) -> schemas.ForecastSummary | None:
+def _worst(forecasts: Sequence[ForecastRow]) -> ForecastSummary | None:
     worst = max(
         forecasts,
         key=lambda forecast: (LEVELS.index(forecast.level), forecast.oom_probability),
         default=None,
     )
-    return None if worst is None else to_schema(schemas.ForecastSummary, worst)
+    return None if worst is None else to_schema(ForecastSummary, worst)

@@ -16,7 +16,7 @@ from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, chart_answer, json_answer, only, page_answer
 from memagent_server.ingest.body import read_message
-from memagent_server.schemas import base, queries, runs
+from memagent_server.schemas import base, predictions, queries, runs, snapshots
 from memagent_server.store import migrate
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.cuda_contexts import page_contexts
@@ -176,7 +176,7 @@ def get_ranks(run_id: str) -> Response:
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/forecast")
-@operation("runs", "read", runs.Forecasts, query=queries.ForecastQuery)
+@operation("runs", "read", predictions.Forecasts, query=queries.ForecastQuery)
 def get_forecast(run_id: str) -> Response:
     """Return whether and when the run is expected to run out of memory."""
     params = query.read(queries.ForecastQuery)
@@ -187,7 +187,7 @@ def get_forecast(run_id: str) -> Response:
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/predictions")
-@operation("runs", "read", runs.PredictionPage, query=queries.Paged)
+@operation("runs", "read", predictions.PredictionPage, query=queries.Paged)
 def get_predictions(run_id: str) -> Response:
     """List the estimators' predictions for the run, newest first."""
     params = query.read(queries.Paged)
@@ -198,7 +198,7 @@ def get_predictions(run_id: str) -> Response:
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/components")
-@operation("runs", "read", runs.Components)
+@operation("runs", "read", predictions.Components)
 def get_components(run_id: str) -> Response:
     """Compare predicted with observed memory, component by component."""
     with current().database.read() as session:
@@ -209,17 +209,17 @@ def get_components(run_id: str) -> Response:
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/suspects")
-@operation("runs", "read", runs.Suspects)
+@operation("runs", "read", snapshots.Suspects)
 def get_suspects(run_id: str) -> Response:
     """List the suspected leaks of the newest snapshots, most certain first."""
     with current().database.read() as session:
         _require_run(session, run_id)
         suspects = suspects_of(session, run_id)
-    return json_answer(runs.Suspects(run_id, suspects))
+    return json_answer(snapshots.Suspects(run_id, suspects))
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/snapshots")
-@operation("runs", "read", runs.SnapshotPage, query=queries.Paged)
+@operation("runs", "read", snapshots.SnapshotPage, query=queries.Paged)
 def get_snapshots(run_id: str) -> Response:
     """List snapshots of the memory's holders, newest first."""
     params = query.read(queries.Paged)
@@ -230,7 +230,7 @@ def get_snapshots(run_id: str) -> Response:
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/snapshots/<int:snapshot_id>")
-@operation("runs", "read", runs.SnapshotDetail)
+@operation("runs", "read", snapshots.SnapshotDetail)
 def get_snapshot(run_id: str, snapshot_id: int) -> Response:
     """Return one snapshot with its stacks and tensors."""
     with current().database.read() as session:
@@ -330,7 +330,7 @@ def _require_run(session: Session, run_id: str) -> RunRow:
 
 
 @blueprint.post(f"{_V1}/estimate")
-@operation("estimates", "read", runs.Estimate, body=EstimateBody)
+@operation("estimates", "read", predictions.Estimate, body=EstimateBody)
 def post_estimate() -> Response:
     """Estimate a training step by formula, from a model's name, its config.json or its shape."""
     body = read_message(request, EstimateBody)
@@ -339,7 +339,7 @@ def post_estimate() -> Response:
 
 
 @blueprint.get(f"{_V1}/contexts")
-@operation("estimates", "read", runs.ContextPage, query=queries.Paged)
+@operation("estimates", "read", predictions.ContextPage, query=queries.Paged)
 def get_contexts() -> Response:
     """List the measured sizes of CUDA contexts: GPU memory apart from tensors, newest first."""
     params = query.read(queries.Paged)

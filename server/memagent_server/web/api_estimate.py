@@ -23,7 +23,7 @@ from memagent.estimator.search import largest_batch
 from memagent.wire.messages import Bytes
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.base import JsonObject
-from memagent_server.schemas.runs import Estimate, PhasePeak
+from memagent_server.schemas.predictions import Estimate, PhasePeak
 from memagent_server.store.cuda_contexts import context_of
 from memagent_server.store.engine import Session
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from memagent.units import format_bytes, format_duration
 from memagent.wire.fields import COMPONENTS
-from memagent_server.schemas import runs as schemas
+from memagent_server.schemas.predictions import ComponentResidual
+from memagent_server.schemas.runs import ComparedRun
 from memagent_server.web.labels import Badge, count, duration_between, signed_bytes, status_badge
 from memagent_server.web.view_models import BarPart, bar_parts, plain, residual_tone
 
@@ -56,7 +57,7 @@ class ComponentBar:
     sum: str
 
 
-def compared_runs(runs: Sequence[schemas.ComparedRun]) -> list[ComparedRunView]:
+def compared_runs(runs: Sequence[ComparedRun]) -> list[ComparedRunView]:
     """Return the runs with the colors that identify them on the whole page."""
     ids = [run.id for run in runs]
     return [
@@ -78,12 +79,12 @@ def differing(differences: Mapping[str, Sequence[Any]]) -> list[tuple[str, list[
     return [(key, [_text(value) for value in values]) for key, values in differences.items()]
 
 
-def figure_rows(runs: Sequence[schemas.ComparedRun], now: float) -> list[list[Cell]]:
+def figure_rows(runs: Sequence[ComparedRun], now: float) -> list[list[Cell]]:
     """Return the device, sizes, residual, step time, steps and duration of each run."""
     return [_figures(run, runs[0], now) for run in runs]
 
 
-def _figures(run: schemas.ComparedRun, first: schemas.ComparedRun, now: float) -> list[Cell]:
+def _figures(run: ComparedRun, first: ComparedRun, now: float) -> list[Cell]:
     ranks = f"{run.world_size} ranks" if run.world_size > 1 else ""
     total_steps = f"of {count(run.total_steps)}" if run.total_steps else ""
     residual, predicted = run.residual_bytes, run.predicted_peak_bytes
@@ -101,14 +102,14 @@ def _figures(run: schemas.ComparedRun, first: schemas.ComparedRun, now: float) -
     ]
 
 
-def component_rows(runs: Sequence[schemas.ComparedRun]) -> list[tuple[str, list[Cell]]]:
+def component_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, list[Cell]]]:
     """Return (component, cells) rows: the observed size, with the predicted one as its note."""
     tables = [{row.component: row for row in _components(run)} for run in runs]
     known = [name for name in COMPONENTS if any(name in table for table in tables)]
     return [(name, [_component(table.get(name)) for table in tables]) for name in known]
 
 
-def bars(runs: Sequence[schemas.ComparedRun]) -> list[ComponentBar]:
+def bars(runs: Sequence[ComparedRun]) -> list[ComponentBar]:
     """Return each run's components as one bar, predicted ones if none were observed."""
     sizes = [_sizes(_components(run)) for run in runs]
     whole = max((sum(parts.values()) for parts in sizes), default=0) or 1
@@ -118,13 +119,13 @@ def bars(runs: Sequence[schemas.ComparedRun]) -> list[ComponentBar]:
     ]
 
 
-def curves(runs: Sequence[schemas.ComparedRun]) -> list[tuple[str, str]]:
+def curves(runs: Sequence[ComparedRun]) -> list[tuple[str, str]]:
     """Return (name, title) of each curve: memory, and the scalars that at least one run logs."""
     scalars = sorted({name for run in runs for name in run.scalars})
     return [*CURVES, *((f"scalar:{name}", name) for name in scalars)]
 
 
-def chart_facts(runs: Sequence[schemas.ComparedRun]) -> list[dict[str, Any]]:
+def chart_facts(runs: Sequence[ComparedRun]) -> list[dict[str, Any]]:
     """Return the input of the page's script for each run."""
     names = (
         "id",
@@ -154,18 +155,18 @@ def _text(value: Any) -> str:
     return plain(value)
 
 
-def _components(run: schemas.ComparedRun) -> list[schemas.ComponentResidual]:
+def _components(run: ComparedRun) -> list[ComponentResidual]:
     return run.components.components if run.components else []
 
 
-def _peak_difference(run: schemas.ComparedRun, first: schemas.ComparedRun) -> str:
+def _peak_difference(run: ComparedRun, first: ComparedRun) -> str:
     if run is first or run.peak_bytes is None or first.peak_bytes is None:
         return ""
     difference = run.peak_bytes - first.peak_bytes
     return signed_bytes(difference) if difference else "the same"
 
 
-def _step_time_change(run: schemas.ComparedRun, first: schemas.ComparedRun) -> str:
+def _step_time_change(run: ComparedRun, first: ComparedRun) -> str:
     if run is first or not run.step_s or not first.step_s:
         return ""
     percent = round(100 * (run.step_s / first.step_s - 1))
@@ -181,7 +182,7 @@ def _seconds(seconds: float | None) -> str:
     return f"{seconds:.3g} s" if seconds < 100 else format_duration(seconds)
 
 
-def _headroom(run: schemas.ComparedRun) -> Cell:
+def _headroom(run: ComparedRun) -> Cell:
     headroom, limit = run.headroom_bytes, run.limit_bytes
     if headroom is None or not limit:
         return Cell("–")
@@ -192,7 +193,7 @@ def _headroom(run: schemas.ComparedRun) -> Cell:
     )
 
 
-def _component(row: schemas.ComponentResidual | None) -> Cell:
+def _component(row: ComponentResidual | None) -> Cell:
     if row is None:
         return Cell("–")
     predicted = row.predicted_bytes
@@ -202,7 +203,7 @@ def _component(row: schemas.ComponentResidual | None) -> Cell:
     )
 
 
-def _sizes(rows: Sequence[schemas.ComponentResidual]) -> dict[str, int]:
+def _sizes(rows: Sequence[ComponentResidual]) -> dict[str, int]:
     is_observed = any(row.observed_bytes is not None for row in rows)
     sizes = {
         row.component: row.observed_bytes if is_observed else row.predicted_bytes for row in rows

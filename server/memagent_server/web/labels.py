@@ -7,16 +7,15 @@ tone comes with a text.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
-
-Record = Any
-"""A result of the store, with the fields of docs/http.md."""
+from memagent_server.schemas.alerts import Delivery, Incident, Transition
+from memagent_server.schemas.predictions import Forecast, ForecastSummary
+from memagent_server.schemas.runs import RunSummary
 
 
 @dataclass(frozen=True)
@@ -94,35 +93,41 @@ MAX_CHANGES_SHOWN = 12
 
 
 @dataclass(frozen=True)
+class Change:
+    """A transition of one or several alerts of an incident, and their ranks as text."""
+
+    transition: Transition
+    ranks: str
+
+
+@dataclass(frozen=True)
 class IncidentView:
     """Content of an incident's card: a summary, and changes and notifications of its alerts."""
 
     summary: str
-    changes: Sequence[Record]
-    notifications: Sequence[Record]
+    changes: Sequence[Change]
+    notifications: Sequence[Delivery]
     hidden_changes: int = 0
 
 
-def incident_view(incident: Record) -> IncidentView:
+def incident_view(incident: Incident) -> IncidentView:
     """Return an incident's view, with the newest MAX_CHANGES_SHOWN changes of all its alerts in
     order.
 
     The summary is that of the first alert in the incident's state.
     """
-    alerts = incident["alerts"]
-    changes = [
-        {**change, "rank": alert["rank"]} for alert in alerts for change in alert["transitions"]
-    ]
-    merged = _merge_changes(sorted(changes, key=lambda change: change["at"]))
-    leading = next((alert for alert in alerts if alert["state"] == incident["state"]), alerts[0])
-    notifications = [item for alert in alerts for item in alert["notifications"]]
+    alerts = incident.alerts
+    changes = [(change, alert.rank) for alert in alerts for change in alert.transitions]
+    merged = _merge_changes(sorted(changes, key=lambda change: change[0].at))
+    leading = next((alert for alert in alerts if alert.state == incident.state), alerts[0])
+    notifications = [item for alert in alerts for item in alert.notifications]
     hidden_changes = max(0, len(merged) - MAX_CHANGES_SHOWN)
-    return IncidentView(leading["summary"], merged[hidden_changes:], notifications, hidden_changes)
+    return IncidentView(leading.summary, merged[hidden_changes:], notifications, hidden_changes)
 
 
-def incident_ranks(incident: Record) -> str:
+def incident_ranks(incident: Incident) -> str:
     """Return the ranks of an incident as text, empty if no alert has a rank."""
-    return name_ranks({alert["rank"] for alert in incident["alerts"]})
+    return name_ranks({alert.rank for alert in incident.alerts})
 
 
 def name_ranks(ranks: Collection[int | None]) -> str:
@@ -136,16 +141,16 @@ def name_ranks(ranks: Collection[int | None]) -> str:
     )
 
 
-def _merge_changes(changes: Sequence[Record]) -> list[Record]:
+def _merge_changes(changes: Iterable[tuple[Transition, int | None]]) -> list[Change]:
     """Merge changes of several ranks to the same state at the same step.
 
     The merged change has the first one's reason.
     """
-    merged: dict[tuple[str, str, int], tuple[Record, set[int | None]]] = {}
-    for change in changes:
-        key = (change["to_state"], change["severity"], change["step"])
-        merged.setdefault(key, (change, set()))[1].add(change["rank"])
-    return [{**change, "ranks": name_ranks(ranks)} for change, ranks in merged.values()]
+    merged: dict[tuple[str, str, int], tuple[Transition, set[int | None]]] = {}
+    for change, rank in changes:
+        key = (change.to_state, change.severity, change.step)
+        merged.setdefault(key, (change, set()))[1].add(rank)
+    return [Change(transition, name_ranks(ranks)) for transition, ranks in merged.values()]
 
 
 def time_to(at: str, now: float) -> str:
@@ -157,12 +162,12 @@ def delivery_badge(state: str) -> Badge:
     return _DELIVERIES.get(state, Badge("plain", state))
 
 
-def forecast_badge(run: Record) -> Badge | None:
+def forecast_badge(run: RunSummary) -> Badge | None:
     """Return a run's forecast badge in the list; None if it has ended or has no forecast."""
-    forecast = run.get("forecast")
-    if run["status"] != "running" or not forecast:
+    forecast = run.forecast
+    if run.status != "running" or forecast is None:
         return None
-    level, left = forecast["level"], steps_left(run, forecast)
+    level, left = forecast.level, steps_left(run, forecast)
     if level == "ok":
         return Badge("ok", "fits", "No sign of running out of memory")
     if left is None:
@@ -173,10 +178,13 @@ def forecast_badge(run: Record) -> Badge | None:
 
 
 def headline(
-    run: Record, forecast: Record | None, first_warning_step: int | None, now: float
+    run: RunSummary,
+    forecast: Forecast | ForecastSummary | None,
+    first_warning_step: int | None,
+    now: float,
 ) -> Headline:
     """Return the headline of a run page. `forecast` is the most severe of the run's newest ones."""
-    status, step = run["status"], run["step"]
+    status, step = run.status, run.step
     if status == "oom":
         return Headline(
             "critical",
@@ -186,23 +194,25 @@ def headline(
     if status == "failed":
         return Headline("warning", f"Failed at step {count(step)}", _peak(run))
     if status == "lost_contact":
-        silence = f"No contact for {format_duration(_since(run.get('last_seen_at'), now))}."
+        silence = f"No contact for {format_duration(_since(run.last_seen_at, now))}."
         return Headline(
             "notice",
             f"Lost contact at step {count(step)}",
             f"{silence} {_expected_end(forecast)}".strip(),
         )
-    if run.get("peak_bytes") is None:
+    if run.peak_bytes is None:
         return Headline("busy" if status == "running" else "plain", "Waiting for the first sample")
     if status == "completed":
         return Headline("ok", f"Completed: {_peak(run)}", _false_warning(first_warning_step))
     return _running_headline(run, forecast)
 
 
-def steps_left(run: Record, forecast: Record) -> float | None:
+def steps_left(run: RunSummary, forecast: Forecast | ForecastSummary) -> float | None:
     """Return the steps until the forecast reaches the limit, None if the forecast names no step."""
-    eta = forecast.get("eta_step")
-    return None if eta is None else max(0.0, eta - max(run["step"], forecast.get("step") or 0))
+    if forecast.eta_step is None:
+        return None
+    step = max(run.step, forecast.step) if isinstance(forecast, Forecast) else run.step
+    return max(0.0, forecast.eta_step - step)
 
 
 def format_part_of(part: float | None, whole: float | None) -> str:
@@ -266,10 +276,10 @@ def humanize(identifier: str) -> str:
     return " ".join(_SPELLINGS.get(word, word) for word in identifier.split("_"))
 
 
-def _running_headline(run: Record, forecast: Record | None) -> Headline:
+def _running_headline(run: RunSummary, forecast: Forecast | ForecastSummary | None) -> Headline:
     if forecast is None:
         return Headline("busy", f"Running: {_peak(run)}", "No forecast yet.")
-    level, left = forecast["level"], steps_left(run, forecast)
+    level, left = forecast.level, steps_left(run, forecast)
     if level == "ok":
         return Headline("ok", f"Fits: {_peak(run)}", "No sign of running out of memory.")
     verb = "Runs" if level in PAGING_LEVELS else "May run"
@@ -282,31 +292,31 @@ def _running_headline(run: Record, forecast: Record | None) -> Headline:
     return Headline(level, f"{verb} out of memory{when}", _growth(forecast))
 
 
-def _time_left(forecast: Record, left: float) -> str:
+def _time_left(forecast: Forecast | ForecastSummary, left: float) -> str:
     """Return the forecast's time, scaled down by the steps done since the forecast."""
-    seconds, whole = forecast.get("eta_s"), forecast["eta_step"] - (forecast.get("step") or 0)
-    if seconds is None or whole <= 0:
+    if not isinstance(forecast, Forecast) or forecast.eta_s is None or forecast.eta_step is None:
         return ""
-    return f" ({format_duration(seconds * min(1.0, left / whole))})"
+    whole = forecast.eta_step - forecast.step
+    return f" ({format_duration(forecast.eta_s * min(1.0, left / whole))})" if whole > 0 else ""
 
 
-def _growth(forecast: Record) -> str:
-    if forecast.get("used_bytes") is None:
+def _growth(forecast: Forecast | ForecastSummary) -> str:
+    if not isinstance(forecast, Forecast) or forecast.used_bytes is None:
         return ""
-    used = f"{format_part_of(forecast.get('used_bytes'), forecast.get('limit_bytes'))} used"
-    growth, since = forecast.get("growth_bytes_per_step"), forecast.get("growing_since_step")
+    used = f"{format_part_of(forecast.used_bytes, forecast.limit_bytes)} used"
+    growth, since = forecast.growth_bytes_per_step, forecast.growing_since_step
     if not growth:
         return f"{used}."
     start = f" since step {count(since)}" if since is not None else ""
     return f"{used}, {format_bytes(growth)} more each step{start}."
 
 
-def _peak(run: Record) -> str:
-    return f"peak {format_part_of(run.get('peak_bytes'), run.get('limit_bytes'))}"
+def _peak(run: RunSummary) -> str:
+    return f"peak {format_part_of(run.peak_bytes, run.limit_bytes)}"
 
 
-def _because(forecast: Record) -> str:
-    return f" (cause: {humanize(forecast['cause'])})" if forecast.get("cause") else ""
+def _because(forecast: ForecastSummary) -> str:
+    return f" (cause: {humanize(forecast.cause)})" if forecast.cause else ""
 
 
 def _warning_lead(step: int, first_warning_step: int | None) -> str:
@@ -323,10 +333,10 @@ def _false_warning(first_warning_step: int | None) -> str:
     return f"There was a warning at step {count(first_warning_step)}."
 
 
-def _expected_end(forecast: Record | None) -> str:
-    if forecast is None or forecast["level"] not in PAGING_LEVELS:
+def _expected_end(forecast: Forecast | ForecastSummary | None) -> str:
+    if forecast is None or forecast.level not in PAGING_LEVELS:
         return ""
-    eta = forecast.get("eta_step")
+    eta = forecast.eta_step
     when = f" at step {count(eta)}" if eta is not None else ""
     return f"It was expected to run out of memory{when}."
 

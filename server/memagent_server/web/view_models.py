@@ -7,12 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from memagent.units import format_bytes
 from memagent.wire.fields import PHASES
+from memagent_server.schemas.alerts import Alert
+from memagent_server.schemas.base import JsonObject, RunStatus
+from memagent_server.schemas.predictions import (
+    ComponentResidual,
+    Components,
+    Forecast,
+    LevelResidual,
+    PhaseResidual,
+)
+from memagent_server.schemas.runs import Run, RunEvent, RunSummary, Stream
 from memagent_server.store.streams import phase_of
-from memagent_server.web.labels import Record, format_part_of, humanize, signed_bytes
+from memagent_server.web.labels import format_part_of, humanize, signed_bytes
+
+OfStream = TypeVar("OfStream", Forecast, Alert)
+ComparedResidual = ComponentResidual | LevelResidual | PhaseResidual
 
 MAX_MARKERS = 60
 MAX_PAIRS = 300
@@ -70,15 +83,14 @@ class ComparedRow:
     note: str | None = None
 
 
-def memory_bar(run: Record) -> MemoryBar | None:
+def memory_bar(run: RunSummary) -> MemoryBar | None:
     """Return a run's peak as a bar within its limit, marked at the prediction, or None."""
-    peak, limit = run.get("peak_bytes"), run.get("limit_bytes")
+    peak, limit = run.peak_bytes, run.limit_bytes
     if peak is None:
         return None
-    predicted = run.get("predicted_peak_bytes")
     return MemoryBar(
         peak=_percent(peak, limit) or 0.0,
-        predicted=_percent(predicted, limit),
+        predicted=_percent(run.predicted_peak_bytes, limit),
         tone=_bar_tone(run),
         text=format_part_of(peak, limit),
     )
@@ -106,9 +118,9 @@ def sparkline(peaks: Sequence[int | None] | None) -> Sparkline | None:
     return Sparkline(" ".join(points), " ".join(["0,24", *points, "100,24"]))
 
 
-def residual_label(run: Record) -> tuple[str, str] | None:
+def residual_label(run: RunSummary) -> tuple[str, str] | None:
     """Return (text, tone) of a run's peak relative to the predicted one: `+43 % vs predicted`."""
-    peak, predicted = run.get("peak_bytes"), run.get("predicted_peak_bytes")
+    peak, predicted = run.peak_bytes, run.predicted_peak_bytes
     if peak is None or not predicted:
         return None
     percent = round(100 * (peak / predicted - 1))
@@ -139,23 +151,23 @@ def bar_parts(sizes: Mapping[str, int], whole: float) -> list[BarPart]:
     return parts
 
 
-def compared_groups(compared: Record) -> list[tuple[str, list[ComparedRow]]]:
+def compared_groups(compared: Components) -> list[tuple[str, list[ComparedRow]]]:
     """Group the rows of GET /components: components, peak by level, peak by phase.
 
     Empty groups are omitted.
     """
-    named = (
-        ("Components", [(humanize(row["component"]), row) for row in compared["components"]]),
-        ("Peak", [(row["level"], row) for row in compared["levels"]]),
-        ("Peak by phase", [(humanize(row["phase"]), row) for row in compared["phases"]]),
-    )
-    rows = [row for _, group in named for _, row in group]
+    named: dict[str, list[tuple[str, ComparedResidual]]] = {
+        "Components": [(humanize(row.component), row) for row in compared.components],
+        "Peak": [(row.level, row) for row in compared.levels],
+        "Peak by phase": [(humanize(row.phase), row) for row in compared.phases],
+    }
+    rows = [row for group in named.values() for _, row in group]
     largest = max(
-        (row[key] or 0 for row in rows for key in ("predicted_bytes", "observed_bytes")), default=0
+        (max(row.predicted_bytes or 0, row.observed_bytes or 0) for row in rows), default=0
     )
     return [
         (title, _shorten_repeated_notes([_compared_row(name, row, largest) for name, row in group]))
-        for title, group in named
+        for title, group in named.items()
         if group
     ]
 
@@ -171,64 +183,63 @@ def _shorten_repeated_notes(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
     ]
 
 
-def choose_stream(streams: Sequence[Record], rank: int | None, device: str | None) -> Record | None:
+def choose_stream(streams: Sequence[Stream], rank: int | None, device: str | None) -> Stream | None:
     """Return the stream to chart: the requested one, otherwise the fullest of the newest launch."""
     requested = [
         stream
         for stream in streams
-        if (rank is None or stream["rank"] == rank)
-        and (device is None or stream["device"] == device)
+        if (rank is None or stream.rank == rank) and (device is None or stream.device == device)
     ]
     return max(
-        requested or streams, key=lambda stream: (_fullness(stream), -stream["rank"]), default=None
+        requested or streams, key=lambda stream: (_fullness(stream), -stream.rank), default=None
     )
 
 
 def chart_facts(
-    run: Record,
-    stream: Record,
-    newest: Sequence[Record],
-    first_warning: Record | None,
+    run: Run,
+    stream: Stream,
+    newest: Sequence[Forecast],
+    first_warning: Forecast | None,
     predicted_peak_bytes: int | None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return everything that the chart draws besides the series.
 
     `run` is a result of GET /runs/{id}, `newest` has the newest forecasts of all streams, and
     `first_warning` is this stream's.
     """
     return {
-        "rank": stream["rank"],
-        "device": stream["device"],
-        "kind": stream["kind"],
-        "first_step": stream["first_step"],
-        "last_step": stream["last_step"],
-        "limit_bytes": stream["limit_bytes"],
+        "rank": stream.rank,
+        "device": stream.device,
+        "kind": stream.kind,
+        "first_step": stream.first_step,
+        "last_step": stream.last_step,
+        "limit_bytes": stream.limit_bytes,
         "predicted_peak_bytes": predicted_peak_bytes,
-        "is_running": run["status"] == "running",
+        "is_running": run.status == "running",
         "forecast": drawn_forecast(
-            run["status"], next(iter(_of_stream(newest, stream)), None), first_warning
+            run.status, next(iter(_of_stream(newest, stream)), None), first_warning
         ),
         "phases": rare_phases(stream),
         "markers": markers(
-            _of_stream(run["alerts"], stream),
-            [event for event in run["events"] if event["rank"] == stream["rank"]],
+            _of_stream(run.alerts, stream),
+            [event for event in run.events if event.rank == stream.rank],
         ),
     }
 
 
-def rare_phases(stream: Record) -> list[str]:
+def rare_phases(stream: Stream) -> list[str]:
     """Return phases that aren't part of every step, such as eval: the chart marks their steps."""
-    rare = [phase for name in stream["latest"] if (phase := phase_of(name)) and phase not in PHASES]
+    rare = [phase for name in stream.latest if (phase := phase_of(name)) and phase not in PHASES]
     return sorted(rare, key=lambda phase: (phase not in ("eval", "checkpoint"), phase))[:MAX_PHASES]
 
 
-def stacked_components(stream: Record) -> list[str]:
+def stacked_components(stream: Stream) -> list[str]:
     """Return the components of the stacked chart, with `other` for the rest; empty if the agent
     reads none.
 
     A GPU's CUDA context is outside the allocator; on a host it's part of the process's memory.
     """
-    latest, on_host = stream["latest"], stream["kind"] == "host"
+    latest, on_host = stream.latest, stream.kind == "host"
     if latest.get("peak_allocated_bytes") is None:
         return []
     known = [
@@ -240,57 +251,50 @@ def stacked_components(stream: Record) -> list[str]:
 
 
 def drawn_forecast(
-    status: str, newest: Record | None, first_warning: Record | None
-) -> dict[str, Any] | None:
+    status: RunStatus, newest: Forecast | None, first_warning: Forecast | None
+) -> JsonObject | None:
     """Return a running run's newest forecast, or a failed run's first warning for comparison."""
     forecast = {"running": newest, "oom": first_warning, "lost_contact": first_warning}.get(status)
-    if forecast is None or forecast["level"] == "ok" or forecast["eta_step"] is None:
+    if forecast is None or forecast.level == "ok" or forecast.eta_step is None:
         return None
-    return {name: forecast[name] for name in _FORECAST_FIELDS}
+    return {name: getattr(forecast, name) for name in _FORECAST_FIELDS}
 
 
-def markers(alerts: Sequence[Record], events: Sequence[Record]) -> list[dict[str, Any]]:
+def markers(alerts: Sequence[Alert], events: Sequence[RunEvent]) -> list[JsonObject]:
     """Return the chart's vertical lines: alerts that fired or were averted, and agent events."""
-    lines: list[dict[str, Any]] = []
+    lines: list[JsonObject] = []
     for alert in alerts:
-        for transition in alert["transitions"]:
-            if transition["from_state"] != transition["to_state"] and transition["to_state"] in (
-                "firing",
-                "averted",
-            ):
-                fires, is_note = transition["to_state"] == "firing", alert["severity"] == "note"
-                tone = "plain" if is_note else alert["severity"] if fires else "ok"
-                label = humanize(alert["rule"]) if is_note else "warning" if fires else "averted"
+        for change in alert.transitions:
+            if change.from_state != change.to_state and change.to_state in ("firing", "averted"):
+                fires, is_note = change.to_state == "firing", alert.severity == "note"
+                tone = "plain" if is_note else alert.severity if fires else "ok"
+                label = humanize(alert.rule) if is_note else "warning" if fires else "averted"
                 if fires or not is_note:
-                    lines.append({"step": transition["step"], "label": label, "tone": tone})
+                    lines.append({"step": change.step, "label": label, "tone": tone})
     for event in events:
-        if event["kind"] not in _HIDDEN_EVENTS:
-            tone = "critical" if event["kind"] == "oom" else "plain"
-            label = "out of memory" if event["kind"] == "oom" else humanize(event["kind"])
-            lines.append({"step": event["step"], "label": label, "tone": tone})
+        if event.kind not in _HIDDEN_EVENTS:
+            tone = "critical" if event.kind == "oom" else "plain"
+            label = "out of memory" if event.kind == "oom" else humanize(event.kind)
+            lines.append({"step": event.step, "label": label, "tone": tone})
     distinct = {(marker["step"], marker["label"]): marker for marker in lines}
     return sorted(distinct.values(), key=lambda marker: int(marker["step"]))[-MAX_MARKERS:]
 
 
-def event_details(event: Record) -> list[tuple[str, str]]:
+def event_details(event: RunEvent) -> list[tuple[str, str]]:
     """Return an event's data as pairs.
 
     An OOM's long values are in its report; of a preflight only the verdict is shown.
     """
-    data = event["data"]
-    if event["kind"] == "preflight" and data.get("verdict"):
+    data = event.data
+    if event.kind == "preflight" and data.get("verdict"):
         return [("", str(data["verdict"]).removeprefix("preflight: "))]
-    if event["kind"] == "oom":
-        data = {
-            key: value
-            for key, value in data.items()
-            if not isinstance(value, Mapping | list) and key != "error"
-        }
-    return (
-        [_short_pair(key, value) for key, value in data.items()]
-        if event["kind"] == "oom"
-        else pairs(data)
-    )
+    if event.kind != "oom":
+        return pairs(data)
+    return [
+        _short_pair(key, value)
+        for key, value in data.items()
+        if not isinstance(value, Mapping | list) and key != "error"
+    ]
 
 
 def _short_pair(key: str, value: Any) -> tuple[str, str]:
@@ -326,27 +330,26 @@ def plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _compared_row(name: str, row: Record, largest: int) -> ComparedRow:
-    residual = row["residual_bytes"]
+def _compared_row(name: str, row: ComparedResidual, largest: int) -> ComparedRow:
     return ComparedRow(
         name=name,
-        predicted=format_bytes(row["predicted_bytes"]),
-        observed=format_bytes(row["observed_bytes"]),
-        residual=signed_bytes(residual),
-        tone=residual_tone(residual, row["predicted_bytes"]),
-        predicted_width=_percent(row["predicted_bytes"], largest),
-        observed_width=_percent(row["observed_bytes"], largest),
+        predicted=format_bytes(row.predicted_bytes),
+        observed=format_bytes(row.observed_bytes),
+        residual=signed_bytes(row.residual_bytes),
+        tone=residual_tone(row.residual_bytes, row.predicted_bytes),
+        predicted_width=_percent(row.predicted_bytes, largest),
+        observed_width=_percent(row.observed_bytes, largest),
         note=_note(row),
     )
 
 
-def _note(row: Record) -> str | None:
+def _note(row: ComparedResidual) -> str | None:
     """Return the likely reason of a residual, or the interval of a level."""
-    if row.get("reason"):
-        return f"Likely: {row['reason']}."
-    if row.get("low_bytes") is None or row.get("high_bytes") is None:
+    if not isinstance(row, LevelResidual):
+        return f"Likely: {row.reason}." if row.reason else None
+    if row.low_bytes is None or row.high_bytes is None:
         return None
-    return f"9 in 10 runs: {format_bytes(row['low_bytes'])} to {format_bytes(row['high_bytes'])}"
+    return f"9 in 10 runs: {format_bytes(row.low_bytes)} to {format_bytes(row.high_bytes)}"
 
 
 def residual_tone(residual: int | None, predicted: int | None) -> str:
@@ -356,26 +359,22 @@ def residual_tone(residual: int | None, predicted: int | None) -> str:
     return "warning" if residual > 0.5 * predicted else "notice"
 
 
-def _of_stream(items: Iterable[Record], stream: Record) -> list[Record]:
-    return [
-        item
-        for item in items
-        if (item["rank"], item["device"]) == (stream["rank"], stream["device"])
-    ]
+def _of_stream(items: Iterable[OfStream], stream: Stream) -> list[OfStream]:
+    return [item for item in items if (item.rank, item.device) == (stream.rank, stream.device)]
 
 
-def _fullness(stream: Record) -> float:
-    peak, limit = stream["peak_bytes"], stream["limit_bytes"]
+def _fullness(stream: Stream) -> float:
+    peak, limit = stream.peak_bytes, stream.limit_bytes
     return peak / limit if peak and limit else 0.0
 
 
-def _bar_tone(run: Record) -> str:
-    if run["status"] == "oom":
+def _bar_tone(run: RunSummary) -> str:
+    if run.status == "oom":
         return "critical"
-    forecast = run.get("forecast")
+    forecast = run.forecast
     return (
-        forecast["level"]
-        if run["status"] == "running" and forecast and forecast["level"] != "ok"
+        forecast.level
+        if run.status == "running" and forecast and forecast.level != "ok"
         else "plain"
     )
 

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
+from memagent_server.schemas.alerts import Alert, Incident
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.incidents import list_incidents
 from memagent_server.store.models import NotificationRow, TransitionRow
@@ -72,24 +73,22 @@ class Bench:
             self.now = min(self.now + 10, until)
             self.worker.evaluate()
 
-    def alerts(self, state: str | None = None) -> list[dict]:
+    def alerts(self, state: str | None = None) -> list[Alert]:
         """Return the alerts without notes, newest first."""
         with self.database.read() as session:
             return [
                 alert
-                for alert in list_alerts(session, state=state)["alerts"]
-                if alert["severity"] != "note"
+                for alert in list_alerts(session, state=state).alerts
+                if alert.severity != "note"
             ]
 
-    def notes(self, rule: str) -> list[dict]:
+    def notes(self, rule: str) -> list[Alert]:
         with self.database.read() as session:
-            return [alert for alert in list_alerts(session)["alerts"] if alert["rule"] == rule]
+            return [alert for alert in list_alerts(session).alerts if alert.rule == rule]
 
-    def incidents(self) -> list[dict]:
+    def incidents(self) -> list[Incident]:
         with self.database.read() as session:
-            return [
-                item for item in list_incidents(session)["incidents"] if item["severity"] != "note"
-            ]
+            return [item for item in list_incidents(session).incidents if item.severity != "note"]
 
     def notified_states(self, channel: str = "webhook") -> list[str]:
         """Return the states that a channel was notified of, in order."""
@@ -105,7 +104,7 @@ class Bench:
 
     def path(self) -> list[str]:
         (alert,) = self.alerts()
-        return [item["to_state"] for item in alert["transitions"]]
+        return [item.to_state for item in alert.transitions]
 
 
 @pytest.fixture

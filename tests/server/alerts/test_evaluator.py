@@ -47,13 +47,11 @@ def test_a_warning_becomes_critical_once_and_notifies_of_both(bench):
         bench.feed(20 * number, 20 * number + 20, leak, seq=number)
         bench.worker.evaluate()
     (alert,) = bench.alerts()
-    changes = [
-        (item["from_state"], item["to_state"], item["severity"]) for item in alert["transitions"]
-    ]
+    changes = [(item.from_state, item.to_state, item.severity) for item in alert.transitions]
     assert changes == [
         ("ok", "pending", "warning"), ("pending", "firing", "warning"), ("firing", "firing", "critical")
     ]  # fmt: skip
-    assert alert["severity"] == "critical" and alert["first_step"] < alert["step"]
+    assert alert.severity == "critical" and alert.first_step < alert.step
     assert count_notifications(bench) == 4
 
 
@@ -118,9 +116,9 @@ def test_an_out_of_memory_after_an_averted_alert_is_notified(bench, avert):
     bench.worker.evaluate()
     bench.worker.evaluate()
     newest, first = bench.alerts()
-    assert (first["rule"], first["state"]) == ("oom_forecast", "averted")
-    assert (newest["rule"], newest["state"]) == ("oom", "oom") and len(newest["notifications"]) == 2
-    assert "without a warning" not in newest["summary"]
+    assert (first.rule, first.state) == ("oom_forecast", "averted")
+    assert (newest.rule, newest.state) == ("oom", "oom") and len(newest.notifications) == 2
+    assert "without a warning" not in newest.summary
 
 
 def test_a_run_that_resumes_after_silence_and_dies_is_notified(bench):
@@ -135,7 +133,7 @@ def test_a_run_that_resumes_after_silence_and_dies_is_notified(bench):
     with bench.database.write() as session:
         finish_run(session, "r", Finish(status="oom", step=250, attempt=1), bench.now)
     bench.worker.evaluate()
-    assert [alert["rule"] for alert in bench.alerts()] == ["oom", "lost_contact"]
+    assert [alert.rule for alert in bench.alerts()] == ["oom", "lost_contact"]
 
 
 def test_each_death_of_a_launch_is_notified(bench):
@@ -147,7 +145,7 @@ def test_each_death_of_a_launch_is_notified(bench):
         bench.worker.evaluate()
         bench.worker.evaluate()
         bench.now += 10
-    assert [alert["rule"] for alert in bench.alerts()] == ["oom", "oom"] and count_notifications(
+    assert [alert.rule for alert in bench.alerts()] == ["oom", "oom"] and count_notifications(
         bench
     ) == 4
 
@@ -160,7 +158,7 @@ def test_each_silence_is_notified(bench):
         assert len(bench.alerts()) == seq
         bench.feed(100 + 200 * seq, 200 + 200 * seq, flat, seq=seq)
         bench.worker.evaluate()
-    assert [alert["rule"] for alert in bench.alerts()] == [
+    assert [alert.rule for alert in bench.alerts()] == [
         "lost_contact",
         "lost_contact",
     ] and count_notifications(bench) == 4
@@ -176,7 +174,7 @@ def test_runs_that_fall_silent_one_after_another_are_notified_once_each(bench, h
         bench.be_silent(100)
     bench.now += 4_000  # the hourly check of all runs is due
     bench.worker.evaluate()
-    assert sorted(alert["run_id"] for alert in bench.alerts()) == runs
+    assert sorted(alert.run_id for alert in bench.alerts()) == runs
     assert bench.notified_states() == ["lost_contact"] * len(runs)
 
 
@@ -203,7 +201,7 @@ def test_a_live_process_after_a_sync_is_evaluated_again(bench):
     bench.live = True
     bench.feed(1150, 1300, leak, seq=2)
     bench.worker.evaluate()
-    assert [alert["rule"] for alert in bench.alerts()] == ["oom_forecast"]
+    assert [alert.rule for alert in bench.alerts()] == ["oom_forecast"]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +218,7 @@ def test_a_new_launch_closes_the_alerts_of_the_older_one(bench, status, state):
     bench.worker.evaluate()
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert (alert["state"], alert["step"]) == (state, 1199) and bench.notified_states()[-1] == state
+    assert (alert.state, alert.step) == (state, 1199) and bench.notified_states()[-1] == state
     with bench.database.read() as session:
         assert get_run(session, "r").status == "running"
 
@@ -241,9 +239,7 @@ def test_a_run_that_dies_in_the_middle_of_a_turn_is_one_incident(bench, monkeypa
     bench.worker.evaluate()
     monkeypatch.undo()
     bench.worker.evaluate()
-    assert [(item["rule"], item["state"]) for item in bench.incidents()] == [
-        ("oom_forecast", "oom")
-    ]
+    assert [(item.rule, item.state) for item in bench.incidents()] == [("oom_forecast", "oom")]
 
 
 def test_absence_of_data_resolves_nothing(bench):
@@ -291,7 +287,7 @@ def test_a_new_run_inherits_nothing_from_a_deleted_one(bench):
     bench.feed(0, 1200, leak, seq=0, run_id="second")
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert (alert["run_id"], alert["state"]) == ("second", "firing")
+    assert (alert.run_id, alert.state) == ("second", "firing")
 
 
 def test_a_notification_of_another_run_never_has_the_same_key(bench):

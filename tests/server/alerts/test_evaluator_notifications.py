@@ -27,20 +27,20 @@ def test_a_leak_fires_once_and_notifies_every_channel(bench):
         bench.feed(100 * number, 100 * number + 100, leak, seq=number)
         bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert (alert["rule"], alert["state"], alert["run_name"], alert["device"]) == (
+    assert (alert.rule, alert.state, alert.run_name, alert.device) == (
         "oom_forecast",
         "firing",
         "gpt",
         "host",
     )
     assert bench.path()[:2] == ["pending", "firing"]
-    assert 800 < alert["first_step"] < 1300 and alert["data"]["cause"] == "leak"
-    assert {item["channel"] for item in alert["notifications"]} == {"slack_webhook", "webhook"}
+    assert 800 < alert.first_step < 1300 and alert.data["cause"] == "leak"
+    assert {item.channel for item in alert.notifications} == {"slack_webhook", "webhook"}
     with bench.database.read() as session:
         risk = latest_risk(session.connection(), "r", 0)
         history = forecasts_of(session, "r")
     assert risk.level in ("warning", "critical") and abs(risk.eta_step - 1500) < 60
-    assert history["history"][0]["level"] == "ok" and history["forecasts"][0]["level"] == risk.level
+    assert history.history[0].level == "ok" and history.forecasts[0].level == risk.level
 
 
 def test_each_change_notifies_each_channel_once(bench):
@@ -51,8 +51,8 @@ def test_each_change_notifies_each_channel_once(bench):
     bench.worker.evaluate()
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    notified = [item for item in alert["transitions"] if item["to_state"] != "pending"]
-    assert len(alert["notifications"]) == 2 * len(notified)
+    notified = [item for item in alert.transitions if item.to_state != "pending"]
+    assert len(alert.notifications) == 2 * len(notified)
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_the_end_of_the_run_closes_its_alert_with_a_reason(bench, status, state,
     bench.worker.evaluate()
     bench.finish(status, 1200)
     bench.worker.evaluate()
-    assert bench.path()[-1] == state and bench.alerts()[0]["closed_at"]
-    assert bench.alerts()[0]["transitions"][-1]["reason"].startswith(f"the run {words}")
+    assert bench.path()[-1] == state and bench.alerts()[0].closed_at
+    assert bench.alerts()[0].transitions[-1].reason.startswith(f"the run {words}")
 
 
 def test_a_run_that_dies_between_two_turns_is_still_evaluated_to_its_end(bench):
@@ -100,8 +100,8 @@ def test_an_unpredicted_out_of_memory_is_notified(bench):
     bench.finish("oom", 100)
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert (alert["rule"], alert["state"], alert["step"]) == ("oom", "oom", 100) and len(
-        alert["notifications"]
+    assert (alert.rule, alert.state, alert.step) == ("oom", "oom", 100) and len(
+        alert.notifications
     ) == 2
 
 
@@ -120,7 +120,7 @@ def test_silence_resolves_nothing_and_becomes_lost_contact(bench):
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
     bench.be_silent(80)
-    assert bench.alerts()[0]["state"] == "firing"
+    assert bench.alerts()[0].state == "firing"
     bench.be_silent(30)
     with bench.database.read() as session:
         assert session.get_one(RunRow, "r").status == "lost_contact"
@@ -133,7 +133,7 @@ def test_a_run_that_falls_silent_without_warning_is_notified_once(bench):
     bench.worker.evaluate()
     bench.be_silent(130)
     (alert,) = bench.alerts()
-    assert (alert["rule"], alert["state"]) == ("lost_contact", "lost_contact")
+    assert (alert.rule, alert.state) == ("lost_contact", "lost_contact")
 
 
 @pytest.mark.parametrize("why", ["the server was down", "the machine slept"])
@@ -148,7 +148,7 @@ def test_a_run_during_an_outage_is_not_given_up(bench, why):
     bench.be_silent(80)
     assert bench.alerts() == []
     bench.be_silent(20)
-    assert [alert["rule"] for alert in bench.alerts()] == ["lost_contact"]
+    assert [alert.rule for alert in bench.alerts()] == ["lost_contact"]
 
 
 def test_a_run_during_an_outage_while_the_database_was_away_is_not_given_up(bench):
@@ -186,7 +186,7 @@ def test_a_worker_that_starts_late_still_warns(bench):
     bench.start()
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
-    assert bench.alerts()[0]["state"] == "firing"
+    assert bench.alerts()[0].state == "firing"
 
 
 @pytest.mark.parametrize("where", ["reading", "writing"])
@@ -207,10 +207,10 @@ def test_a_failing_run_does_not_stop_the_others(bench, monkeypatch, where):
 
     monkeypatch.setattr(broken, works.__name__, break_one)
     bench.worker.evaluate()
-    assert {alert["run_id"] for alert in bench.alerts()} == {"good"}
+    assert {alert.run_id for alert in bench.alerts()} == {"good"}
     monkeypatch.undo()
     bench.worker.evaluate()
-    assert {alert["run_id"] for alert in bench.alerts()} == {"good", "bad"}
+    assert {alert.run_id for alert in bench.alerts()} == {"good", "bad"}
 
 
 def test_a_failing_run_is_retried_at_growing_intervals(bench, monkeypatch):
@@ -235,7 +235,7 @@ def test_a_damaged_chunk_is_skipped_and_logged(bench, caplog):
         )
     bench.feed(610, 1200, leak, seq=2)
     bench.worker.evaluate()
-    assert bench.alerts()[0]["state"] == "firing"
+    assert bench.alerts()[0].state == "firing"
     assert caplog.text.count("chunk 609 of run r, rank 0, host cannot be read") == 1
 
 

@@ -16,7 +16,7 @@ def flat(step: int) -> float:
 
 def cause(bench) -> str | None:
     alerts = bench.alerts()
-    return alerts[0]["data"]["cause"] if alerts else None
+    return alerts[0].data["cause"] if alerts else None
 
 
 def test_state_still_to_come_is_known_before_the_first_step(bench):

@@ -74,7 +74,7 @@ def say(bench, how, **facts) -> None:
     with bench.database.write() as session:
         how(
             session,
-            lock_incident(session, bench.alerts()[0]["id"]),
+            lock_incident(session, bench.alerts()[0].id),
             by="ana",
             note="seen",
             now=bench.now,
@@ -87,18 +87,13 @@ def test_eight_ranks_that_leak_are_one_incident_and_one_message_each_time(bench)
     for number in range(13):
         job.feed(100 * number, 100 * number + 100, leak)
     (incident,) = bench.incidents()
-    assert len(incident["alerts"]) == 8 and (incident["state"], incident["cause"]) == (
-        "firing",
-        "leak",
-    )
+    assert len(incident.alerts) == 8 and (incident.state, incident.cause) == ("firing", "leak")
     assert bench.notified_states() == ["firing"]
     job.finish("oom", 1400)
     (incident,) = bench.incidents()
-    assert incident["state"] == "oom" and {alert["state"] for alert in incident["alerts"]} == {
-        "oom"
-    }
+    assert incident.state == "oom" and {alert.state for alert in incident.alerts} == {"oom"}
     assert bench.notified_states() == ["firing", "oom"]
-    assert all("ran out of memory at step 1,4" in alert["summary"] for alert in incident["alerts"])
+    assert all("ran out of memory at step 1,4" in alert.summary for alert in incident.alerts)
 
 
 def test_an_incident_is_over_when_the_last_of_its_ranks_is(bench):
@@ -106,9 +101,9 @@ def test_an_incident_is_over_when_the_last_of_its_ranks_is(bench):
     job.feed(0, 1200, leak)
     for number in range(1, 25):
         job.feed(1100 + 100 * number, 1200 + 100 * number, flat, ranks=[0])
-    assert bench.incidents()[0]["state"] == "firing" and bench.notified_states() == ["firing"]
+    assert bench.incidents()[0].state == "firing" and bench.notified_states() == ["firing"]
     job.seq = 25
-    assert {alert["state"] for alert in bench.alerts()} == {"firing", "averted"}
+    assert {alert.state for alert in bench.alerts()} == {"firing", "averted"}
 
 
 def test_pending_alerts_are_stored_and_notify_only_when_confirmed(bench):
@@ -124,12 +119,12 @@ def test_pending_alerts_are_stored_and_notify_only_when_confirmed(bench):
         put_rule(session, now=bench.now, **how)
     job = Job(bench, 1)
     job.feed(0, 20, lambda step: 39.5)
-    assert [(alert["rule"], alert["state"]) for alert in bench.alerts("pending")] == [
+    assert [(alert.rule, alert.state) for alert in bench.alerts("pending")] == [
         ("high_water", "pending")
     ]
     job.feed(20, 40, flat)
     (alert,) = bench.alerts("ok")
-    assert [change["to_state"] for change in alert["transitions"]] == ["pending", "ok"]
+    assert [change.to_state for change in alert.transitions] == ["pending", "ok"]
     assert bench.alerts() == [] and bench.notified_states() == []
 
 
@@ -138,10 +133,10 @@ def test_a_note_notifies_no_one(bench):
     for number in range(4):
         job.feed(20 * number, 20 * number + 20, lambda step: 39.5)
     (note,) = bench.notes("high_water")
-    assert (note["severity"], note["state"], note["notifications"]) == ("note", "firing", [])
+    assert (note.severity, note.state, note.notifications) == ("note", "firing", [])
     for number in range(4, 12):
         job.feed(20 * number, 20 * number + 20, flat)
-    assert bench.notes("high_water")[0]["state"] == "averted"
+    assert bench.notes("high_water")[0].state == "averted"
 
 
 def test_one_rank_that_needs_more_is_noted_once(bench):
@@ -151,9 +146,8 @@ def test_one_rank_that_needs_more_is_noted_once(bench):
         job.seq -= 1
         job.feed(20 * number, 20 * number + 20, lambda step: 14.0, ranks=[2])
     (note,) = bench.notes("rank_imbalance")
-    assert (note["rank"], note["state"]) == (2, "firing") and "rank 2 peaks at 14.00 GiB" in note[
-        "summary"
-    ]
+    assert (note.rank, note.state) == (2, "firing")
+    assert "rank 2 peaks at 14.00 GiB" in note.summary
 
 
 def test_a_stalled_run_is_noted_until_it_moves(bench):
@@ -164,11 +158,11 @@ def test_a_stalled_run_is_noted_until_it_moves(bench):
         with bench.database.write() as session:  # a heartbeat
             start_run(session, RunStart(run_id="r"), bench.now)
         bench.worker.evaluate()
-    assert [note["state"] for note in bench.notes("stalled")] == ["firing"]
+    assert [note.state for note in bench.notes("stalled")] == ["firing"]
     for number in range(12):
         first = 800 + 10 * number
         job.feed(first, first + 10, flat)
-    assert [note["state"] for note in bench.notes("stalled")] == ["averted"]
+    assert [note.state for note in bench.notes("stalled")] == ["averted"]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +177,7 @@ def test_a_project_can_switch_a_rule_off_or_down_to_a_note(bench, how):
     job.finish("oom", 1200)
     bench.worker.evaluate()
     assert bench.alerts() == [] and bench.notified_states() == []
-    assert [note["rule"] for note in bench.notes("oom_forecast")] == (
+    assert [note.rule for note in bench.notes("oom_forecast")] == (
         [] if not how["is_on"] else ["oom_forecast"]
     )
     assert len(bench.notes("oom")) == (0 if not how["is_on"] else 1)
@@ -205,10 +199,7 @@ def test_switching_a_rule_off_closes_its_alert(bench):
         )
     job.feed(1200, 1210, leak)
     (alert,) = bench.alerts()
-    assert (
-        alert["state"] == "averted"
-        and alert["transitions"][-1]["reason"] == "the rule was switched off"
-    )
+    assert alert.state == "averted" and alert.transitions[-1].reason == "the rule was switched off"
 
 
 def test_an_acknowledgement_is_stored_with_its_name(bench):
@@ -216,7 +207,7 @@ def test_an_acknowledgement_is_stored_with_its_name(bench):
     say(bench, acknowledge)
     say(bench, acknowledge)
     (incident,) = bench.incidents()
-    assert (incident["acked_by"], incident["note"], incident["state"]) == ("ana", "seen", "firing")
+    assert (incident.acked_by, incident.note, incident.state) == ("ana", "seen", "firing")
     with bench.database.read() as session:
         assert [(row.kind, row.cause) for row in session.scalars(select(FeedbackRow))] == [
             ("ack", "leak")
@@ -229,12 +220,12 @@ def test_a_snooze_suppresses_escalations_reminds_once_and_passes_the_end(bench):
     say(bench, snooze, until=bench.now + 250)
     for number in range(12):
         job.feed(1200 + 20 * number, 1220 + 20 * number, leak)
-    assert bench.alerts()[0]["severity"] == "critical" and bench.notified_states() == ["firing"]
+    assert bench.alerts()[0].severity == "critical" and bench.notified_states() == ["firing"]
     for number in range(2):
         job.feed(1440 + 20 * number, 1460 + 20 * number, leak)
     assert bench.notified_states() == ["firing", "firing"]
     assert (
-        bench.alerts()[0]["transitions"][-1]["reason"]
+        bench.alerts()[0].transitions[-1].reason
         == "the snooze is over, and the alert is still firing"
     )
     job.finish("oom", 1480)
@@ -273,13 +264,13 @@ def test_the_scoreboard_counts_what_came_true_and_how_early(bench):
     with bench.database.read() as session:
         found = scoreboard(session, now=bench.now, days=10_000)
         none = scoreboard(session, now=bench.now + 1 + DAY_S, days=1)
-    total = found["total"]
-    assert (total["warnings"], total["came_true"], total["unforeseen"]) == (1, 1, 1)
-    assert (total["true_ratio"], total["foreseen_ratio"]) == (1.0, 0.5)
-    assert 100 < total["lead_steps"] < 650 and total["lead_s"] > 100
-    assert [(row["name"], row["unforeseen"]) for row in found["by_project"]] == [
+    total = found.total
+    assert (total.warnings, total.came_true, total.unforeseen) == (1, 1, 1)
+    assert (total.true_ratio, total.foreseen_ratio) == (1.0, 0.5)
+    assert 100 < total.lead_steps < 650 and total.lead_s > 100
+    assert [(row.name, row.unforeseen) for row in found.by_project] == [
         ("default", 0),
         ("vision", 1),
     ]
-    assert [row["name"] for row in found["by_cause"]] == ["leak"]
-    assert none["total"]["warnings"] == 0 and none["total"]["true_ratio"] is None
+    assert [row.name for row in found.by_cause] == ["leak"]
+    assert none.total.warnings == 0 and none.total.true_ratio is None

@@ -69,15 +69,13 @@ def test_late_samples_wait_until_the_stream_has_caught_up(bench):
         with bench.database.write() as session:
             session.execute(_received(bench, number))
         bench.worker.evaluate()
-    assert [alert["state"] for alert in bench.alerts()] == [
+    assert [alert.state for alert in bench.alerts()] == [
         "pending"
     ] and bench.notified_states() == []
     bench.feed(3601, 3621, lambda step: 39.0, seq=14)
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert (
-        alert["state"] == "firing" and alert["data"]["step"] == 3620 and alert["first_step"] == 3620
-    )
+    assert alert.state == "firing" and alert.data["step"] == 3620 and alert.first_step == 3620
     assert bench.notified_states() == ["firing"]
 
 
@@ -87,8 +85,8 @@ def test_an_alert_that_fired_and_was_averted_before_it_was_read_notifies_no_one(
     bench.feed(1200, 4200, lambda step: 20.0, seq=1)
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert alert["state"] == "averted" and bench.notified_states() == []
-    assert alert["summary"].startswith("is no longer expected to run out of memory at step ")
+    assert alert.state == "averted" and bench.notified_states() == []
+    assert alert.summary.startswith("is no longer expected to run out of memory at step ")
 
 
 def fill(bench, steps: int, gib, *, rows: int = 500) -> None:
@@ -127,8 +125,8 @@ def test_1_a_long_history_is_summarized_with_its_trend(sqlite_database, make_set
     assert 0 < evaluation.read_seq + 1 - evaluation.newest.step <= 500
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert alert["state"] == "firing" and alert["data"]["cause"] == "leak"
-    assert alert["data"]["eta_step"] == pytest.approx(steps * 30 / 28, rel=0.02)
+    assert alert.state == "firing" and alert.data["cause"] == "leak"
+    assert alert.data["eta_step"] == pytest.approx(steps * 30 / 28, rel=0.02)
 
 
 def test_1_a_compacted_history_reads_the_same(sqlite_database, make_settings, bench_on):
@@ -144,7 +142,7 @@ def test_1_a_compacted_history_reads_the_same(sqlite_database, make_settings, be
     assert 0 < after.read_seq + 1 - after.newest.step <= UNIT_ROWS
     bench.worker.evaluate()
     (alert,) = bench.alerts()
-    assert alert["data"]["eta_step"] == pytest.approx(steps * 30 / 28, rel=0.02)
+    assert alert.data["eta_step"] == pytest.approx(steps * 30 / 28, rel=0.02)
 
 
 def test_2_chunks_compacted_during_evaluation_are_read_once(bench):
@@ -209,7 +207,7 @@ def test_a_new_worker_restores_the_forecasters_state(bench, monkeypatch, same_co
     )
     bench.feed(700, 1200, leak, seq=2)
     bench.worker.evaluate()
-    assert bench.alerts()[0]["state"] == "firing" and bench.notified_states() == ["firing"]
+    assert bench.alerts()[0].state == "firing" and bench.notified_states() == ["firing"]
 
 
 def test_forecaster_states_are_deleted_when_the_run_ends(bench):

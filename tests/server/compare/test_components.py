@@ -41,7 +41,7 @@ def observe(sqlite_database):
 
 
 def row(found, name):
-    return next((row for row in found["components"] if row["component"] == name), None)
+    return next((row for row in found.components if row.component == name), None)
 
 
 def test_an_unknown_run_has_none(sqlite_database):
@@ -51,7 +51,7 @@ def test_an_unknown_run_has_none(sqlite_database):
 
 def test_observed_bytes_are_returned_without_a_prediction(observe):
     found = observe()
-    assert (found["method"], found["device"], found["step"]) == (None, "D", 5)
+    assert (found.method, found.device, found.step) == (None, "D", 5)
     assert to_builtins(row(found, "parameters")) == {
         "component": "parameters",
         "predicted_bytes": None,
@@ -70,9 +70,9 @@ def test_a_residual_is_observed_minus_predicted(observe):
         components={"parameters": 40, "context": 11},
     )
     found = observe(predictions=[message])
-    assert row(found, "parameters")["residual_bytes"] == -10
-    assert row(found, "context")["residual_bytes"] == 0
-    assert to_builtins(found["peak"]) == {
+    assert row(found, "parameters").residual_bytes == -10
+    assert row(found, "context").residual_bytes == 0
+    assert to_builtins(found.peak) == {
         "predicted_bytes": 50,
         "observed_bytes": 90,
         "residual_bytes": 40,
@@ -80,7 +80,7 @@ def test_a_residual_is_observed_minus_predicted(observe):
 
 
 def test_fragmentation_is_what_the_caching_allocator_has_beyond_the_peak_of_tensors(observe):
-    assert row(observe("cuda"), "fragmentation")["observed_bytes"] == 10
+    assert row(observe("cuda"), "fragmentation").observed_bytes == 10
 
 
 def test_a_host_has_no_fragmentation(observe):
@@ -93,7 +93,7 @@ def test_the_newest_prediction_counts_and_a_trace_before_a_formula(observe):
         for method, peak in (("formula", 1), ("trace", 2), ("trace", 3), ("formula", 4))
     ]
     found = observe(predictions=predictions)
-    assert (found["method"], found["peak"]["predicted_bytes"]) == ("trace", 3)
+    assert (found.method, found.peak.predicted_bytes) == ("trace", 3)
 
 
 def test_a_prediction_for_a_device_without_samples_is_shown_alone(observe):
@@ -102,8 +102,8 @@ def test_a_prediction_for_a_device_without_samples_is_shown_alone(observe):
             PredictionMessage(method="formula", rank=1, device="E", peak_allocated_bytes=9)
         ]
     )
-    assert (found["rank"], found["device"], found["step"]) == (1, "E", None)
-    assert to_builtins(found["peak"]) == {
+    assert (found.rank, found.device, found.step) == (1, "E", None)
+    assert to_builtins(found.peak) == {
         "predicted_bytes": 9,
         "observed_bytes": None,
         "residual_bytes": None,
@@ -112,7 +112,7 @@ def test_a_prediction_for_a_device_without_samples_is_shown_alone(observe):
 
 def test_the_last_known_reading_counts(observe):
     found = observe(readings={"step": [5, 6], "parameters_bytes": [30, None]})
-    assert row(found, "parameters")["observed_bytes"] == 30
+    assert row(found, "parameters").observed_bytes == 30
 
 
 def test_a_large_residual_has_a_reason_with_the_observed_inputs(observe):
@@ -132,10 +132,10 @@ def test_a_large_residual_has_a_reason_with_the_observed_inputs(observe):
     }
     found = observe(readings=readings, predictions=[message])
     assert (
-        row(found, "activations")["reason"]
+        row(found, "activations").reason
         == "inputs were 2.00 times as large as those of the prediction"
     )
-    assert row(found, "parameters")["reason"] is None
+    assert row(found, "parameters").reason is None
 
 
 LEVEL_READINGS = {
@@ -170,38 +170,27 @@ def compare(observe):
 
 
 def test_each_level_has_its_interval_and_whether_the_run_lies_in_it(compare):
-    allocated, reserved, device = compare()["levels"]
+    allocated, reserved, device = compare().levels
     assert to_builtins(allocated) == {
         "level": "allocated", "predicted_bytes": 94, "observed_bytes": 95, "residual_bytes": 1, "low_bytes": 92, "high_bytes": 96,
         "is_within": True,
     }  # fmt: skip
-    assert (reserved["level"], reserved["observed_bytes"], reserved["is_within"]) == (
-        "reserved",
-        130,
-        False,
-    )
-    assert (device["level"], device["observed_bytes"], device["is_within"]) == ("device", 150, True)
+    assert (reserved.level, reserved.observed_bytes, reserved.is_within) == ("reserved", 130, False)
+    assert (device.level, device.observed_bytes, device.is_within) == ("device", 150, True)
 
 
 def test_without_a_prediction_the_levels_are_observed_only(compare):
-    for row in compare(predictions=())["levels"]:
-        assert (
-            row["observed_bytes"]
-            and row["predicted_bytes"] is row["low_bytes"] is row["is_within"] is None
-        )
+    for row in compare(predictions=()).levels:
+        assert row.observed_bytes and row.predicted_bytes is row.low_bytes is row.is_within is None
 
 
 def test_a_host_has_one_level(compare):
     bare = PredictionMessage(method="formula", device="D", peak_allocated_bytes=94)
-    assert [row["level"] for row in compare(kind="host", predictions=[bare])["levels"]] == [
-        "allocated"
-    ]
+    assert [row.level for row in compare(kind="host", predictions=[bare]).levels] == ["allocated"]
 
 
 def test_phases_have_their_launch_peaks_in_step_order_then_user_phases(compare):
-    found = {
-        row["phase"]: (row["predicted_bytes"], row["observed_bytes"]) for row in compare()["phases"]
-    }
+    found = {row.phase: (row.predicted_bytes, row.observed_bytes) for row in compare().phases}
     assert found == {
         "forward": (85, 85),
         "backward": (94, None),
@@ -216,8 +205,8 @@ def test_an_optimizer_phase_far_above_its_prediction_is_explained_by_temporaries
         method="trace", device="D", peak_allocated_bytes=1, phases={"optimizer": 2 * GIB}
     )
     readings = {"step": [1], "phase_optimizer_peak_bytes": [3 * GIB]}
-    [row] = compare(readings=readings, predictions=[prediction])["phases"]
-    assert "foreach" in row["reason"]
+    [row] = compare(readings=readings, predictions=[prediction]).phases
+    assert "foreach" in row.reason
 
 
 def test_a_later_lower_peak_does_not_lower_the_phase_peak(compare, sqlite_database):
@@ -225,7 +214,7 @@ def test_a_later_lower_peak_does_not_lower_the_phase_peak(compare, sqlite_databa
     with sqlite_database.write() as session:
         lower = {"step": [7], "phase_forward_peak_bytes": [1], "peak_reserved_bytes": [1]}
         add_batch(session, "r", Batch(seq=1, chunks=[Chunk(stream="D", columns=lower)]), 4.0)
-        found = {row["phase"]: row["observed_bytes"] for row in components(session, "r")["phases"]}
+        found = {row.phase: row.observed_bytes for row in components(session, "r").phases}
     assert found["forward"] == 85
 
 
@@ -253,5 +242,5 @@ def test_a_leak_explains_the_phases_and_a_hosts_interpreter_is_none(compare, kin
         "step": [1, 2], "allocated_bytes": [GIB, 9 * GIB], "peak_allocated_bytes": [GIB, 9 * GIB], **parts,
         "context_bytes": [8 * GIB, 8 * GIB], "phase_forward_peak_bytes": [GIB, 9 * GIB],
     }  # fmt: skip
-    forward = next(row for row in compare(kind, readings)["phases"] if row["phase"] == "forward")
-    assert ("like a leak" in forward["reason"]) == retained
+    forward = next(row for row in compare(kind, readings).phases if row.phase == "forward")
+    assert ("like a leak" in forward.reason) == retained

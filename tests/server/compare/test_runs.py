@@ -70,8 +70,8 @@ def test_configs_and_environments_are_compared(tell, compare):
     tell("a", {(0, "D"): readings}, config={"lr": 1, "batch": 8}, environment={"torch": "2.12"})
     tell("b", {(0, "D"): readings}, config={"lr": 1, "batch": 16}, environment={"torch": "2.13"})
     found = compare("b", "a")
-    assert found["config_differences"] == {"batch": [16, 8]}
-    assert found["environment_differences"] == {"torch": ["2.13", "2.12"]}
+    assert found.config_differences == {"batch": [16, 8]}
+    assert found.environment_differences == {"torch": ["2.13", "2.12"]}
 
 
 def test_the_fullest_rank_represents_its_run(tell, compare, sqlite_database):
@@ -87,20 +87,20 @@ def test_the_fullest_rank_represents_its_run(tell, compare, sqlite_database):
             PredictionMessage(method="trace", rank=1, device="D1", peak_allocated_bytes=600),
             3.0,
         )
-    first, second = compare("a", "b")["runs"]
-    assert (first["rank"], first["device"], first["headroom_bytes"], first["residual_bytes"]) == (
+    first, second = compare("a", "b").runs
+    assert (first.rank, first.device, first.headroom_bytes, first.residual_bytes) == (
         1,
         "D1",
         200,
         200,
     )
-    assert (second["rank"], second["headroom_bytes"], second["residual_bytes"]) == (0, None, None)
+    assert (second.rank, second.headroom_bytes, second.residual_bytes) == (0, None, None)
 
 
 def test_the_time_of_a_step_is_the_median(tell, compare):
     tell("a", {(0, "D"): {"allocated_bytes": [1] * 5, "step_s": [0.5, 0.5, 60.0, 0.5, None]}})
     tell("b", {(0, "D"): {"allocated_bytes": [1] * 5}})
-    assert [run["step_s"] for run in compare("a", "b")["runs"]] == [0.5, None]
+    assert [run.step_s for run in compare("a", "b").runs] == [0.5, None]
 
 
 def test_scalars_are_listed_and_the_token_counter_is_recognized(tell, compare):
@@ -112,12 +112,12 @@ def test_scalars_are_listed_and_the_token_counter_is_recognized(tell, compare):
         },
     )
     tell("b", {(0, "D"): {"allocated_bytes": [1]}, (0, "scalars"): {"loss": [1.0]}})
-    first, second = compare("a", "b")["runs"]
-    assert (first["scalars"], first["tokens_scalar"]) == (
+    first, second = compare("a", "b").runs
+    assert (first.scalars, first.tokens_scalar) == (
         ["loss", "num_input_tokens_seen"],
         "num_input_tokens_seen",
     )
-    assert (second["scalars"], second["tokens_scalar"]) == (["loss"], None)
+    assert (second.scalars, second.tokens_scalar) == (["loss"], None)
 
 
 @pytest.fixture

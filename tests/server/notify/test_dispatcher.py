@@ -10,6 +10,7 @@ from sqlalchemy import select
 from memagent.wire.messages import RunStart
 from memagent_server.notify.channel import Channel, DeliveryFailedError, MissingChannel
 from memagent_server.notify.dispatcher import LEASE_S, Dispatcher
+from memagent_server.schemas.alerts import Delivery
 from memagent_server.store.alerts import add_transition, list_alerts, open_alert
 from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow
 from memagent_server.store.outbox import (
@@ -88,10 +89,10 @@ def new_alert(session, run_id: str):
                       summary="", data={"step": 5}, now=1.0)  # fmt: skip
 
 
-def notifications(database) -> list[dict]:
+def notifications(database) -> list[Delivery]:
     """Return the notifications of the first alert."""
     with database.read() as session:
-        return list_alerts(session)["alerts"][-1]["notifications"]
+        return list_alerts(session).alerts[-1].notifications
 
 
 def test_messages_of_one_alert_go_out_in_order(outbox, clock):
@@ -100,7 +101,7 @@ def test_messages_of_one_alert_go_out_in_order(outbox, clock):
     while dispatcher.turn():
         pass
     assert channel.sent_states == ["firing", "oom"]
-    assert [item["state"] for item in notifications(outbox)] == ["sent", "sent"]
+    assert [item.state for item in notifications(outbox)] == ["sent", "sent"]
 
 
 def test_a_failed_message_holds_back_the_later_one_and_goes_out_first(outbox, clock):
@@ -122,7 +123,7 @@ def test_it_gives_up_after_many_attempts_and_shows_it(outbox, clock):
         clock.now += 10_000
         dispatcher.turn()
     first = notifications(outbox)[0]
-    assert (first["state"], first["attempts"], first["last_error"]) == ("dead", MAX_ATTEMPTS, "no")
+    assert (first.state, first.attempts, first.last_error) == ("dead", MAX_ATTEMPTS, "no")
     with outbox.read() as session:
         assert count_by_outcome(session)["test", "dead"] == 1
     dispatcher.turn()
@@ -134,22 +135,22 @@ def test_a_final_refusal_is_not_retried(outbox, clock):
         outbox, TEST, Recording(DeliveryFailedError("gone", is_final=True)), "http://x", clock
     )
     dispatcher.turn()
-    assert notifications(outbox)[0]["state"] == "dead" and notifications(outbox)[0]["attempts"] == 1
+    assert notifications(outbox)[0].state == "dead" and notifications(outbox)[0].attempts == 1
 
 
 def test_a_channel_that_breaks_does_not_break_the_dispatcher(outbox, clock):
     channel = Recording(ValueError("a bug"))
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
     assert dispatcher.turn()
-    assert notifications(outbox)[0]["last_error"] == "ValueError"
+    assert notifications(outbox)[0].last_error == "ValueError"
 
 
 def test_an_unconfigured_channel_is_visible(outbox, clock):
     Dispatcher(
         outbox, ChannelFilter(None, others=("other",)), MissingChannel(), "http://x", clock
     ).turn()
-    assert "no longer configured" in notifications(outbox)[0]["last_error"]
-    assert notifications(outbox)[0]["state"] == "waiting"  # it may be set up again
+    assert "no longer configured" in notifications(outbox)[0].last_error
+    assert notifications(outbox)[0].state == "waiting"  # it may be set up again
 
 
 def test_a_delivery_is_leased_once_until_the_lease_expires(outbox):
@@ -187,7 +188,7 @@ def test_it_ignores_a_late_failure(outbox, sent_meanwhile):
             mark_sent(session, again, {}, 1001.0 + LEASE_S)
     with outbox.write() as session:
         mark_failed(session, item, "timed out", next_attempt_at=1002.0 + LEASE_S)
-    assert notifications(outbox)[0]["state"] == ("sent" if sent_meanwhile else "leased")
+    assert notifications(outbox)[0].state == ("sent" if sent_meanwhile else "leased")
 
 
 def test_it_accepts_a_late_success(outbox):
@@ -196,7 +197,7 @@ def test_it_accepts_a_late_success(outbox):
     with outbox.write() as session:
         lease_next(session, TEST, 1000.0 + LEASE_S, LEASE_S)
         mark_sent(session, item, {}, 1001.0 + LEASE_S)
-    assert notifications(outbox)[0]["state"] == "sent"
+    assert notifications(outbox)[0].state == "sent"
 
 
 def test_it_renews_the_lease_of_a_long_delivery(outbox, clock, monkeypatch):
@@ -233,9 +234,9 @@ def test_it_skips_severities_below_the_channels_minimum(outbox, clock):
         pass
     assert (
         channel.sent_states == []
-        and [item["state"] for item in notifications(outbox)] == ["skipped"] * 2
+        and [item.state for item in notifications(outbox)] == ["skipped"] * 2
     )
-    assert "severity critical and above" in notifications(outbox)[0]["last_error"]
+    assert "severity critical and above" in notifications(outbox)[0].last_error
 
 
 def test_a_dead_notification_can_be_resent(outbox, clock):

@@ -217,9 +217,9 @@ def test_a_dead_message_is_in_the_list_of_alerts(database, alert, receiver):
         database, TEST, SlackWebhook(secret, allow_local=True), "http://x", lambda: 100.0
     ).turn()
     with database.read() as session:
-        (found,) = list_alerts(session)["alerts"][0]["notifications"]
-    assert (found["state"], found["attempts"]) == ("dead", 1)
-    assert "404" in found["last_error"] and "secret" not in found["last_error"]
+        (found,) = list_alerts(session).alerts[0].notifications
+    assert (found.state, found.attempts) == ("dead", 1)
+    assert "404" in found.last_error and "secret" not in found.last_error
 
 
 @pytest.mark.parametrize("kind", ["webhook", "bot"])

@@ -102,7 +102,7 @@ def test_a_spike_is_in_its_interval(grid):
 def test_a_smaller_window_has_finer_intervals(grid):
     found = grid({0: {"D": list(range(100))}}, first=40, last=49, columns=60)
     assert found.step == list(range(40, 50))
-    assert found.ranks[0]["max"] == list(range(40, 50))
+    assert found.ranks[0].max == list(range(40, 50))
 
 
 def test_host_memory_is_omitted_if_there_are_gpus(grid):

@@ -165,9 +165,5 @@ def test_a_description_has_streams_events_and_dropped_counts(database, run_id):
         "at": "1970-01-01T00:04:59.000Z",
         "data": {},
     }
-    assert [stream["device"] for stream in described["streams"]] == ["GPU-0", "GPU-1"]
-    assert described["streams"][0]["latest"] == {
-        "step": 2,
-        "allocated_bytes": 100,
-        "parameters_bytes": 7,
-    }
+    assert [stream.device for stream in described.streams] == ["GPU-0", "GPU-1"]
+    assert described.streams[0].latest == {"step": 2, "allocated_bytes": 100, "parameters_bytes": 7}

@@ -71,8 +71,8 @@ def test_a_listed_token_has_all_fields_but_its_hash(database):
     with database.write() as session:
         told = describe_token(make(session, projects=["b", "a", "b"], expires_at=10.0))
     assert HASH not in str(told)
-    assert (told["name"], told["scope"], told["projects"]) == ("ci", "ingest", ["b", "a"])
-    assert (told["created_at"], told["expires_at"], told["last_used_at"]) == (
+    assert (told.name, told.scope, told.projects) == ("ci", "ingest", ["b", "a"])
+    assert (told.created_at, told.expires_at, told.last_used_at) == (
         "1970-01-01T00:00:01.000Z",
         "1970-01-01T00:00:10.000Z",
         None,

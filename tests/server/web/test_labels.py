@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from memagent.units import GIB, MIB
-from memagent_server.store.models import ALERT_STATES, NOTIFICATION_STATES, RUN_STATUSES
+from memagent_server.schemas.alerts import Incident, IncidentSummary
+from memagent_server.schemas.base import ALERT_STATES, NOTIFICATION_STATES, RUN_STATUSES
 from memagent_server.web import labels
+from tests.server.web.schema_examples import ALERT, FIRED, LEAK, LEAK_SUMMARY, RUN
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
-LEAK = {
-    "level": "warning", "step": 1000, "oom_probability": 0.9, "cause": "leak", "eta_step": 1420.0, "eta_low": 1300.0, "eta_high": 1600.0,
-    "eta_s": 1500.0, "used_bytes": 3 * GIB, "limit_bytes": 8 * GIB, "growth_bytes_per_step": 12.5 * MIB, "growing_since_step": 1200,
-}  # fmt: skip
 
 
 def a_run(**changes):
-    run = {"status": "running", "step": 1000, "peak_bytes": int(3.1 * GIB), "limit_bytes": 8 * GIB}
-    return {**run, "last_seen_at": "2025-12-31T23:50:00Z", **changes}
+    return replace(RUN, **changes)
 
 
 def headline(run, forecast=None, first_warning_step=None):
@@ -42,19 +40,23 @@ def test_it_shows_any_moment_after_the_expected_step():
 
 
 def test_a_notice_is_less_certain():
-    assert headline(a_run(), {**LEAK, "level": "notice"})[:2] == (
+    assert headline(a_run(), replace(LEAK, level="notice"))[:2] == (
         "notice",
         "May run out of memory in about 420 steps (25 min)",
     )
 
 
 def test_it_warns_without_a_date_if_there_is_none():
-    forecast = {**LEAK, "eta_step": None, "eta_s": None, "growth_bytes_per_step": None}
+    forecast = replace(LEAK, eta_step=None, eta_s=None, growth_bytes_per_step=None)
     assert headline(a_run(), forecast)[1:] == ("Runs out of memory", "3.00 of 8.00 GiB used.")
 
 
+def test_a_summary_of_a_forecast_has_neither_time_nor_growth():
+    assert headline(a_run(), LEAK_SUMMARY)[1:] == ("Runs out of memory in about 420 steps", "")
+
+
 def test_it_shows_that_a_run_fits():
-    assert headline(a_run(), {**LEAK, "level": "ok"})[:2] == ("ok", "Fits: peak 3.10 of 8.00 GiB")
+    assert headline(a_run(), replace(LEAK, level="ok"))[:2] == ("ok", "Fits: peak 3.10 of 8.00 GiB")
 
 
 def test_it_makes_no_claim_before_the_first_forecast():
@@ -94,14 +96,17 @@ def test_it_shows_the_end_of_other_runs():
 
 
 def test_a_forecast_badge_counts_steps():
-    assert labels.forecast_badge(a_run(forecast=LEAK)) == labels.Badge(
+    assert labels.forecast_badge(a_run(forecast=LEAK_SUMMARY)) == labels.Badge(
         "warning", "~420 steps", "Runs out of memory in about 420 steps (cause: leak)"
     )
-    assert labels.forecast_badge(a_run(forecast={**LEAK, "level": "ok"})).text == "fits"
-    assert labels.forecast_badge(a_run(forecast={**LEAK, "eta_step": None})).text == "warning"
+    badges = [
+        labels.forecast_badge(a_run(forecast=replace(LEAK_SUMMARY, **changes)))
+        for changes in ({"level": "ok"}, {"eta_step": None})
+    ]
+    assert [badge.text for badge in badges] == ["fits", "warning"]
 
 
-@pytest.mark.parametrize("run", [a_run(forecast=None), a_run(forecast=LEAK, status="oom")])
+@pytest.mark.parametrize("run", [a_run(forecast=None), a_run(forecast=LEAK_SUMMARY, status="oom")])
 def test_ended_runs_have_no_forecast_badge(run):
     assert labels.forecast_badge(run) is None
 
@@ -117,6 +122,35 @@ def test_ended_runs_have_no_forecast_badge(run):
 def test_every_status_and_state_has_a_distinct_text(badge, names):
     assert all(badge(name).hint for name in names)
     assert len({badge(name).text for name in names}) == len(names)
+
+
+def an_incident(*alerts):
+    summary = {name: getattr(ALERT, name, None) for name in IncidentSummary.__struct_fields__}
+    return Incident(**{**summary, "cause": "leak"}, alerts=list(alerts))
+
+
+def test_an_incident_merges_the_changes_of_its_ranks():
+    later = replace(FIRED, at="2025-12-31T23:55:00.000Z", reason="of rank 1")
+    averted = replace(later, step=20, to_state="averted", reason="memory was freed")
+    view = labels.incident_view(
+        an_incident(
+            replace(
+                ALERT, rank=1, state="averted", summary="of rank 1", transitions=[later, averted]
+            ),
+            replace(ALERT, transitions=[FIRED]),
+        )
+    )
+    assert view == labels.IncidentView(
+        ALERT.summary,
+        [labels.Change(FIRED, "2 ranks: 0, 1"), labels.Change(averted, "rank 1")],
+        notifications=[],
+    )
+
+
+def test_an_incident_shows_its_newest_changes():
+    changes = [replace(FIRED, step=step) for step in range(labels.MAX_CHANGES_SHOWN + 3)]
+    view = labels.incident_view(an_incident(replace(ALERT, transitions=changes)))
+    assert view.hidden_changes == 3 and [item.transition for item in view.changes] == changes[3:]
 
 
 def test_a_firing_warning_is_less_severe_than_a_firing_critical_alert():

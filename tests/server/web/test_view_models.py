@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from memagent.units import GIB, MIB
+from memagent_server.schemas.predictions import ComponentResidual, LevelResidual, PhaseResidual
+from memagent_server.schemas.runs import RunEvent
 from memagent_server.web import view_models
+from tests.server.web.schema_examples import (
+    ALERT,
+    COMPONENTS,
+    FIRED,
+    LEAK,
+    LEAK_SUMMARY,
+    RUN,
+    STREAM,
+)
 
-WARNING = {
-    "rank": 0, "device": "host", "level": "warning", "step": 90, "used_bytes": 5, "limit_bytes": 9, "eta_step": 120.0, "eta_low": 100.0,
-    "eta_high": 150.0, "growth_bytes_per_step": 0.1, "cause": "leak",
-}  # fmt: skip
+WARNING = replace(LEAK, step=90, eta_step=120.0)
 
 
 def a_run(**changes):
-    run = {
-        "status": "running",
-        "peak_bytes": 6 * GIB,
-        "limit_bytes": 8 * GIB,
-        "predicted_peak_bytes": 2 * GIB,
-    }
-    return {**run, "forecast": None, **changes}
+    sizes = {"peak_bytes": 6 * GIB, "limit_bytes": 8 * GIB, "predicted_peak_bytes": 2 * GIB}
+    return replace(RUN, **{**sizes, **changes})
 
 
 def a_stream(rank=0, device="host", **changes):
-    stream = {
-        "rank": rank,
-        "device": device,
-        "kind": "host",
-        "peak_bytes": 5,
-        "limit_bytes": 10,
-        "first_step": 0,
-        "latest": {},
-        "last_step": 100,
-    }
-    return {**stream, **changes}
+    return replace(STREAM, rank=rank, device=device, **changes)
+
+
+def an_event(kind, step=5, *, rank=0, data=None):
+    return RunEvent(kind=kind, rank=rank, step=step, at=FIRED.at, data=data or {})
+
+
+def groups(**changes):
+    return view_models.compared_groups(replace(COMPONENTS, **changes))
 
 
 def test_a_memory_bar_is_in_per_cent_of_the_limit():
@@ -58,9 +60,9 @@ def test_a_memory_bar_does_without_limit_and_prediction():
     ("changes", "tone"),
     [
         ({"status": "oom"}, "critical"),
-        ({"forecast": {"level": "critical"}}, "critical"),
-        ({"forecast": {"level": "ok"}}, "plain"),
-        ({"forecast": {"level": "critical"}, "status": "completed"}, "plain"),
+        ({"forecast": replace(LEAK_SUMMARY, level="critical")}, "critical"),
+        ({"forecast": replace(LEAK_SUMMARY, level="ok")}, "plain"),
+        ({"forecast": LEAK_SUMMARY, "status": "completed"}, "plain"),
     ],
 )
 def test_a_memory_bar_is_colored_by_risk_not_by_fullness(changes, tone):
@@ -68,27 +70,10 @@ def test_a_memory_bar_is_colored_by_risk_not_by_fullness(changes, tone):
 
 
 def test_components_are_listed_with_their_prediction():
-    row = {
-        "component": "optimizer_state",
-        "predicted_bytes": 50 * MIB,
-        "observed_bytes": 100 * MIB,
-        "residual_bytes": 50 * MIB,
-    }
-    level = {
-        "level": "device",
-        "predicted_bytes": 200 * MIB,
-        "observed_bytes": None,
-        "residual_bytes": None,
-    }
-    level |= {"low_bytes": 190 * MIB, "high_bytes": 210 * MIB}
-    phase = {
-        "phase": "my_eval",
-        "predicted_bytes": None,
-        "observed_bytes": 100 * MIB,
-        "residual_bytes": None,
-    }
-    compared = {"components": [row], "levels": [level], "phases": [phase]}
-    assert view_models.compared_groups(compared) == [
+    row = ComponentResidual(50 * MIB, 100 * MIB, 50 * MIB, "optimizer_state", None)
+    level = LevelResidual(200 * MIB, None, None, "device", 190 * MIB, 210 * MIB, None)
+    phase = PhaseResidual(None, 100 * MIB, None, "my_eval", None)
+    assert groups(components=[row], levels=[level], phases=[phase]) == [
         (
             "Components",
             [
@@ -120,16 +105,7 @@ def test_components_are_listed_with_their_prediction():
 
 
 def test_an_empty_group_is_omitted_and_a_reason_is_shown():
-    row = {
-        "component": "x",
-        "predicted_bytes": 9,
-        "observed_bytes": 1,
-        "residual_bytes": -8,
-        "reason": "it is lazy",
-    }
-    [(title, [shown])] = view_models.compared_groups(
-        {"components": [row], "levels": [], "phases": []}
-    )
+    [(title, [shown])] = groups(components=[ComponentResidual(9, 1, -8, "x", "it is lazy")])
     assert (title, shown.note) == ("Components", "Likely: it is lazy.")
 
 
@@ -137,13 +113,8 @@ def test_an_empty_group_is_omitted_and_a_reason_is_shown():
     ("residual", "tone"), [(-90, "plain"), (10, "plain"), (11, "notice"), (51, "warning")]
 )
 def test_only_more_memory_than_predicted_stands_out(residual, tone):
-    row = {
-        "component": "x",
-        "predicted_bytes": 100,
-        "observed_bytes": 100 + residual,
-        "residual_bytes": residual,
-    }
-    [(_, [shown])] = view_models.compared_groups({"components": [row], "levels": [], "phases": []})
+    row = ComponentResidual(100, 100 + residual, residual, "x", None)
+    [(_, [shown])] = groups(components=[row])
     assert shown.tone == tone
 
 
@@ -162,7 +133,7 @@ def test_the_lowest_of_equal_ranks_is_charted():
 
 
 def test_a_running_run_shows_its_newest_forecast_and_an_oom_run_its_first_warning():
-    newest = {**WARNING, "step": 99}
+    newest = replace(WARNING, step=99)
     assert view_models.drawn_forecast("running", newest, WARNING)["step"] == 99
     assert view_models.drawn_forecast("oom", newest, WARNING)["step"] == 90
     assert view_models.drawn_forecast("completed", newest, WARNING) is None
@@ -171,16 +142,15 @@ def test_a_running_run_shows_its_newest_forecast_and_an_oom_run_its_first_warnin
 
 @pytest.mark.parametrize("changes", [{"level": "ok"}, {"eta_step": None}])
 def test_a_forecast_without_risk_or_date_is_not_drawn(changes):
-    assert view_models.drawn_forecast("running", {**WARNING, **changes}, None) is None
+    assert view_models.drawn_forecast("running", replace(WARNING, **changes), None) is None
 
 
 def test_markers_are_distinct_alerts_and_events_in_order():
-    transition = {"step": 90, "from_state": "pending", "to_state": "firing"}
-    worse = {"step": 95, "from_state": "firing", "to_state": "firing"}
-    averted = {"step": 99, "from_state": "firing", "to_state": "averted"}
-    alert = {"severity": "critical", "transitions": [transition, worse, averted]}
+    worse = replace(FIRED, step=95, from_state="firing")
+    averted = replace(FIRED, step=99, from_state="firing", to_state="averted")
+    alert = replace(ALERT, transitions=[replace(FIRED, step=90), worse, averted])
     events = [
-        {"kind": kind, "step": step}
+        an_event(kind, step)
         for kind, step in (("oom", 100), ("oom", 100), ("phase", 3), ("my_eval", 40))
     ]
     assert [
@@ -195,11 +165,10 @@ def test_markers_are_distinct_alerts_and_events_in_order():
 
 
 def test_a_chart_gets_only_the_data_of_its_stream():
-    fired = {"step": 1, "from_state": "ok", "to_state": "firing"}
-    alert = {"rank": 1, "device": "host", "severity": "warning", "transitions": [fired]}
-    events = [{"rank": 1, "kind": "oom", "step": 5}, {"rank": 0, "kind": "snapshot", "step": 6}]
-    run = {"status": "running", "alerts": [alert], "events": events}
-    facts = view_models.chart_facts(run, a_stream(), [{**WARNING, "rank": 1}, WARNING], None, 7)
+    alert = replace(ALERT, rank=1, transitions=[FIRED])
+    run = a_run(alerts=[alert], events=[an_event("oom", rank=1), an_event("snapshot")])
+    newest = [replace(WARNING, rank=1, eta_step=7.0), WARNING]
+    facts = view_models.chart_facts(run, a_stream(), newest, None, 7)
     assert [marker["label"] for marker in facts["markers"]] == ["snapshot"]
     assert facts["forecast"]["eta_step"] == 120.0
     assert (facts["is_running"], facts["limit_bytes"], facts["predicted_peak_bytes"]) == (
@@ -236,22 +205,16 @@ def test_settings_are_flattened_and_bounded():
 
 
 def test_a_repeated_reason_is_shortened():
-    def phase(name, reason):
-        return {
-            "phase": name,
-            "predicted_bytes": GIB,
-            "observed_bytes": 3 * GIB,
-            "residual_bytes": 2 * GIB,
-            "reason": reason,
-        }
-
-    rows = [
-        phase("data", "a leak"),
-        phase("forward", "a leak"),
-        phase("backward", "a leak"),
-        phase("optimizer", "foreach"),
+    phases = [
+        PhaseResidual(GIB, 3 * GIB, 2 * GIB, name, reason)
+        for name, reason in (
+            ("data", "a leak"),
+            ("forward", "a leak"),
+            ("backward", "a leak"),
+            ("optimizer", "foreach"),
+        )
     ]
-    ((_, said),) = view_models.compared_groups({"components": [], "levels": [], "phases": rows})
+    [(_, said)] = groups(phases=phases)
     assert [row.note for row in said] == [
         "Likely: a leak.",
         "Likely the same.",
@@ -268,19 +231,19 @@ def test_components_are_stacked_if_the_agent_reads_them():
         "context_bytes": 3,
         "gradients_bytes": None,
     }
-    assert view_models.stacked_components({"kind": "cuda", "latest": latest}) == [
+    assert view_models.stacked_components(a_stream(kind="cuda", latest=latest)) == [
         "parameters",
         "other",
         "activations",
     ]
-    assert view_models.stacked_components({"kind": "host", "latest": latest}) == [
+    assert view_models.stacked_components(a_stream(kind="host", latest=latest)) == [
         "parameters",
         "context",
         "other",
         "activations",
     ]
     for nothing in ({"parameters_bytes": 4}, {"peak_allocated_bytes": 9}):
-        assert view_models.stacked_components({"kind": "cuda", "latest": nothing}) == []
+        assert view_models.stacked_components(a_stream(kind="cuda", latest=nothing)) == []
 
 
 def test_an_oom_event_is_shown_without_lists_and_exact_bytes():
@@ -292,28 +255,21 @@ def test_an_oom_event_is_shown_without_lists_and_exact_bytes():
         "devices": {},
         "largest_tensors": [],
     }
-    assert view_models.event_details({"kind": "oom", "data": data}) == [
+    assert view_models.event_details(an_event("oom", data=data)) == [
         ("phase", "backward"),
         ("asked", "2.00 GiB"),
         ("free", "–"),
     ]
 
 
-def a_change(step, to_state):
-    return {"step": step, "from_state": "pending", "to_state": to_state}
-
-
 def test_warnings_are_marked_as_such_and_notes_by_their_rule():
-    warned = {
-        "rule": "oom_forecast",
-        "severity": "critical",
-        "transitions": [a_change(9, "firing"), a_change(20, "averted")],
-    }
-    noted = {
-        "rule": "prediction_mismatch",
-        "severity": "note",
-        "transitions": [a_change(5, "firing"), a_change(6, "averted")],
-    }
+    def fired_and_averted(first, last):
+        return [replace(FIRED, step=first), replace(FIRED, step=last, to_state="averted")]
+
+    warned = replace(ALERT, transitions=fired_and_averted(9, 20))
+    noted = replace(
+        ALERT, rule="prediction_mismatch", severity="note", transitions=fired_and_averted(5, 6)
+    )
     assert view_models.markers([warned, noted], []) == [
         {"step": 5, "label": "prediction mismatch", "tone": "plain"},
         {"step": 9, "label": "warning", "tone": "critical"},
@@ -343,9 +299,8 @@ def test_one_value_makes_no_sparkline(peaks):
     ],
 )
 def test_a_run_is_compared_with_its_prediction(peak, predicted, found):
-    assert (
-        view_models.residual_label({"peak_bytes": peak, "predicted_peak_bytes": predicted}) == found
-    )
+    run = a_run(peak_bytes=peak, predicted_peak_bytes=predicted)
+    assert view_models.residual_label(run) == found
 
 
 def test_rare_phases_are_marked():
@@ -356,7 +311,7 @@ def test_rare_phases_are_marked():
         "phase_eval_peak_bytes",
         "step_s",
     )
-    assert view_models.rare_phases({"latest": dict.fromkeys(columns, 1)}) == [
+    assert view_models.rare_phases(a_stream(latest=dict.fromkeys(columns, 1))) == [
         "checkpoint",
         "eval",
         "warm_up",

@@ -11,8 +11,6 @@ and PostgreSQL; names end in `_at`. A change here needs a migration; a test comp
 from __future__ import annotations
 
 from memagent_server.store.models.alerts import (
-    ALERT_STATES,
-    NOTIFICATION_STATES,
     OPEN_ALERT_STATES,
     AlertRow,
     FeedbackRow,
@@ -25,7 +23,6 @@ from memagent_server.store.models.alerts import (
 from memagent_server.store.models.base import Base
 from memagent_server.store.models.runs import (
     KEPT,
-    RUN_STATUSES,
     DeviceContextRow,
     EventRow,
     PredictionRow,
@@ -51,11 +48,8 @@ from memagent_server.store.models.server import (
 )
 
 __all__ = [
-    "ALERT_STATES",
     "KEPT",
-    "NOTIFICATION_STATES",
     "OPEN_ALERT_STATES",
-    "RUN_STATUSES",
     "SHARDS",
     "AlertRow",
     "Base",

@@ -8,10 +8,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from memagent_server.schemas.base import JsonObject
 from memagent_server.store.models.base import Base, Id
 
-ALERT_STATES = ("pending", "firing", "averted", "finished", "oom", "lost_contact", "ok")
-"""`ok` is an alert that was pending and never confirmed."""
 OPEN_ALERT_STATES = ("pending", "firing")
-NOTIFICATION_STATES = ("waiting", "leased", "sent", "dead", "skipped")
 
 
 class ForecastRow(Base):

@@ -20,7 +20,6 @@ from sqlalchemy.orm import Mapped, mapped_column
 from memagent_server.schemas.base import JsonObject
 from memagent_server.store.models.base import Base, Id
 
-RUN_STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
 KEPT = ("samples", "rollups", "record")
 """What a run still has, most to least: see `store/retention.py`."""
 

@@ -22,7 +22,7 @@ from memagent.estimator.formula.presets import PRESETS
 from memagent.units import format_bytes, parse_bytes
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.schemas.runs import Estimate
+from memagent_server.schemas.predictions import Estimate
 from memagent_server.store.cuda_contexts import measured_gpus
 from memagent_server.web.api_estimate import EstimateBody, answer
 from memagent_server.web.rendering import render_page

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
 
 from flask import Blueprint, Response
+from msgspec.structs import replace
 
-from memagent.diagnostics import display_frame, display_roots, with_display_path
+from memagent.diagnostics import display_frame, display_path, display_roots
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.forecast.types import LEVELS
 from memagent_server.compare import components, oom_report_of
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
+from memagent_server.schemas.alerts import Incident
+from memagent_server.schemas.base import JsonObject
+from memagent_server.schemas.predictions import Forecast
+from memagent_server.schemas.runs import Run, Stream
+from memagent_server.schemas.snapshots import SuspectByRank
 from memagent_server.store.engine import Session
 from memagent_server.store.export import FORMATS
 from memagent_server.store.forecasts import first_warning, forecasts_of
@@ -29,7 +34,6 @@ from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspe
 from memagent_server.store.streams import current_streams
 from memagent_server.store.summaries import describe
 from memagent_server.web import labels, query, run_view, view_models
-from memagent_server.web.labels import Record
 from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, render_page
 from memagent_server.web.run_view import flame
 
@@ -45,11 +49,11 @@ EXPORT_FORMATS = tuple(
 def show_run(run_id: str) -> Response:
     rank, device = query.number("rank", least=0, most=2**31 - 1), query.text("device")
     with current().database.read() as session:
-        run = _describe_run(session, run_id)
+        run, incidents = _describe_run(session, run_id)
         stored = session.get_one(RunRow, run_id)
         roots = display_roots(stored.environment)
-        current_ones = [item for item in run["streams"] if item["is_current"]]
-        streams = [item for item in current_ones if item["kind"] != "scalars"]
+        current_ones = [item for item in run.streams if item.is_current]
+        streams = [item for item in current_ones if item.kind != "scalars"]
         stream = view_models.choose_stream(streams, rank, device)
         row = _stream_row(session, run_id, stream)
         prediction = prediction_for(session, run_id, row)
@@ -57,32 +61,31 @@ def show_run(run_id: str) -> Response:
         worst = max(forecasts, key=_severity, default=None)
         warning = first_warning(session, run_id)
         stream_warning = (
-            first_warning(session, run_id, rank=stream["rank"], device=stream["device"])
+            first_warning(session, run_id, rank=stream.rank, device=stream.device)
             if stream
             else None
         )
         cause = _cause(run, worst, warning)
         compared = components(session, run_id)
         snapshots = list_snapshots(session, run_id)
-        with_stacks = next((item for item in snapshots if item["has_stacks"]), None)
-        drawn = read_snapshot(session, run_id, with_stacks["id"]) if with_stacks else None
-        blocks, height = flame(_display_stacks(drawn["stacks"], roots)) if drawn else ([], 0)
+        with_stacks = next((item for item in snapshots if item.has_stacks), None)
+        drawn = read_snapshot(session, run_id, with_stacks.id) if with_stacks else None
+        blocks, height = flame(_display_stacks(drawn.stacks, roots)) if drawn else ([], 0)
         ranks = run_view.compared_ranks(streams)
         predicted = prediction.peak_allocated_bytes if prediction else None
         advice = prediction.advice if prediction else ()
-        warned_at = warning["step"] if warning else None
+        warned_at = warning.step if warning else None
         return render_page(
             "run.html",
             session,
             run=run,
+            incidents=incidents,
             headline=labels.headline(run, worst, warned_at, current().clock()),
             cause=cause,
             advice=advice_for_cause(cause, advice) if cause else None,
             oom_report=oom_report_of(session, stored, row),
             snapshots=snapshots,
-            suspects=[
-                with_display_path({**suspect}, roots) for suspect in suspects_of(session, run_id)
-            ],
+            suspects=[_display_suspect(item, roots) for item in suspects_of(session, run_id)],
             flame=blocks,
             flame_height=height,
             flame_of=drawn,
@@ -99,43 +102,46 @@ def show_run(run_id: str) -> Response:
             rank_rows=run_view.rank_rows(ranks),
             export_formats=EXPORT_FORMATS,
             has_scalars=len(current_ones) > len(streams),
-            refresh_s=REFRESH_S if run["status"] == "running" else REFRESH_ENDED_S,
+            refresh_s=REFRESH_S if run.status == "running" else REFRESH_ENDED_S,
         )
 
 
-def _describe_run(session: Session, run_id: str) -> dict[str, Any]:
+def _describe_run(session: Session, run_id: str) -> tuple[Run, list[Incident]]:
     run = get_run(session, run_id)
     if run is None:
         raise Problem(404, f"Unknown run {run_id!r}. It may have been deleted.")
     incidents = list_incidents(session, run_id=run_id).incidents
     alerts = [alert for incident in incidents for alert in incident.alerts]
-    return {**describe(session, run, alerts), "incidents": incidents}
+    return describe(session, run, alerts), incidents
 
 
-def _stream_row(session: Session, run_id: str, stream: Record | None) -> StreamRow | None:
+def _stream_row(session: Session, run_id: str, stream: Stream | None) -> StreamRow | None:
     if stream is None:
         return None
-    key = (stream["rank"], stream["device"])
+    key = (stream.rank, stream.device)
     rows = current_streams(session, [run_id])
     return next((row for row in rows if (row.rank, row.device) == key), None)
 
 
-def _display_stacks(stacks: list[dict[str, Any]], roots: Sequence[str]) -> list[dict[str, Any]]:
+def _display_suspect(suspect: SuspectByRank, roots: Sequence[str]) -> SuspectByRank:
+    return replace(suspect, file=display_path(suspect.file, roots))
+
+
+def _display_stacks(stacks: list[JsonObject], roots: Sequence[str]) -> list[JsonObject]:
     return [
         {**stack, "frames": [display_frame(frame, roots) for frame in stack["frames"]]}
         for stack in stacks
     ]
 
 
-def _severity(forecast: Record) -> tuple[int, float]:
-    return LEVELS.index(forecast["level"]), forecast["oom_probability"]
+def _severity(forecast: Forecast) -> tuple[int, float]:
+    return LEVELS.index(forecast.level), forecast.oom_probability
 
 
-def _cause(run: Record, worst: Record | None, first_warning: Record | None) -> str | None:
+def _cause(run: Run, worst: Forecast | None, first_warning: Forecast | None) -> str | None:
     """Return why memory runs out, or ran out; None for a run that ended otherwise."""
-    if run["status"] in ("completed", "failed"):
+    if run.status in ("completed", "failed"):
         return None
-    if worst is not None and worst["level"] != "ok":
-        cause: str | None = worst["cause"]
-        return cause
-    return first_warning["cause"] if first_warning is not None and run["status"] == "oom" else None
+    if worst is not None and worst.level != "ok":
+        return worst.cause
+    return first_warning.cause if first_warning is not None and run.status == "oom" else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from flask import Blueprint, Response, request
-from msgspec.structs import asdict
 
 from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import read_policy
@@ -134,14 +133,17 @@ def change_channels() -> Response:
 
 def _channels_page(message: str | None = None, *, is_error: bool = False) -> Response:
     """List configured channels first, and the others with the settings that they need."""
-    rows = [
-        {**asdict(item), "needs": REQUIRED_SETTINGS[item.channel]} for item in describe_channels()
-    ]
-    rows.sort(key=lambda item: not item["is_set_up"])
+    channels = sorted(describe_channels(), key=lambda item: not item.is_set_up)
     with current().database.read() as session:
         dead = list_notifications(session, state="dead", limit=MAX_DEAD_SHOWN).notifications
         return render_page(
-            "channels.html", session, channels=rows, dead=dead, message=message, is_error=is_error
+            "channels.html",
+            session,
+            channels=channels,
+            required_settings=REQUIRED_SETTINGS,
+            dead=dead,
+            message=message,
+            is_error=is_error,
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec import convert
 
 from memagent.units import GIB
-from memagent_server.schemas.runs import Estimate
+from memagent_server.schemas.predictions import Estimate
 from memagent_server.web.pages.estimate import advice_rows, levels, read_form, stack
 
 HTML = {"Accept": "text/html"}

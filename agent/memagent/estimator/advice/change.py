@@ -2,8 +2,7 @@
 
 A change has three sides: `apply_to_spec` for the formula, `apply_to_trace` for a traced step, and
 `snippet`, the code to add to a script. The functions `spec_change`, `retrace` and `rewrite` build
-the first two.
-Savings are never written here: the run is estimated again with the change applied.
+the first two. Savings are never written here: the run is estimated again with the change applied.
 """
 
 from __future__ import annotations

@@ -200,9 +200,9 @@ def _as_postgres(folder: Path, program: Path, *arguments: str) -> subprocess.Com
 
 def find_programs() -> Path | None:
     """The folder with the programs of the newest PostgreSQL on this machine."""
-    found = shutil.which("initdb")
-    if found is not None:
-        return Path(found).resolve().parent
+    result = shutil.which("initdb")
+    if result is not None:
+        return Path(result).resolve().parent
     candidates = glob.glob("/usr/lib/postgresql/*/bin/initdb") + glob.glob(
         "/opt/homebrew/opt/postgresql*/bin/initdb"
     )

@@ -51,8 +51,8 @@ def output_after(block: Block, page: Path) -> str | None:
     """Return the output that the page shows for a block: the text or JSON block right after it."""
     after = page.read_text().splitlines()[block.line - 1 + block.text.count("\n") + 1 :]
     rest = "\n".join(after).lstrip("\n")
-    shown = re.match(r"```(?:text|json)?\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
-    return shown[1] if shown else None
+    text = re.match(r"```(?:text|json)?\n(.*?)^```$", rest, re.MULTILINE | re.DOTALL)
+    return text[1] if text else None
 
 
 def looks_like(shown: str, printed: str) -> bool:

@@ -57,7 +57,7 @@ def read_recording(directory: Path) -> Recording:
     (path,) = directory.glob("*.memagent")
     frames = list(read_frames(path))
     bodies = {
-        kind: [body for found, body in frames if found == kind]
+        kind: [body for item, body in frames if item == kind]
         for kind in ("start", "batch", "prediction", "snapshot", "finish")
     }
     return Recording(

@@ -87,10 +87,10 @@ def test_phases_have_peaks_and_users_add_phases(training, recording):
             block = torch.ones(64 * 2**20)
             del block
         with run.phase("checkpoint"):
-            kept = torch.ones(64 * 2**20)
+            retained = torch.ones(64 * 2**20)
             with run.phase("inner"):
                 pass
-            del kept
+            del retained
         step()
     columns = recording().columns()
     assert [event.step for event in recording().events if event.kind == "checkpoint"] == [1]

@@ -51,13 +51,13 @@ def test_a_check_that_raises_or_hangs_is_a_problem_and_the_others_run():
         never.wait()
         yield ok("never")
 
-    found = run_checks(
+    result = run_checks(
         {}, checks={"a": raises, "b": hangs, "c": lambda _: iter([ok("fine")])}, deadline_s=0.2
     )
     never.set()
-    assert levels(found["b"]) == ["warning"] and "no result within" in found["b"][0].text
-    assert "ZeroDivisionError: oh" in found["a"][-1].text
-    assert found["c"] == [ok("fine")]
+    assert levels(result["b"]) == ["warning"] and "no result within" in result["b"][0].text
+    assert "ZeroDivisionError: oh" in result["a"][-1].text
+    assert result["c"] == [ok("fine")]
 
 
 def test_every_invalid_setting_is_named_and_the_others_apply():
@@ -171,13 +171,13 @@ def test_files_to_upload_are_a_warning_if_a_server_is_set(tmp_path: Path, traini
     with memagent.attach(model, optimizer):
         step()
         busy = list(data_dir.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
-    kept = list(data_dir.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
+    findings = list(data_dir.check(patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"])))
     waiting = list(
         data_dir.check(
             patient(MEMAGENT_DIR=os.environ["MEMAGENT_DIR"], MEMAGENT_SERVER="http://127.0.0.1:1")
         )
     )
-    assert (len(busy), levels(kept), levels(waiting)) == (1, ["ok", "ok"], ["ok", "warning"])
+    assert (len(busy), levels(findings), levels(waiting)) == (1, ["ok", "ok"], ["ok", "warning"])
     assert waiting[1].advice == "memagent sync"
 
 
@@ -225,10 +225,10 @@ def test_a_refused_connection_and_an_unknown_host_are_distinguished():
 @pytest.mark.parametrize(("ahead_s", "level"), [(0.0, "ok"), (-60.0, "warning"), (60.0, "warning")])
 def test_a_clock_difference_is_a_warning(ahead_s, level):
     now = 1_800_000_000.0
-    answer = ApiResponse(
+    response = ApiResponse(
         200, {"date": formatdate(now, usegmt=True)}, b"", now + ahead_s, now + ahead_s + 0.1
     )
-    (finding,) = server.judge_clock(answer)
+    (finding,) = server.judge_clock(response)
     assert finding.level == level
     assert ("ahead" in finding.text) == (ahead_s > 0)
 
@@ -276,6 +276,6 @@ def test_the_command_prints_every_check_and_exits_with_1_for_a_problem(monkeypat
     assert "torch " in capsys.readouterr().out
     monkeypatch.setenv("MEMAGENT_EVERY", "x")
     assert main(["doctor", "--json"]) == 1
-    said = json.loads(capsys.readouterr().out)
-    assert said["problems"] == 1
-    assert {one["check"] for one in said["findings"]} == set(CHECKS)
+    output = json.loads(capsys.readouterr().out)
+    assert output["problems"] == 1
+    assert {one["check"] for one in output["findings"]} == set(CHECKS)

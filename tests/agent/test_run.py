@@ -279,7 +279,7 @@ def test_a_disk_that_cannot_be_written_does_not_stop_the_training(
 def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording):
     model = torch.nn.Linear(256, 256)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    risks, threads, kept = [], set(), []
+    risks, threads, retained = [], set(), []
 
     def on_risk(risk):
         risks.append(risk)
@@ -297,7 +297,7 @@ def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording)
     for _ in range(700):
         model(torch.randn(64, 256)).sum().backward()
         optimizer.step()
-        kept.append(torch.ones(2**18))
+        retained.append(torch.ones(2**18))
         time.sleep(0.005)
         if risks:
             break

@@ -91,12 +91,12 @@ class Scenario:
             seq += 1
 
     def _batch(self, server: Any, batch: Batch) -> None:
-        answer = server.post(f"/api/v1/runs/{self.run_id}/batches", encode(batch))
-        assert answer.status == 200, answer.body
+        response = server.post(f"/api/v1/runs/{self.run_id}/batches", encode(batch))
+        assert response.status == 200, response.body
 
     def _post(self, server: Any, path: str, body: dict[str, Any]) -> None:
-        answer = server.post(path, body)
-        assert answer.status in (200, 201), answer.body
+        response = server.post(path, body)
+        assert response.status in (200, 201), response.body
 
     def _conclude(self, server: Any) -> None:
         from sqlalchemy import select
@@ -307,7 +307,7 @@ class Scenarios:
         """Two short runs that differ in context and batch; both count tokens, the second at
         twice the speed.
         """
-        found = []
+        results = []
         for number, (context, batch, base) in enumerate(
             ((1024, 16, 40 * GIB), (2048, 8, 46 * GIB))
         ):
@@ -315,7 +315,7 @@ class Scenarios:
                 **scalar_columns(300, seed=20 + number),
                 "tokens": [16_384 * (1 + number) * step for step in range(1, 301)],
             }
-            found.append(
+            results.append(
                 Scenario(
                     f"sweep{number}", f"gpt2-medium, context {context}",
                     {(0, H100["id"]): gpu_columns(300 + 100 * number, seed=30 + number, base=base), (0, "scalars"): scalars}, [H100],
@@ -323,7 +323,7 @@ class Scenarios:
                     tags=["sweep-4"], finish={"status": "completed", "step": 300 + 100 * number}, started_s_ago=7200 - 60 * number,
                 )
             )  # fmt: skip
-        return found
+        return results
 
     @staticmethod
     def long() -> Scenario:

@@ -49,14 +49,14 @@ def axe():
         Axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe  # noqa: N806
 
     def axe(page, options=None):
-        found = (
+        result = (
             Axe()
             .run(page, options=options or {"resultTypes": ["violations"]})
             .response["violations"]
         )
         return [
             f"{one['id']}: {node['target']} {node['html'][:160]}"
-            for one in found
+            for one in result
             for node in one["nodes"]
         ]
 
@@ -89,7 +89,7 @@ def look(axe, open_page, until):
                 lambda: page.evaluate("document.documentElement.scrollWidth") <= 390
             )  # charts follow in the next frame
             page.screenshot(path=FOLDER / f"{name}-phone.png", full_page=True)
-        return {key: found for key, found in wrong.items() if found}
+        return {key: item for key, item in wrong.items() if item}
 
     return look
 

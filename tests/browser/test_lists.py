@@ -39,9 +39,9 @@ def test_an_unchanged_list_is_not_redrawn(server, replay, scenarios, open_page):
     replay(scenarios.failed())
     page = open_page(server.url)
     page.evaluate("document.querySelector('table.runs').untouched = true")
-    with page.expect_response(lambda answer: answer.url.rstrip("/") == server.url):
+    with page.expect_response(lambda response: response.url.rstrip("/") == server.url):
         pass
-    with page.expect_response(lambda answer: answer.url.rstrip("/") == server.url) as second:
+    with page.expect_response(lambda response: response.url.rstrip("/") == server.url) as second:
         pass
     assert second.value.status == 304
     assert page.evaluate("document.querySelector('table.runs').untouched")
@@ -115,7 +115,7 @@ def test_selected_runs_stay_selected_while_the_list_changes_and_are_compared_tag
 def test_alerts_show_their_history_and_link_to_the_run(server, replay, scenarios, open_page):
     replay(scenarios.leaking())
     page = open_page(f"{server.url}/alerts")
-    shown = page.locator(".alert").inner_text()
+    text = page.locator(".alert").inner_text()
     for words in (
         "firing",
         "step 870",
@@ -124,7 +124,7 @@ def test_alerts_show_their_history_and_link_to_the_run(server, replay, scenarios
         "webhook waiting",
         "503 Service Unavailable",
     ):
-        assert words in shown
+        assert words in text
     page.get_by_role("link", name="Averted").click()
     assert "No alerts in this state" in page.locator("#alerts").inner_text()
     page.get_by_role("link", name="Open", exact=True).click()
@@ -135,16 +135,16 @@ def test_alerts_show_their_history_and_link_to_the_run(server, replay, scenarios
 def test_keyboard_focus_is_always_visible(server, replay, scenarios, open_page):
     replay(scenarios.leaking())
     page = open_page(server.url)
-    seen = []
-    while "gpt2-medium, longer context" not in seen and len(seen) < 20:
+    focused = []
+    while "gpt2-medium, longer context" not in focused and len(focused) < 20:
         page.keyboard.press("Tab")
         facts = page.evaluate(FOCUS)
         assert facts[1] != "none", facts
         assert facts[2] >= 2, facts
-        seen.append(facts[0])
-    assert seen[0] == "Skip to content"
-    assert "q" in seen
-    assert "gpt2-medium, longer context" in seen
+        focused.append(facts[0])
+    assert focused[0] == "Skip to content"
+    assert "q" in focused
+    assert "gpt2-medium, longer context" in focused
 
 
 def test_nothing_is_loaded_from_other_hosts(server, replay, scenarios, open_page):

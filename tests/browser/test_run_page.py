@@ -141,13 +141,13 @@ def test_a_one_step_spike_in_a_hundred_thousand_is_drawn_and_found(
     server, replay, scenarios, open_page, until
 ):
     replay(scenarios.long())
-    page, answers = open_page(), []
-    page.on("response", lambda answer: answers.append(answer))
+    page, responses = open_page(), []
+    page.on("response", lambda response: responses.append(response))
     page.goto(f"{server.url}/runs/l0ng")
     drawn(page)
-    series = [answer.json() for answer in answers if "/series?" in answer.url]
-    assert [len(found["step"]) <= 1000 for found in series] == [True, True]  # memory and scalars
-    assert len(answers) < 16
+    series = [response.json() for response in responses if "/series?" in response.url]
+    assert [len(item["step"]) <= 1000 for item in series] == [True, True]  # memory and scalars
+    assert len(responses) < 16
     assert window(page)[2] == 100_001
     assert top(page, "curve-peak") < 0.3  # the spike reaches 7 of 8 GiB
     asked = []
@@ -155,7 +155,7 @@ def test_a_one_step_spike_in_a_hundred_thousand_is_drawn_and_found(
     for _ in range(4):
         first, last, before = window(page)
         share = (54_321 - first) / (last - first)
-        with page.expect_response(lambda answer: "device=host" in answer.url):
+        with page.expect_response(lambda response: "device=host" in response.url):
             drag(page, max(0.001, share - 0.02), min(0.999, share + 0.02))
         until(lambda before=before: window(page)[2] < before)
         first, last, samples = window(page)
@@ -311,8 +311,8 @@ def test_the_page_updates_without_a_reload(server, replay, scenarios, open_page,
     scenario = scenarios.healthy()
     columns = scenario.streams[0, scenario.devices[0]["id"]]
     scenario.streams = {
-        key: {name: values[:200] for name, values in found.items()}
-        for key, found in scenario.streams.items()
+        key: {name: values[:200] for name, values in item.items()}
+        for key, item in scenario.streams.items()
     }
     replay(scenario)
     page = drawn(open_page(f"{server.url}/runs/h8healthy"))

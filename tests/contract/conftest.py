@@ -124,9 +124,9 @@ def fill(sqlite_app):
         client, context = sqlite_app.test_client(), sqlite_app.extensions["memagent"]
 
         def post(path, body):
-            answer = client.post(f"/api/v1/runs{path}", json=body, headers=headers)
-            assert answer.status_code in (200, 201), answer.text
-            return answer.get_json()
+            response = client.post(f"/api/v1/runs{path}", json=body, headers=headers)
+            assert response.status_code in (200, 201), response.text
+            return response.get_json()
 
         device = {
             "id": f"GPU-{marker}",
@@ -217,8 +217,8 @@ def _alert(context, run_id):
         )
         incidents.escalate(alert, severity="warning", step=3, data=FACTS)
         incidents.flush()
-        told = session.query(NotificationRow).filter_by(alert_id=alert.id).one()
-        told.state, told.last_error = "dead", "nobody listens"
+        notification = session.query(NotificationRow).filter_by(alert_id=alert.id).one()
+        notification.state, notification.last_error = "dead", "nobody listens"
         session.add(
             FeedbackRow(
                 at=1.0,
@@ -229,4 +229,4 @@ def _alert(context, run_id):
                 rule="oom_forecast",
             )
         )
-        return {"alert_id": alert.id, "notification_id": told.id}
+        return {"alert_id": alert.id, "notification_id": notification.id}

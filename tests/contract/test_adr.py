@@ -19,9 +19,9 @@ def problems(pages: dict[str, str]) -> list[str]:
     index = pages.get("index.md", "")
     decisions = sorted(name for name in pages if name != "index.md")
     numbers = [name[:4] for name in decisions]
-    found = []
+    results = []
     if numbers != [f"{number:04}" for number in range(1, len(numbers) + 1)]:
-        found.append(f"numbers have gaps or repeat: {numbers}")
+        results.append(f"numbers have gaps or repeat: {numbers}")
     for name in decisions:
         text = pages[name]
         number = name[:4].lstrip("0")
@@ -29,16 +29,16 @@ def problems(pages: dict[str, str]) -> list[str]:
         status = re.search(rf"^- Status: ({STATUSES})$", text, re.MULTILINE)
         date = re.search(r"^- Date: (\d{4}-\d{2}-\d{2})$", text, re.MULTILINE)
         if not (title and status and date):
-            found.append(f"{name}: title, status or date is missing")
+            results.append(f"{name}: title, status or date is missing")
             continue
         row = f"| [{number}]({name}) | {title[1]} | {status[1]} | {date[1]} |"
         if row not in index.splitlines():
-            found.append(f"index.md lacks: {row}")
+            results.append(f"index.md lacks: {row}")
         if re.findall(r"^\*\*(\w+)\.\*\*", text, re.MULTILINE) != list(PARTS):
-            found.append(f"{name}: parts are not {', '.join(PARTS)}")
+            results.append(f"{name}: parts are not {', '.join(PARTS)}")
         if len(text.split()) > MAX_WORDS:
-            found.append(f"{name}: {len(text.split())} words")
-    return found
+            results.append(f"{name}: {len(text.split())} words")
+    return results
 
 
 def test_decisions_have_their_form():

@@ -30,31 +30,31 @@ VERBS = set(
 
 def problems(text: str) -> list[str]:
     """Return what breaks the form, one line each."""
-    found = []
+    results = []
     title, *releases = re.split(r"^## ", text, flags=re.MULTILINE)
     if not title.startswith("# Changelog\n"):
-        found.append("the title isn't '# Changelog'")
+        results.append("the title isn't '# Changelog'")
     if not releases or not releases[0].startswith("Unreleased\n"):
-        found.append("the first release isn't 'Unreleased'")
+        results.append("the first release isn't 'Unreleased'")
     for release in releases:
         heading = release.partition("\n")[0]
         if not re.fullmatch(r"Unreleased|\d+\.\d+\.\d+ - \d{4}-\d{2}-\d{2}", heading):
-            found.append(f"{heading}: not 'VERSION - DATE'")
+            results.append(f"{heading}: not 'VERSION - DATE'")
         areas = re.findall(r"^### (.+)$", release, re.MULTILINE)
         if areas != [area for area in AREAS if area in areas]:
-            found.append(f"{heading}: areas are unknown, repeated or out of order: {areas}")
+            results.append(f"{heading}: areas are unknown, repeated or out of order: {areas}")
         bullets = re.findall(r"^- (.+)$", release, re.MULTILINE)
         if len(bullets) > MAX_BULLETS:
-            found.append(f"{heading}: {len(bullets)} bullets")
+            results.append(f"{heading}: {len(bullets)} bullets")
         for bullet in bullets:
             if len(bullet) > MAX_CHARACTERS:
-                found.append(f"{heading}: too long: {bullet}")
+                results.append(f"{heading}: too long: {bullet}")
             if bullet.split()[0] not in VERBS:
-                found.append(f"{heading}: no verb first: {bullet}")
+                results.append(f"{heading}: no verb first: {bullet}")
         others = re.sub(r"^(- .+|#+ .+|)$\n?", "", release.partition("\n")[2], flags=re.MULTILINE)
         if len(others.splitlines()) > 1:
-            found.append(f"{heading}: text outside of bullets: {others}")
-    return found
+            results.append(f"{heading}: text outside of bullets: {others}")
+    return results
 
 
 def test_the_changelog_has_its_form():

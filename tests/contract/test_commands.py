@@ -46,10 +46,10 @@ def before_the_script(words: list[str]) -> list[str]:
 @cache
 def help_of(*words: str) -> str:
     """What `--help` says, of a verb or of one of its actions."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), pytest.raises(SystemExit):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), pytest.raises(SystemExit):
         main([*words, "--help"])
-    return said.getvalue()
+    return output.getvalue()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -59,17 +59,17 @@ def test_every_command_in_the_docs_exists(page):
             continue
         assert verb in VERBS, f"memagent {verb}"
         rest = before_the_script(words) if verb in LAUNCHERS else words
-        told = help_of(verb)
+        usage = help_of(verb)
         if (
             verb not in LAUNCHERS
             and rest
             and re.fullmatch(r"[a-z]+", rest[0])
-            and re.search(rf"[{{|, ]{rest[0]}[}}|,\s]", told)
+            and re.search(rf"[{{|, ]{rest[0]}[}}|,\s]", usage)
         ):
-            told += help_of(verb, rest[0])
+            usage += help_of(verb, rest[0])
         for option in (
             word.strip("[]").split("=")[0] for word in rest if word.strip("[]").startswith("--")
         ):
-            assert re.search(rf"{re.escape(option)}\b", told), (
+            assert re.search(rf"{re.escape(option)}\b", usage), (
                 f"memagent {verb} {' '.join(rest)}: {option}"
             )

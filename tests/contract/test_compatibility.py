@@ -30,10 +30,10 @@ def minimum_versions(page: str, extra: str) -> dict[str, str]:
 
 
 def declared_minimums(extra: str) -> dict[str, str]:
-    found = (
+    result = (
         re.match(r"([\w-]+)>=([\d.]+)", text) for text in PROJECT["optional-dependencies"][extra]
     )
-    return {match[1]: match[2] for match in found if match}
+    return {match[1]: match[2] for match in result if match}
 
 
 def test_python_is_what_the_package_requires():

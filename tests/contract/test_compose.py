@@ -77,11 +77,11 @@ def test_each_profile_is_complete():
     """What a service waits for, or talks to, is in the same set."""
     sets = {"light": {"single"}, "full": set(SERVICES) - {"single"}}
     for profile, expected in sets.items():
-        found = {name for name, service in SERVICES.items() if profile in service["profiles"]}
-        assert found == expected
+        results = {name for name, service in SERVICES.items() if profile in service["profiles"]}
+        assert results == expected
         assert {
-            needed for name in found for needed in SERVICES[name].get("depends_on", {})
-        } <= found
+            needed for name in results for needed in SERVICES[name].get("depends_on", {})
+        } <= results
     chosen = re.search(
         r"^COMPOSE_PROFILES=(\w+)$", (ROOT / ".env.example").read_text(), re.MULTILINE
     )
@@ -121,11 +121,11 @@ def test_make_secrets_creates_every_secret_and_overwrites_none(tmp_path):
         subprocess.run(
             [sys.executable, tmp_path / "scripts/make_secrets.py"], check=True, capture_output=True
         )
-        found = {path.stem: path.read_text() for path in (tmp_path / "secrets").glob("*.txt")}
+        results = {path.stem: path.read_text() for path in (tmp_path / "secrets").glob("*.txt")}
         assert (tmp_path / ".env").read_text() == (tmp_path / ".env.example").read_text()
         assert (
-            set(found) == set(COMPOSE["secrets"])
-            and found["postgres_password"] in found["database_url"]
+            set(results) == set(COMPOSE["secrets"])
+            and results["postgres_password"] in results["database_url"]
         )
 
 

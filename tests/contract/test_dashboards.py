@@ -126,9 +126,9 @@ def test_it_shows_the_servers_annotations_and_links_to_its_pages(name):
         link["url"]
         for panel in tables
         for override in panel["fieldConfig"]["overrides"]
-        for found in override["properties"]
-        if found["id"] == "links"
-        for link in found["value"]
+        for item in override["properties"]
+        if item["id"] == "links"
+        for link in item["value"]
     ]
     assert len(links) == 2 * len(tables) and all("${__data.fields.run}" in url for url in links)
 
@@ -137,14 +137,14 @@ def test_grafana_has_the_alerts_of_prometheus():
     read = yaml.safe_load((DASHBOARDS / "prometheus/rules.yml").read_text())["groups"]
     alerts = {rule["alert"]: rule for group in read for rule in group["rules"] if "alert" in rule}
     groups = json.loads((DASHBOARDS / "provisioning/alerting/rules.json").read_text())["groups"]
-    found = {rule["title"]: rule for group in groups for rule in group["rules"]}
-    assert list(found) == list(alerts) and len({rule["uid"] for rule in found.values()}) == len(
-        found
+    results = {rule["title"]: rule for group in groups for rule in group["rules"]}
+    assert list(results) == list(alerts) and len({rule["uid"] for rule in results.values()}) == len(
+        results
     )
     datasource = yaml.safe_load(
         (DASHBOARDS / "provisioning/datasources/prometheus.yml").read_text()
     )["datasources"][0]
-    for name, rule in found.items():
+    for name, rule in results.items():
         assert rule["labels"] == alerts[name]["labels"] and rule["for"] == alerts[name].get(
             "for", "0s"
         )

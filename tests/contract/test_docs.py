@@ -53,10 +53,10 @@ def test_every_rule_has_a_runbook_with_its_thresholds(rule):
 
 
 def test_every_reason_for_a_dropped_sample_is_explained():
-    said = re.findall(
+    text = re.findall(
         r"_drops\[\"(\w+)\"\]", "".join(path.read_text() for path in AGENT.rglob("*.py"))
     )
-    assert said and set(said) <= set(re.findall(r"`(\w+)`", (DOCS / "alerts.md").read_text()))
+    assert text and set(text) <= set(re.findall(r"`(\w+)`", (DOCS / "alerts.md").read_text()))
 
 
 @pytest.mark.parametrize("channel", CHANNEL_NAMES)

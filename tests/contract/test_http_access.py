@@ -43,31 +43,31 @@ def test_every_route_serves_its_scope_and_refuses_others(routes, ask, of, token_
         demanded = demanded_by(method, rule)
         allowed = {ADMIN} if demanded == SERVER else {demanded, ADMIN}
         for scope, token in tokens.items():
-            answer = ask(token, name, method, rule, of)
-            is_refused = answer.status_code == 403 and "This token has scope" in answer.text
+            response = ask(token, name, method, rule, of)
+            is_refused = response.status_code == 403 and "This token has scope" in response.text
             assert is_refused == (scope not in allowed), (
                 scope,
                 method,
                 rule.rule,
-                answer.status_code,
-                answer.text[:300],
+                response.status_code,
+                response.text[:300],
             )
-            assert answer.status_code not in (401, 429), (scope, method, rule.rule)
+            assert response.status_code not in (401, 429), (scope, method, rule.rule)
 
 
 def test_every_route_refuses_requests_without_a_token(routes, ask, of, token_of):
     token_of(ADMIN)
     for name, method, rule in routes:
-        answer = ask(None, name, method, rule, of)
-        assert answer.status_code in (401, 303), (method, rule.rule, answer.status_code)
-        assert "marker" not in answer.text
+        response = ask(None, name, method, rule, of)
+        assert response.status_code in (401, 303), (method, rule.rule, response.status_code)
+        assert "marker" not in response.text
 
 
 def test_server_wide_routes_refuse_project_tokens(routes, ask, of, token_of):
     token, refused = token_of(ADMIN, "vision"), set()
     for name, method, rule in routes:
-        answer = ask(token, name, method, rule, of)
-        if answer.status_code == 403 and "whole server" in answer.text:
+        response = ask(token, name, method, rule, of)
+        if response.status_code == 403 and "whole server" in response.text:
             refused.add(f"{method} {rule.rule}")
     assert refused == {
         f"{method} {rule.rule}" for _, method, rule in routes if demanded_by(method, rule) == SERVER

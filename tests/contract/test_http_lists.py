@@ -78,15 +78,15 @@ def test_a_list_is_read_to_its_end_page_by_page(client):
 def read_to_its_end(client, path, name):
     whole = client.get(path).get_json()
     assert len(whole[name]) == 3 and whole["next_cursor"] is None
-    pages, answer = [], client.get(path, query_string={"limit": 1})
+    pages, response = [], client.get(path, query_string={"limit": 1})
     while True:
-        pages.append(answer.get_json()[name])
-        if answer.get_json()["next_cursor"] is None:
+        pages.append(response.get_json()[name])
+        if response.get_json()["next_cursor"] is None:
             break
-        link = answer.headers["Link"]
+        link = response.headers["Link"]
         assert link.startswith("<http://localhost/api/v1/") and link.endswith('>; rel="next"')
-        answer = client.get(parse_url(link[1:].partition(">")[0]).request_uri)
-    assert "Link" not in answer.headers
+        response = client.get(parse_url(link[1:].partition(">")[0]).request_uri)
+    assert "Link" not in response.headers
     assert [len(page) for page in pages] == [1, 1, 1]
     in_order = pages[::-1] if name == "history" else pages
     assert [row for page in in_order for row in page] == whole[name]
@@ -94,14 +94,14 @@ def read_to_its_end(client, path, name):
 
 def test_an_invalid_cursor_is_refused_with_advice(client):
     for path, cursor in product(LISTS, ("x", "-1", "1.5", "٣", "9" * 30, "W10", "WzFd")):
-        answer = client.get(path, query_string={"cursor": cursor})
-        said = answer.get_json(force=True)
-        assert (answer.status_code, answer.mimetype, said["field"]) == (
+        response = client.get(path, query_string={"cursor": cursor})
+        problem = response.get_json(force=True)
+        assert (response.status_code, response.mimetype, problem["field"]) == (
             422,
             "application/problem+json",
             "cursor",
         ), path
-        assert "leave it out for the first page" in said["detail"], (path, cursor)
+        assert "leave it out for the first page" in problem["detail"], (path, cursor)
 
 
 def test_events_are_filtered_by_kind(client):
@@ -155,12 +155,12 @@ def test_a_run_holds_the_requested_fields(client):
         "config",
         "alerts",
     }
-    answer = client.get("/api/v1/runs/a?fields=config,colour")
-    said = answer.get_json(force=True)
-    assert (answer.status_code, said["field"]) == (422, "fields")
+    response = client.get("/api/v1/runs/a?fields=config,colour")
+    problem = response.get_json(force=True)
+    assert (response.status_code, problem["field"]) == (422, "fields")
     assert (
         "'config,colour' is not a list, separated by commas, each one of alerts, config"
-        in said["detail"]
+        in problem["detail"]
     )
 
 
@@ -182,15 +182,15 @@ def test_a_run_holds_the_requested_fields(client):
     ],
 )
 def test_an_invalid_parameter_is_refused_with_the_valid_values(sqlite_client, path, field, detail):
-    answer = sqlite_client.get(path)
-    said = answer.get_json(force=True)
-    assert (answer.status_code, said["field"]) == (422, field)
-    assert said["detail"].startswith(detail)
+    response = sqlite_client.get(path)
+    problem = response.get_json(force=True)
+    assert (response.status_code, problem["field"]) == (422, field)
+    assert problem["detail"].startswith(detail)
 
 
 def test_an_empty_parameter_counts_as_missing(client):
-    for given in ("project=", "q=%20", "fields=", "cursor="):
-        assert client.get(f"/api/v1/runs?{given}").data == client.get("/api/v1/runs").data, given
+    for query in ("project=", "q=%20", "fields=", "cursor="):
+        assert client.get(f"/api/v1/runs?{query}").data == client.get("/api/v1/runs").data, query
 
 
 @pytest.mark.parametrize(
@@ -198,11 +198,11 @@ def test_an_empty_parameter_counts_as_missing(client):
     [("text/csv", 406), ("application/json;q=0", 406), ("*/*", 200), ("application/*", 200), ("text/html, */*;q=0.1", 200)],
 )  # fmt: skip
 def test_an_unacceptable_content_type_is_refused(sqlite_client, accept, status):
-    answer = sqlite_client.get("/api/v1/runs", headers={"Accept": accept})
-    assert answer.status_code == status
+    response = sqlite_client.get("/api/v1/runs", headers={"Accept": accept})
+    assert response.status_code == status
     if status == 406:
-        assert answer.mimetype == "application/problem+json"
-        assert "application/json" in answer.get_json(force=True)["detail"]
+        assert response.mimetype == "application/problem+json"
+        assert "application/json" in response.get_json(force=True)["detail"]
 
 
 def test_unauthenticated_clients_learn_nothing_about_parameters(sqlite_client, token_of):

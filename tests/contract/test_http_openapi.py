@@ -28,9 +28,9 @@ MAY_BE_LEFT_OUT = {"Problem": {"field", "request_id"}}
 
 @pytest.fixture
 def document(sqlite_client):
-    answer = sqlite_client.get("/openapi.json")
-    assert answer.status_code == 200
-    return answer.get_json()
+    response = sqlite_client.get("/openapi.json")
+    assert response.status_code == 200
+    return response.get_json()
 
 
 def strict(document):
@@ -59,8 +59,8 @@ def check(document, method, rule, answer):
         return
     schema = of_status["content"][answer.mimetype]["schema"]
     if answer.mimetype.endswith("json"):
-        found = msgspec.json.decode(answer.data)
-        Draft202012Validator({**schema, "components": document["components"]}).validate(found)
+        result = msgspec.json.decode(answer.data)
+        Draft202012Validator({**schema, "components": document["components"]}).validate(result)
 
 
 def test_the_document_is_valid_openapi(document):
@@ -83,10 +83,10 @@ def test_every_route_is_documented_or_is_a_page(sqlite_app):
             continue
         assert not rule.rule.startswith("/api"), rule
         if "GET" in rule.methods and not rule.arguments:
-            answer = sqlite_app.test_client().get(
+            response = sqlite_app.test_client().get(
                 rule.rule, headers={"Accept": "text/html"}, follow_redirects=True
             )
-            assert answer.mimetype == "text/html", rule
+            assert response.mimetype == "text/html", rule
 
 
 def test_every_route_of_the_document_has_a_heading_in_the_reference(document):
@@ -104,16 +104,16 @@ def test_every_route_of_the_document_has_a_heading_in_the_reference(document):
 
 def examples():
     """(heading, the shape that the words before name or None, JSON) of each example; tests/system/test_docs.py runs the first."""
-    found = []
+    results = []
     for section in re.split(r"^(?=##)", HTTP_MD.read_text(), flags=re.MULTILINE):
         if section.startswith("## A run by hand"):
             continue
         for before, text in re.findall(r"(?s)(.*?)^```json\n(.*?)^```$", section, re.MULTILINE):
             named = re.search(r"`(\w+)`:\s*$", before)
-            found.append(
+            results.append(
                 (section.partition("\n")[0].lstrip("# "), named[1] if named else None, text)
             )
-    return found
+    return results
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_the_examples_of_the_reference_match_their_schemas(document, heading, sh
     if name is None:
         method, path = heading.split()
         described = {re.sub(r"{\w+}", "{}", path): what for path, what in whole["paths"].items()}
-        answers = described[re.sub(r"{\w+}", "{}", path)][method.lower()]["responses"]
+        responses = described[re.sub(r"{\w+}", "{}", path)][method.lower()]["responses"]
         schema = next(
-            answers[status]["content"]["application/json"]["schema"]
+            responses[status]["content"]["application/json"]["schema"]
             for status in ("200", "201")
-            if status in answers
+            if status in responses
         )
     else:
         schema = {"$ref": f"#/components/schemas/{name}"}
@@ -145,8 +145,8 @@ def test_every_response_matches_its_schema(sqlite_app, document, fill, token_of,
     ):
         if operation_of(sqlite_app.view_functions[rule.endpoint]) is None:
             continue
-        for given in (token, None):  # without a token it is a problem, which is described, too
-            check(whole, method, rule, ask(given, name, method, rule, of))
+        for bearer in (token, None):  # without a token it is a problem, which is described, too
+            check(whole, method, rule, ask(bearer, name, method, rule, of))
             checked += 1
     assert checked >= 60
 
@@ -161,12 +161,12 @@ def test_public_routes_are_documented(sqlite_app, sqlite_client, document, path)
 def test_the_document_is_public_and_holds_no_secret(sqlite_client, sqlite_app, token_of):
     before = sqlite_client.get("/openapi.json").data
     token = token_of("admin", "vision")
-    answer = sqlite_client.get("/openapi.json")
-    assert (answer.status_code, answer.data) == (200, before)
+    response = sqlite_client.get("/openapi.json")
+    assert (response.status_code, response.data) == (200, before)
     assert (
-        token not in answer.text
-        and sqlite_app.secret_key not in answer.text
-        and "vision-" not in answer.text
+        token not in response.text
+        and sqlite_app.secret_key not in response.text
+        and "vision-" not in response.text
     )
 
 
@@ -188,8 +188,8 @@ def test_example_bodies_are_accepted(sqlite_client, fill):
         ("/estimate", "EstimateBody"),
         (f"/alerts/{of.alert_id}/ack", "AlertAction"),
     ):
-        answer = sqlite_client.post(f"/api/v1{path}", json=EXAMPLES[name])
-        assert answer.status_code in (200, 201), (name, answer.text)
+        response = sqlite_client.post(f"/api/v1{path}", json=EXAMPLES[name])
+        assert response.status_code in (200, 201), (name, response.text)
     assert sqlite_client.put("/api/v1/rules", json=EXAMPLES["RuleChanges"]).status_code == 200
 
 

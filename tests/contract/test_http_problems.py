@@ -39,11 +39,11 @@ def check(answer, status):
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_refused_request_gets_advice(sqlite_client, case):
-    method, path, options, status, said = CASES[case]
-    answer = sqlite_client.open(path, method=method, **options)
-    assert said in check(answer, status)["detail"]
+    method, path, options, status, problem = CASES[case]
+    response = sqlite_client.open(path, method=method, **options)
+    assert problem in check(response, status)["detail"]
     if status == 405:
-        assert {"GET", "POST"} <= set(answer.headers["Allow"].split(", "))
+        assert {"GET", "POST"} <= set(response.headers["Allow"].split(", "))
 
 
 def test_an_internal_error_shows_no_traceback(sqlite_app, sqlite_client, monkeypatch):
@@ -51,13 +51,13 @@ def test_an_internal_error_shows_no_traceback(sqlite_app, sqlite_client, monkeyp
         raise RuntimeError("a secret of ours")
 
     monkeypatch.setattr(Database, "read", fail)
-    answer = sqlite_client.get(RUNS)
+    response = sqlite_client.get(RUNS)
     assert (
-        "See the server log" in check(answer, 500)["detail"]
-        and "a secret of ours" not in answer.text
+        "See the server log" in check(response, 500)["detail"]
+        and "a secret of ours" not in response.text
     )
 
 
 def test_the_request_id_is_returned(sqlite_client):
-    answer = sqlite_client.get(f"{RUNS}/nobody", headers={"X-Request-ID": "from-a-proxy"})
-    assert check(answer, 404)["request_id"] == "from-a-proxy"
+    response = sqlite_client.get(f"{RUNS}/nobody", headers={"X-Request-ID": "from-a-proxy"})
+    assert check(response, 404)["request_id"] == "from-a-proxy"

@@ -22,9 +22,9 @@ MAY_GO_ELSEWHERE = {"post_test"}
 @pytest.fixture
 def server(sqlite_app, fill, token_of):
     """An application with a run `hidden` of the project `secret` and the runs `seen` and `seen-too` of `vision`."""
-    hidden, seen = fill("hidden", "secret", HIDDEN), fill("seen", "vision", SEEN)
+    hidden, visible = fill("hidden", "secret", HIDDEN), fill("seen", "vision", SEEN)
     fill("seen-too", "vision", SEEN + "-too")
-    sqlite_app.hidden, sqlite_app.seen = hidden, seen
+    sqlite_app.hidden, sqlite_app.seen = hidden, visible
     sqlite_app.tokens = {scope: token_of(scope, "vision", "other") for scope in SCOPES} | {
         "all": token_of("admin")
     }
@@ -56,12 +56,12 @@ def rows(app, run_id):
 def test_no_route_shows_or_changes_another_projects_run(server, routes, ask, scope):
     before = rows(server, "hidden")
     for name, method, rule in routes:
-        answer = ask(server.tokens[scope], name, method, rule, server.hidden)
-        where = (scope, method, rule.rule, answer.status_code)
-        assert HIDDEN.encode() not in answer.data, where
-        assert answer.status_code < 500, where
+        response = ask(server.tokens[scope], name, method, rule, server.hidden)
+        where = (scope, method, rule.rule, response.status_code)
+        assert HIDDEN.encode() not in response.data, where
+        assert response.status_code < 500, where
         if "<" in rule.rule and rule.rule.startswith("/api") and name not in MAY_GO_ELSEWHERE:
-            assert answer.status_code in (403, 404), where
+            assert response.status_code in (403, 404), where
     assert rows(server, "hidden") == before
 
 
@@ -69,23 +69,23 @@ def test_the_same_routes_serve_runs_of_the_tokens_project(server, routes, ask):
     """Delete last. For runs of its project, a limited token gets what an unlimited one gets."""
     asked = sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
     for name, method, rule in asked:
-        answer = ask(server.tokens["admin"], name, method, rule, server.seen)
-        allowed = answer.status_code < 400 or (
-            answer.status_code == 403 and "whole server" in answer.text
+        response = ask(server.tokens["admin"], name, method, rule, server.seen)
+        allowed = response.status_code < 400 or (
+            response.status_code == 403 and "whole server" in response.text
         )
-        assert allowed, (method, rule.rule, answer.status_code, answer.text[:500])
+        assert allowed, (method, rule.rule, response.status_code, response.text[:500])
         if method == "GET" and "<run_id>" in rule.rule and rule.rule.startswith("/api"):
             whole = ask(server.tokens["all"], name, method, rule, server.seen)
-            assert answer.data == whole.data, rule.rule
+            assert response.data == whole.data, rule.rule
 
 
 @pytest.mark.parametrize("path", ["runs", "alerts", "notifications"])
 def test_lists_hold_the_tokens_projects_only(server, path):
     def listed(token):
-        answer = server.test_client().get(
+        response = server.test_client().get(
             f"/api/v1/{path}", headers={"Authorization": f"Bearer {server.tokens[token]}"}
         )
-        return {item.get("run_id") or item["id"] for item in answer.get_json()[path]}
+        return {item.get("run_id") or item["id"] for item in response.get_json()[path]}
 
     assert listed("read") == {"seen", "seen-too"}
     assert listed("all") == {"seen", "seen-too", "hidden"}
@@ -96,14 +96,14 @@ def test_a_run_cannot_be_created_in_or_moved_to_another_project(server, scope):
     client, headers = server.test_client(), {"Authorization": f"Bearer {server.tokens[scope]}"}
 
     def start(**body):
-        answer = client.post("/api/v1/runs", json=body, headers=headers)
-        return answer.status_code, answer.get_json(force=True)
+        response = client.post("/api/v1/runs", json=body, headers=headers)
+        return response.status_code, response.get_json(force=True)
 
     assert start(run_id="new", project="secret")[0] == 403
-    status, said = start(run_id="new")
+    status, problem = start(run_id="new")
     assert (
         status == 403
-        and "the projects vision, other; it cannot write to 'default'" in said["detail"]
+        and "the projects vision, other; it cannot write to 'default'" in problem["detail"]
     )
     assert start(run_id="hidden", project="vision")[0] == 409
     assert start(run_id="seen", project="secret")[0] == 403
@@ -118,8 +118,10 @@ def test_rules_for_all_projects_are_read_only(server):
     off = {"rules": {"leak": {"is_on": False}}}
     assert client.put("/api/v1/rules", json=off, headers=limited).status_code == 403
     assert client.put("/api/v1/rules", json=off, headers=whole).status_code == 200
-    seen = client.get("/api/v1/rules?project=vision", headers=limited).get_json()["rules"]["leak"]
-    assert seen["is_on"] is False
+    response = client.get("/api/v1/rules?project=vision", headers=limited).get_json()["rules"][
+        "leak"
+    ]
+    assert response["is_on"] is False
     assert (
         client.put(
             "/api/v1/rules?project=vision", json={"rules": {"leak": None}}, headers=limited
@@ -149,11 +151,11 @@ def test_metrics_cover_the_tokens_projects_only(server):
 
 
 def test_server_wide_routes_need_a_token_for_all_projects(server):
-    answer = server.test_client().post(
+    response = server.test_client().post(
         "/api/v1/channels/webhook/test",
         headers={"Authorization": f"Bearer {server.tokens['admin']}"},
     )
-    assert answer.status_code == 403 and "whole server" in answer.get_json(force=True)["detail"]
+    assert response.status_code == 403 and "whole server" in response.get_json(force=True)["detail"]
 
 
 def test_a_browser_session_sees_what_its_token_sees(server):

@@ -98,17 +98,17 @@ def failures(sqlite_database, make_settings, fill, monkeypatch):
             }
         )
         schema = schemathesis.openapi.from_wsgi("/openapi.json", app, config=config)
-        found, made = defaultdict(list), 0
+        result, made = defaultdict(list), 0
         for event in from_schema(schema).execute():
             if isinstance(event, events.NonFatalError | events.FatalError):
-                found[repr(getattr(event, "value", None) or event.exception)].append(
+                result[repr(getattr(event, "value", None) or event.exception)].append(
                     "an error of the run itself"
                 )
             elif isinstance(event, events.ScenarioFinished):
                 made += len(event.recorder.interactions)
                 for text, how in _failed(event.recorder):
-                    found[text].append(how)
-        return {text: hows[0] for text, hows in found.items()}, made
+                    result[text].append(how)
+        return {text: hows[0] for text, hows in result.items()}, made
 
     return run
 
@@ -127,22 +127,22 @@ def _failed(recorder):
         for check in checks:
             if check.failure_info is not None:
                 label = recorder.cases[case_id].value.operation.label
-                answer = recorder.interactions[case_id].response
-                how = f"{check.failure_info.failure.message}\n{check.failure_info.code_sample}\n{answer and answer.content}"
+                response = recorder.interactions[case_id].response
+                how = f"{check.failure_info.failure.message}\n{check.failure_info.code_sample}\n{response and response.content}"
                 yield f"{check.name}: {label}: {check.failure_info.failure.title}", how
 
 
 def test_a_short_schemathesis_run_reports_no_failure(failures):
-    found, made = failures(("examples", "fuzzing", "stateful"), 1)
-    assert not found, told(found)
+    result, made = failures(("examples", "fuzzing", "stateful"), 1)
+    assert not result, told(result)
     assert made > 100
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_long_schemathesis_run_reports_no_failure(failures):
-    found, made = failures(PHASES, 100)
-    assert not found, told(found)
+    result, made = failures(PHASES, 100)
+    assert not result, told(result)
     assert made > 5_000
 
 

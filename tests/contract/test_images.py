@@ -13,8 +13,8 @@ MAX_BYTES = 120_000
 
 def references(text: str) -> dict[str, str]:
     """Return {file name: description} of a page's images."""
-    found = re.findall(r"!\[([^\]]*)\]\((?:docs/)?images/([^)]+)\)", text)
-    return {name: description for description, name in found}
+    result = re.findall(r"!\[([^\]]*)\]\((?:docs/)?images/([^)]+)\)", text)
+    return {name: description for description, name in result}
 
 
 def test_every_image_is_small_used_and_described():

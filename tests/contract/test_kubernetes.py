@@ -62,8 +62,8 @@ def test_secrets_are_mounted_where_the_settings_read_them(pod):
         if name.endswith("_FILE")
     ]
     assert files and all(value.startswith(f"{folder}/") for value in files)
-    told = MANIFEST.read_text().partition("apiVersion")[0]
-    assert all(f"--from-literal={value.rpartition('/')[2]}=" in told for value in files)
+    comment = MANIFEST.read_text().partition("apiVersion")[0]
+    assert all(f"--from-literal={value.rpartition('/')[2]}=" in comment for value in files)
 
 
 def test_the_service_selects_the_servers():

@@ -41,9 +41,9 @@ def test_systemd_accepts_the_unit(analyze):
 
 
 def test_the_unit_is_sandboxed(analyze):
-    found = analyze("security", "--offline=true").stdout
+    output = analyze("security", "--offline=true").stdout
     assert (
-        float(re.search(r"exposure level for memagent.service: ([\d.]+)", found)[1])
+        float(re.search(r"exposure level for memagent.service: ([\d.]+)", output)[1])
         <= WORST_EXPOSURE
     )
 

@@ -39,14 +39,14 @@ def life(attach: bool, step, model, optimizer) -> list[tuple[int, int, int]]:
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
     run = memagent.attach(model, optimizer) if attach else None
-    seen = []
+    peaks = []
     for number in range(10):
         step()
         if number == 5:
             del (spike := [torch.empty(2**26, device="cuda")])[:]
         if number in (3, 7):
             torch.cuda.reset_peak_memory_stats()
-        seen.append(
+        peaks.append(
             (
                 torch.cuda.max_memory_allocated(),
                 torch.cuda.max_memory_reserved(),
@@ -55,8 +55,8 @@ def life(attach: bool, step, model, optimizer) -> list[tuple[int, int, int]]:
         )
     if run is not None:
         run.finish()
-        seen.append((torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), 0))
-    return seen
+        peaks.append((torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), 0))
+    return peaks
 
 
 def test_a_script_sees_the_same_peaks_with_and_without_the_agent(gpu_training):

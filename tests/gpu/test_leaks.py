@@ -30,11 +30,11 @@ def diagnose(step, *, history: bool):
 
 def test_it_names_the_list_and_the_line_that_allocates(gpu_training):
     _, _, step = gpu_training
-    kept = []
+    retained = []
 
     def leaking_step():
         step()
-        kept.append(torch.ones(2**18, device="cuda"))
+        retained.append(torch.ones(2**18, device="cuda"))
 
     finder = diagnose(leaking_step, history=True)
     kinds = {suspect.kind: suspect for suspect in finder.suspects}
@@ -69,8 +69,8 @@ def test_disabling_stops_the_recording(gpu_training):
         for segment in torch.cuda.memory._snapshot()["segments"]
         for block in segment["blocks"]
     ]
-    found = next(block for block in blocks if block["address"] == late.data_ptr())
-    assert not found.get("frames")
+    result = next(block for block in blocks if block["address"] == late.data_ptr())
+    assert not result.get("frames")
 
 
 def test_a_recording_started_by_the_script_is_not_stopped(gpu_training):

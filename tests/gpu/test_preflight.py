@@ -27,14 +27,14 @@ def test_an_evaluation_needs_what_the_allocator_counted(gpu_training):
         65_536, 1024
     )  # on the host, as a loader gives it: 256 MiB, and twice that within the model
     run = memagent.attach(model, optimizer, preflight=batch, predict=False)
-    found = run.preflight(eval_batch=batch)
+    result = run.preflight(eval_batch=batch)
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     with torch.no_grad():
         model.eval()(batch.cuda())
     run.finish()
-    assert found.needs[0].eval_bytes == torch.cuda.max_memory_allocated() - held >= 512 * MIB
-    assert found.needs[0].others_bytes > 100 * MIB  # the CUDA context at least
+    assert result.needs[0].eval_bytes == torch.cuda.max_memory_allocated() - held >= 512 * MIB
+    assert result.needs[0].others_bytes > 100 * MIB  # the CUDA context at least
 
 
 def test_a_preflight_frees_its_memory_and_changes_no_step(gpu_training):
@@ -65,6 +65,6 @@ def test_a_checkpoint_by_torch_save_needs_no_gpu_memory(gpu_training):
     model, optimizer, step = gpu_training
     run = memagent.attach(model, optimizer, predict=False)
     step()
-    found = run.preflight()
+    result = run.preflight()
     run.finish()
-    assert found.needs[0].checkpoint_bytes < 2 * MIB and found.needs[0].optimizer_state_bytes == 0
+    assert result.needs[0].checkpoint_bytes < 2 * MIB and result.needs[0].optimizer_state_bytes == 0

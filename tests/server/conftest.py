@@ -25,9 +25,9 @@ class FormClient(FlaskClient):
         """The hidden field of a form in this browser."""
         if self.get_cookie(csrf.COOKIE) is None:
             self.set_cookie(csrf.COOKIE, "a nonce for tests")
-        found = [(name, self.get_cookie(name)) for name in (csrf.COOKIE, auth.COOKIE)]
+        results = [(name, self.get_cookie(name)) for name in (csrf.COOKIE, auth.COOKIE)]
         cookies = "; ".join(
-            f"{name}={cookie.value}" for name, cookie in found if cookie is not None
+            f"{name}={cookie.value}" for name, cookie in results if cookie is not None
         )
         with self.application.test_request_context(headers={"Cookie": cookies}):
             return csrf.form_token()

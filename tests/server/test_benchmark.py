@@ -22,7 +22,7 @@ IN_PROCESS = ("in_process", "cycle", "scrape", "disk")
 @pytest.mark.timeout(900)
 def test_it_prints_every_group_and_writes_the_same_as_json(tmp_path):
     out = tmp_path / "figures.json"
-    shown = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-m", "benchmarks.server", "--quick", "--json", str(out)],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
@@ -30,9 +30,9 @@ def test_it_prints_every_group_and_writes_the_same_as_json(tmp_path):
     assert written["quick"] is True and written["machine"]["sqlite"]
     assert list(written["sections"]) == [group.TITLE for group in command.GROUPS.values()]
     for title, rows in written["sections"].items():
-        assert title in shown and rows
+        assert title in output and rows
         for row in rows:
-            assert row["name"] in shown
+            assert row["name"] in output
             assert "failed" not in row["note"], row
             assert (row["value"] is None) == ("not installed" in row["note"]), row
 

@@ -18,7 +18,7 @@ def settings(tmp_path, **given: str) -> Settings:
 
 
 def test_it_reads_every_setting(tmp_path):
-    found = settings(
+    result = settings(
         tmp_path,
         SMTP_URL="smtps://ana:p%40ss@mail.example.org",
         EMAIL_FROM="memagent@example.org",
@@ -26,9 +26,9 @@ def test_it_reads_every_setting(tmp_path):
         NOTIFY_SEVERITIES="pagerduty=critical, email=warning",
         ALLOW_LOCAL_WEBHOOKS="1",
     )
-    assert found.email_to == ("ana@example.org", "bo@example.org") and found.allow_local_webhooks
-    assert found.notify_severities == {"pagerduty": "critical", "email": "warning"}
-    assert found.slack_api_url == "https://slack.com/api/"
+    assert result.email_to == ("ana@example.org", "bo@example.org") and result.allow_local_webhooks
+    assert result.notify_severities == {"pagerduty": "critical", "email": "warning"}
+    assert result.slack_api_url == "https://slack.com/api/"
 
 
 @pytest.mark.parametrize(

@@ -133,11 +133,11 @@ def children_of(server):
 
 def pids_of(server, word):
     """Live children whose command line contains `word`."""
-    found = []
+    results = []
     for child in children_of(server):
         with contextlib.suppress(psutil.NoSuchProcess):  # zombies too
-            found += [child.pid] if word in " ".join(child.cmdline()) else []
-    return found
+            results += [child.pid] if word in " ".join(child.cmdline()) else []
+    return results
 
 
 WEB, WORKER = "spawn_main", "--role worker"
@@ -209,8 +209,8 @@ def test_the_next_server_removes_the_folder_of_one_that_was_killed(live_server, 
     live_server.kill()
     assert left.exists()
     start_server("--role", "web")
-    (found,) = live_server.data.glob("memagent-counts-*")
-    assert found != left and list(found.glob("*.db")), "its own, which is in use"
+    (result,) = live_server.data.glob("memagent-counts-*")
+    assert result != left and list(result.glob("*.db")), "its own, which is in use"
 
 
 def test_a_dead_worker_is_restarted(live_server):
@@ -273,8 +273,8 @@ def test_requests_accepted_before_a_stop_are_answered_and_stored(
         assert not any(future.done() for future in posted)
     assert [future.result().status for future in posted] == [200] * 6
     assert server.process.wait(20) == 0
-    with contextlib.closing(sqlite3.connect(server.data / "memagent.db")) as kept:
-        assert kept.execute("SELECT count(*) FROM batches").fetchone() == (6,)
+    with contextlib.closing(sqlite3.connect(server.data / "memagent.db")) as database:
+        assert database.execute("SELECT count(*) FROM batches").fetchone() == (6,)
 
 
 def test_the_json_log_has_the_request_id(start_server):
@@ -381,7 +381,7 @@ def test_an_unread_body_keeps_the_connection(start_server):
             0.3
         )  # clients send headers and body separately, and the network can delay either
         connection.sock.sendall(b"{}")
-        answer = http.client.HTTPResponse(connection.sock, method="POST")
-        answer.begin()
-        assert answer.status == 404 and answer.read()
+        response = http.client.HTTPResponse(connection.sock, method="POST")
+        response.begin()
+        assert response.status == 404 and response.read()
     connection.close()

@@ -96,8 +96,8 @@ def _check_copy(url: str) -> None:
     try:
         assert migrate.is_current(copy)
         with copy.read() as session:
-            found = series(session, "r", fields=["allocated_bytes"], points=10_000_000)
-        assert found.samples >= BEFORE * ROWS
-        assert found.step == found.series["allocated_bytes"].last == list(range(found.samples))
+            result = series(session, "r", fields=["allocated_bytes"], points=10_000_000)
+        assert result.samples >= BEFORE * ROWS
+        assert result.step == result.series["allocated_bytes"].last == list(range(result.samples))
     finally:
         copy.close()

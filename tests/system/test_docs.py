@@ -92,10 +92,10 @@ READY_WITHIN_S = 60.0
 
 
 def why_not(block: Block) -> str | None:
-    found = (
+    result = (
         why for begin, why in CANNOT_RUN.get(block.page, {}).items() if block.text.startswith(begin)
     )
-    return next(found, None)
+    return next(result, None)
 
 
 def to_run(*kinds: str) -> list[Block]:
@@ -104,9 +104,9 @@ def to_run(*kinds: str) -> list[Block]:
 
 def prose_commands() -> list[str]:
     """Each command of the prose that could be typed as it stands: more than the name of a verb, and no placeholder in it."""
-    found = {span for page in PAGES for span in spans(page) if span.startswith(PROGRAMS)}
+    results = {span for page in PAGES for span in spans(page) if span.startswith(PROGRAMS)}
     return sorted(
-        text for text in found if not is_form(text) and not re.fullmatch(r"memagent [a-z]+", text)
+        text for text in results if not is_form(text) and not re.fullmatch(r"memagent [a-z]+", text)
     )
 
 
@@ -215,8 +215,8 @@ def test_every_page_with_snippets_has_a_setup():
     ids=lambda block: block.place,
 )
 def test_a_session_prints_what_the_page_shows(shell, block):
-    for command, shown in commands(block):
-        assert shell(command).strip() == shown.strip(), command
+    for command, expected in commands(block):
+        assert shell(command).strip() == expected.strip(), command
 
 
 @pytest.mark.long
@@ -246,18 +246,18 @@ def test_a_block_of_commands_prints_what_the_page_shows(shell, page_server, bloc
     if shutil.which("curl") is None and not os.environ.get("CI"):
         pytest.skip("curl is not installed")
     printed = shell(block.text.replace("http://127.0.0.1:8420", page_server.url))
-    shown = output_after(block, PAGE_OF[block.page])
-    assert shown is None or documents(printed)[-1] == json.loads(shown)
+    text = output_after(block, PAGE_OF[block.page])
+    assert text is None or documents(printed)[-1] == json.loads(text)
 
 
 def documents(text: str) -> list[object]:
     """All JSON documents that follow each other in a text."""
-    found, decoder = [], json.JSONDecoder()
+    result, decoder = [], json.JSONDecoder()
     while text := text.lstrip():
         document, end = decoder.raw_decode(text)
-        found.append(document)
+        result.append(document)
         text = text[end:]
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def documents(text: str) -> list[object]:
 def test_serving_commands_become_ready_and_stop_on_request(block, environ, start_server, tmp_path):
     """Each command that stays runs beside the others over one database, and a worker is heard of."""
     server = start_server("--role", "web", data=tmp_path / "data")
-    given = {
+    variables = {
         "MEMAGENT_DATABASE_URL": server.database_url,
         "MEMAGENT_SECRET_KEY": "a secret key for tests only",
     }
@@ -285,7 +285,7 @@ def test_serving_commands_become_ready_and_stop_on_request(block, environ, start
     log = tmp_path / "log"
     with log.open("w") as out:
         process = subprocess.Popen(
-            ["bash", "-ec", f"{text}\nwait"], cwd=tmp_path, env={**environ, **given}, start_new_session=True, stdout=out, stderr=out
+            ["bash", "-ec", f"{text}\nwait"], cwd=tmp_path, env={**environ, **variables}, start_new_session=True, stdout=out, stderr=out
         )  # fmt: skip
     try:
         wait_for(lambda: workers_at(url), log.read_text)
@@ -303,10 +303,10 @@ def free_address() -> str:
 
 def workers_at(url: str) -> int:
     try:
-        answer = urllib3.request("GET", f"{url}/readyz", timeout=5, retries=False)
+        response = urllib3.request("GET", f"{url}/readyz", timeout=5, retries=False)
     except urllib3.exceptions.HTTPError:
         return 0
-    return answer.json().get("workers", 0) if answer.status == 200 else 0
+    return response.json().get("workers", 0) if response.status == 200 else 0
 
 
 def wait_for(condition, told) -> None:
@@ -355,10 +355,10 @@ def lines_of(page: Path) -> list[str]:
 
 
 def test_the_tables_name_existing_blocks_only():
-    found = [block for page in PAGES for block in blocks(page)]
+    results = [block for page in PAGES for block in blocks(page)]
     for page, begins in CANNOT_RUN.items():
         for begin in begins:
-            assert any(block.page == page and block.text.startswith(begin) for block in found), (
+            assert any(block.page == page and block.text.startswith(begin) for block in results), (
                 page,
                 begin,
             )

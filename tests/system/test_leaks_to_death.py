@@ -49,8 +49,8 @@ def test_every_channel_names_the_leaking_line(live_server, tmp_path):
     assert first["holder"].startswith("outputs: list of ")
     assert first["bytes_per_step"] > 2**20 and 0.5 < first["confidence"] <= 1
 
-    told = live_server.get("/api/v1/runs/doomed/suspects").json["suspects"][0]
-    assert {name: told[name] for name in first} == first
+    body = live_server.get("/api/v1/runs/doomed/suspects").json["suspects"][0]
+    assert {name: body[name] for name in first} == first
     events = live_server.get("/api/v1/runs/doomed").json["events"]
     [words] = [event["data"] for event in events if event["kind"] == "oom"]
     assert words["suspects"][0] == first

@@ -78,12 +78,12 @@ def test_a_training_is_stored_whole(live_server, train):
 
 def test_the_run_page_compares_prediction_and_observation(live_server, train):
     train(live_server.url, "compared", 50).communicate()
-    answer = live_server.get("/api/v1/runs/compared/components").json
-    found = {item["component"]: item for item in answer["components"]}
-    assert found["parameters"]["predicted_bytes"] == found["parameters"]["observed_bytes"] > 0
-    assert found["parameters"]["residual_bytes"] == 0
-    assert abs(found["optimizer_state"]["residual_bytes"]) < 100
-    peak = answer["peak"]
+    body = live_server.get("/api/v1/runs/compared/components").json
+    results = {item["component"]: item for item in body["components"]}
+    assert results["parameters"]["predicted_bytes"] == results["parameters"]["observed_bytes"] > 0
+    assert results["parameters"]["residual_bytes"] == 0
+    assert abs(results["optimizer_state"]["residual_bytes"]) < 100
+    peak = body["peak"]
     assert peak["residual_bytes"] == peak["observed_bytes"] - peak["predicted_bytes"]
 
 

@@ -90,8 +90,8 @@ def gpu_run(live_server):
         ("/gpu-run/batches", batch),
         ("/gpu-run/predictions", prediction),
     ):
-        answer = live_server.post(f"/api/v1/runs{path}", encode(message))
-        assert answer.status in (200, 201), answer.body
+        response = live_server.post(f"/api/v1/runs{path}", encode(message))
+        assert response.status in (200, 201), response.body
 
 
 class Prometheus:
@@ -99,12 +99,12 @@ class Prometheus:
         self.url = url
 
     def query(self, expression: str) -> list:
-        answer = urllib3.request(
+        response = urllib3.request(
             "GET", f"{self.url}/api/v1/query?query={urllib.parse.quote(expression)}", timeout=10
         )
-        found = json.loads(answer.data)
-        assert found["status"] == "success", (expression, found)
-        return found["data"]["result"]
+        output = json.loads(response.data)
+        assert output["status"] == "success", (expression, output)
+        return output["data"]["result"]
 
 
 def free_address() -> str:
@@ -172,11 +172,13 @@ def prometheus(tmp_path, live_server, alertmanager):
 
 
 def expressions() -> list[tuple[str, str, str]]:
-    found = []
+    results = []
     for name in ("fleet.json", "run.json", "server.json"):
         for panel in json.loads((DASHBOARDS / name).read_text())["panels"]:
-            found += [(name, panel["title"], target["expr"]) for target in panel.get("targets", [])]
-    return found
+            results += [
+                (name, panel["title"], target["expr"]) for target in panel.get("targets", [])
+            ]
+    return results
 
 
 @pytest.mark.slow
@@ -213,12 +215,12 @@ def test_no_panel_is_empty_and_an_alert_reaches_slack(
     assert prometheus.query('ALERTS{alertname="MemagentRunWillRunOutOfMemory", run_id="gpu-run"}')
     assert not prometheus.query('ALERTS{run_id="cpu-run"}')
     wait_for(lambda: slack.messages)
-    told = json.dumps([message.payload for message in slack.messages])
+    payloads = json.dumps([message.payload for message in slack.messages])
     assert (
-        "Run gpu-run (rank 0, GPU-1) will run out of memory" in told
-        and "/runbooks#oom_forecast" in told
+        "Run gpu-run (rank 0, GPU-1) will run out of memory" in payloads
+        and "/runbooks#oom_forecast" in payloads
     )
-    assert "cpu-run" not in told
+    assert "cpu-run" not in payloads
 
 
 def test_the_rules_and_their_unit_tests_pass():

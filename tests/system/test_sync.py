@@ -362,7 +362,7 @@ def test_the_output_says_what_was_uploaded(live_server, folder):
         outputs.append(
             (
                 done.returncode,
-                *(said.replace(str(folder), "RUNS") for said in (done.stdout, done.stderr)),
+                *(item.replace(str(folder), "RUNS") for item in (done.stdout, done.stderr)),
             )
         )
         if len(outputs) == 2:

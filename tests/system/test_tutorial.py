@@ -63,8 +63,8 @@ def test_it_leads_from_the_warning_to_the_fix(shell, tmp_path):
     assert report["forecast"]["cause"] == "leak"
     assert {suspect["line"] for suspect in report["suspects"]} <= {line}, "none if it took too long"
 
-    found = shell("python search.py").stdout
-    assert f"train.py:{line} outputs: list of" in found
+    output = shell("python search.py").stdout
+    assert f"train.py:{line} outputs: list of" in output
     assert shell(fixed_run).returncode == 1, "the leaking version exceeds the budget"
 
     script.write_text(apply_diff(leaking, diff))

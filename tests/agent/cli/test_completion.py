@@ -51,8 +51,8 @@ def complete(capsys, tmp_path):
             check=True,
             timeout=60,
         )
-        answer = (tmp_path / "answer").read_text()
-        return {word.partition("\t")[0] for word in answer.splitlines()} - {""}
+        response = (tmp_path / "answer").read_text()
+        return {word.partition("\t")[0] for word in response.splitlines()} - {""}
 
     return completed
 

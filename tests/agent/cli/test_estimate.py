@@ -95,19 +95,21 @@ def test_color_is_for_terminals_only(estimate, monkeypatch):
 
 def test_json_is_the_estimate_with_its_advice(estimate):
     status, out, _ = estimate("--model", "llama-7b", "--dtype", "mixed", "--json")
-    found = json.loads(out)
-    assert status == 0 and found["method"] == "formula"
-    held = sum(found["components"][name] for name in ("parameters", "gradients", "optimizer_state"))
+    output = json.loads(out)
+    assert status == 0 and output["method"] == "formula"
+    held = sum(
+        output["components"][name] for name in ("parameters", "gradients", "optimizer_state")
+    )
     assert held == pytest.approx(16 * 6_738_415_616, rel=0.01)  # 16 bytes a parameter
-    assert found["advice"][0].keys() == {"change", "saving_bytes", "cost", "code"}
+    assert output["advice"][0].keys() == {"change", "saving_bytes", "cost", "code"}
 
 
 def test_lora_on_quantised_weights(estimate):
     _, out, _ = estimate("--model", "llama-7b", "--lora", "16", "--quantised", "nf4", "--json")
-    found = json.loads(out)
+    output = json.loads(out)
     assert (
-        3.2e9 < found["components"]["parameters"] < 4.5e9
-        and found["assumptions"]["precision"] == "bf16"
+        3.2e9 < output["components"]["parameters"] < 4.5e9
+        and output["assumptions"]["precision"] == "bf16"
     )
     _, out, _ = estimate(
         "--model", "gpt2", "--lora", "8", "--json"
@@ -157,21 +159,21 @@ def test_each_option_that_saves_memory_lowers_the_peak(estimate, options):
 
 def test_the_largest_batch_fits_and_one_more_does_not(estimate):
     _, out, _ = estimate("--model", "gpt2", "--gpu", "a100", "--max-batch", "--json")
-    found = json.loads(out)
+    output = json.loads(out)
     fits = [
         json.loads(estimate("--model", "gpt2", "--gpu", "a100", "--batch", str(size), "--json")[1])[
             "fits"
         ]
-        for size in (found["batch"], found["batch"] + 1)
+        for size in (output["batch"], output["batch"] + 1)
     ]
-    assert fits == [True, False] and found["estimate"]["assumptions"]["batch"] == found["batch"]
+    assert fits == [True, False] and output["estimate"]["assumptions"]["batch"] == output["batch"]
     _, text, _ = estimate("--model", "gpt2", "--gpu", "a100", "--max-batch")
-    sure = found["sure_batch"]
+    sure = output["sure_batch"]
     assert text.endswith(
-        f"batch {found['batch']} fits in 80.00 GiB, {found['batch'] + 1} does not; a safe choice is {sure}\n"
+        f"batch {output['batch']} fits in 80.00 GiB, {output['batch'] + 1} does not; a safe choice is {sure}\n"
     )
     _, out, _ = estimate("--model", "gpt2", "--gpu", "a100", "--batch", str(sure), "--json")
-    assert 0 < sure < found["batch"] and json.loads(out)["intervals"]["device"][1] <= 80 * 2**30
+    assert 0 < sure < output["batch"] and json.loads(out)["intervals"]["device"][1] <= 80 * 2**30
     status, out, _ = estimate("--model", "llama-7b", "--gpu", "1GiB", "--max-batch")
     assert status == 1 and out.startswith("A batch of 1 does not fit in 1.00 GiB.")
 
@@ -213,15 +215,15 @@ def test_it_reads_a_config_without_the_hub(estimate, config):
 def test_a_config_is_traced_with_the_class_of_the_installed_transformers(estimate, config):
     pytest.importorskip("transformers", reason="transformers is not installed")
     status, out, _ = estimate("--model", config(SMALL), "--batch", "2", "--gpu", "a100", "--json")
-    found = json.loads(out)
-    assert status == 0 and found["method"] == "trace" and found["fits"]
+    output = json.loads(out)
+    assert status == 0 and output["method"] == "trace" and output["fits"]
     formula = json.loads(
         estimate(
             "--model", config(SMALL), "--batch", "2", "--dtype", "amp", "--ranks", "2", "--json"
         )[1]
     )
     assert formula["method"] == "formula"  # a trace knows nothing of ranks
-    assert formula["components"]["parameters"] == found["components"]["parameters"]
+    assert formula["components"]["parameters"] == output["components"]["parameters"]
 
 
 def test_a_config_unknown_to_transformers_is_estimated_by_formula(estimate, config):
@@ -261,9 +263,9 @@ def test_it_lists_changes_that_fit_only_together(estimate):
 @traced
 def test_a_factory_is_traced(estimate, factory):
     status, out, _ = estimate("--model", factory, "--input", "8x512", "--gpu", "a100", "--json")
-    found = json.loads(out)
-    assert status == 0 and found["method"] == "trace" and found["fits"]
-    assert found["components"]["parameters"] == 8 * (512 * 512 + 512) * 4
+    output = json.loads(out)
+    assert status == 0 and output["method"] == "trace" and output["fits"]
+    assert output["components"]["parameters"] == 8 * (512 * 512 + 512) * 4
 
 
 @traced

@@ -44,26 +44,26 @@ def on_terminal(*arguments: str) -> tuple[str, str]:
         env={**os.environ, "COLUMNS": "80"},
     )
     os.close(theirs)
-    told = b""
+    stderr = b""
     while select.select([ours], [], [], 60)[0]:
         try:
-            told += os.read(ours, 65536)
+            stderr += os.read(ours, 65536)
         except OSError:  # the other side is closed
             break
     os.close(ours)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, (said, told)
-    return said, told.decode()
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, (stdout, stderr)
+    return stdout, stderr.decode()
 
 
 SWEEP = ("estimate", "--model", "gpt2", "--sweep", "batch=1,2", "--json")
 
 
 def test_a_sweep_draws_a_bar_on_a_terminal_and_erases_it():
-    said, told = on_terminal(*SWEEP)
-    assert said.startswith("[")
-    assert "  0%  1 of 2 estimates" in told
-    assert told.endswith("\r\x1b[K")
+    stdout, stderr = on_terminal(*SWEEP)
+    assert stdout.startswith("[")
+    assert "  0%  1 of 2 estimates" in stderr
+    assert stderr.endswith("\r\x1b[K")
 
 
 def test_without_a_terminal_no_progress_is_shown():

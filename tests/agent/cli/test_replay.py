@@ -32,11 +32,11 @@ def replayed(capsys, *arguments: object) -> dict:
 
 
 def test_it_prints_the_step_of_the_warning_of_a_leak(leak, capsys):
-    found = replayed(capsys, leak)
-    (device,) = found["devices"]
-    assert (found["samples"], device["limit_bytes"]) == (600, 24 * GIB)
-    warning = next(one for one in found["forecasts"] if one["level"] in ("warning", "critical"))
-    assert warning["step"] == found["first_warning_step"] < 600
+    result = replayed(capsys, leak)
+    (device,) = result["devices"]
+    assert (result["samples"], device["limit_bytes"]) == (600, 24 * GIB)
+    warning = next(one for one in result["forecasts"] if one["level"] in ("warning", "critical"))
+    assert warning["step"] == result["first_warning_step"] < 600
     assert warning["cause"] == "leak"
     assert warning["eta_low"] <= 640 <= warning["eta_high"]
 
@@ -65,9 +65,9 @@ def test_it_replays_a_recording_of_the_agent(training, clean_settings, capsys):
         for _ in range(4):
             step()
     (path,) = clean_settings.glob("*.memagent")
-    found = replayed(capsys, path)
-    assert (found["run_id"], found["status"], found["samples"]) == ("r", "completed", 5)
-    assert found["first_warning_step"] is None and found["forecasts"] == []
+    result = replayed(capsys, path)
+    assert (result["run_id"], result["status"], result["samples"]) == ("r", "completed", 5)
+    assert result["first_warning_step"] is None and result["forecasts"] == []
     assert main(["replay", str(path)]) == 0
     assert capsys.readouterr().out.endswith("no warning; the run ended as completed\n")
 

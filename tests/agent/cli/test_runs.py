@@ -51,10 +51,10 @@ def test_a_file_that_is_being_written_is_a_running_run(training, capsys):
     with memagent.attach(model, optimizer, run_id="busy"):
         step()
         for _ in range(400):
-            if found := listed(capsys):
+            if result := listed(capsys):
                 break
             time.sleep(0.05)
-        assert [one["status"] for one in found] == ["running"]
+        assert [one["status"] for one in result] == ["running"]
 
 
 def test_the_table_is_plain_text_without_control_sequences(two_runs, capsys):
@@ -87,8 +87,8 @@ def test_the_servers_runs_are_listed(live_server, training, capsys):
     model, optimizer, step = training
     with memagent.attach(model, optimizer, run_id="told", server=live_server.url):
         step()
-    (found,) = listed(capsys, "--server", live_server.url)
-    assert (found["id"], found["status"], found["step"]) == ("told", "completed", 1)
+    (result,) = listed(capsys, "--server", live_server.url)
+    assert (result["id"], result["status"], result["step"]) == ("told", "completed", 1)
     assert main(["runs", "--server", live_server.url]) == 0
     assert "told" in capsys.readouterr().out
     assert listed(capsys, "--server", live_server.url, "--status", "oom") == []

@@ -39,17 +39,17 @@ class FarEnd:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 time.sleep(far_end.delay_s)
                 far_end.requests.append((self.path, dict(self.headers), body))
-                status, answer, headers = (
+                status, response, headers = (
                     far_end.answers.pop(0)
                     if far_end.answers
                     else (200, json.dumps(REPLY).encode(), {})
                 )
                 try:
                     self.send_response(status)
-                    for name, value in {**headers, "Content-Length": str(len(answer))}.items():
+                    for name, value in {**headers, "Content-Length": str(len(response))}.items():
                         self.send_header(name, value)
                     self.end_headers()
-                    self.wfile.write(answer)
+                    self.wfile.write(response)
                 except OSError:
                     pass  # the sender did not wait
 
@@ -174,8 +174,8 @@ def test_a_run_whose_start_is_refused_stays_in_its_file(
         sender.put(batch(seq))
         wait_for(lambda: not far_end.answers)
     sender.close(5)
-    told = capsys.readouterr().err
-    assert not drops and told.count("nothing more is sent") == 1 and "samples wait in" in told
+    stderr = capsys.readouterr().err
+    assert not drops and stderr.count("nothing more is sent") == 1 and "samples wait in" in stderr
     assert len(far_end.requests) == (3 if forgets else 1)
     assert [kind for kind, _ in read_frames(sender._file.path)] == [
         "start",

@@ -75,8 +75,8 @@ def make_file(tmp_path):
 
 
 def upload_one(path, transport, **options):
-    (found,) = find_files([path])
-    return upload(found, transport, **options)
+    (result,) = find_files([path])
+    return upload(result, transport, **options)
 
 
 def test_everything_arrives_and_the_file_is_removed(make_file, far_end):
@@ -206,7 +206,7 @@ def test_an_invalid_file_is_reported_and_the_others_are_uploaded(make_file, far_
     good = make_file()
     (tmp_path / "bad.memagent").write_text("hello")
     (tmp_path / "torn.memagent").write_bytes(good.read_bytes()[:25])
-    outcomes = {found.path.name: upload(found, far_end).outcome for found in find_files([tmp_path])}
+    outcomes = {file.path.name: upload(file, far_end).outcome for file in find_files([tmp_path])}
     assert outcomes == {
         "bad.memagent": "unreadable",
         "torn.memagent": "unreadable",
@@ -240,7 +240,7 @@ def test_one_of_two_concurrent_uploads_sends_a_file(make_file):
     done = []
     both = [
         threading.Thread(
-            target=lambda end, found: done.append(upload(found, end)),
+            target=lambda end, file: done.append(upload(file, end)),
             args=(end, find_files([path])[0]),
         )
         for end in far_ends
@@ -255,9 +255,9 @@ def test_one_of_two_concurrent_uploads_sends_a_file(make_file):
 
 def test_a_file_uploaded_by_another_process_is_not_an_error(make_file, far_end):
     path = make_file()
-    (found,) = find_files([path])
+    (result,) = find_files([path])
     path.unlink()
-    assert upload(found, far_end).notes == ["another sync has uploaded it"] and far_end.asked == []
+    assert upload(result, far_end).notes == ["another sync has uploaded it"] and far_end.asked == []
 
 
 def test_without_a_transport_it_only_counts(make_file):

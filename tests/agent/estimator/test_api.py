@@ -51,25 +51,27 @@ def test_it_counts_components_exactly_and_does_not_change_the_model():
     before = {name: (id(p), p.data_ptr(), type(p)) for name, p in model.named_parameters()}
     inputs = torch.randn(32, 256)
     state = torch.get_rng_state()
-    found = estimate(model, inputs, loss=mean)
+    result = estimate(model, inputs, loss=mean)
     parameters = sum(p.numel() * 4 for p in model.parameters())
-    assert found.method == "trace"
-    assert found.components["parameters"] == found.components["gradients"] == parameters
-    assert 2 * parameters <= found.components["optimizer_state"] <= 2 * parameters + 4 * len(before)
-    assert found.peak_allocated_bytes <= found.peak_reserved_bytes <= found.peak_device_bytes
+    assert result.method == "trace"
+    assert result.components["parameters"] == result.components["gradients"] == parameters
+    assert (
+        2 * parameters <= result.components["optimizer_state"] <= 2 * parameters + 4 * len(before)
+    )
+    assert result.peak_allocated_bytes <= result.peak_reserved_bytes <= result.peak_device_bytes
     assert {name: (id(p), p.data_ptr(), type(p)) for name, p in model.named_parameters()} == before
     assert torch.equal(torch.get_rng_state(), state)
     assert all(p.grad is None for p in model.parameters())
 
 
 def test_a_model_of_seven_billion_parameters_needs_no_memory_to_be_estimated():
-    found = estimate(
+    result = estimate(
         lambda: torch.nn.Linear(86_000, 86_000, bias=False),
         ((4, 86_000), "float32"),
         loss=mean,
         optimizer="sgd",
     )
-    assert found.components["parameters"] == 86_000**2 * 4
+    assert result.components["parameters"] == 86_000**2 * 4
 
 
 def test_it_counts_foreach_temporaries_and_none_of_a_fused_optimizer():
@@ -102,8 +104,8 @@ def test_checkpointing_and_autocast_reduce_the_peak():
 
 
 def test_a_host_has_no_reserved_level():
-    found = estimate(Stack, ((32, 256), "float32"), loss=mean, device="cpu")
-    assert found.peak_reserved_bytes is None and found.assumptions["traced_for"] == "cpu"
+    result = estimate(Stack, ((32, 256), "float32"), loss=mean, device="cpu")
+    assert result.peak_reserved_bytes is None and result.assumptions["traced_for"] == "cpu"
 
 
 def test_the_allocator_releases_its_cache_before_it_fails():
@@ -130,13 +132,13 @@ def test_the_allocator_releases_its_cache_before_it_fails():
 
 
 def test_a_gpu_sets_the_limit_and_the_context():
-    found = estimate(Stack, ((32, 256), "float32"), loss=mean, gpu="a100")
-    assert found.limit_bytes == 80 * 2**30 and found.components["context"] > 100 * MIB
+    result = estimate(Stack, ((32, 256), "float32"), loss=mean, gpu="a100")
+    assert result.limit_bytes == 80 * 2**30 and result.components["context"] > 100 * MIB
     assert (
-        found.peak_device_bytes
-        == found.peak_reserved_bytes + found.components["context"] + found.terms["history"]
+        result.peak_device_bytes
+        == result.peak_reserved_bytes + result.components["context"] + result.terms["history"]
     )
-    assert found.terms["cublas_workspace"] == found.components["workspace"] > 0
+    assert result.terms["cublas_workspace"] == result.components["workspace"] > 0
 
 
 def test_an_untraceable_step_gets_the_formula_and_names_the_operator():
@@ -144,17 +146,17 @@ def test_an_untraceable_step_gets_the_formula_and_names_the_operator():
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return super().forward(inputs) * float(inputs.sum())
 
-    found = estimate(Asks(), torch.randn(8, 256), loss=mean)
-    assert found.method == "formula" and "aten::sum" in found.assumptions["trace"]
-    assert found.components["parameters"] == sum(p.numel() * 4 for p in Stack().parameters())
+    result = estimate(Asks(), torch.randn(8, 256), loss=mean)
+    assert result.method == "formula" and "aten::sum" in result.assumptions["trace"]
+    assert result.components["parameters"] == sum(p.numel() * 4 for p in Stack().parameters())
 
 
 def test_a_factory_in_a_file_is_estimated(tmp_path):
     path = tmp_path / "model.py"
     path.write_text("import torch\ndef make():\n    return torch.nn.Linear(512, 512)\n")
-    found = estimate(f"{path}:make", ((8, 512), "float32"))
-    assert found.components["parameters"] == (512 * 512 + 512) * 4
-    assert found.assumptions["notes"] == [
+    result = estimate(f"{path}:make", ((8, 512), "float32"))
+    assert result.components["parameters"] == (512 * 512 + 512) * 4
+    assert result.assumptions["notes"] == [
         "without a loss, the trace takes the mean of the model's output"
     ]
 
@@ -212,15 +214,17 @@ def test_accumulate_is_an_alias_of_accumulation():
 
 
 def test_the_dict_is_json_with_a_timeline():
-    found = estimate(Stack, ((64, 256), "float32"), loss=mean, limit_bytes="24GiB", advice=True)
-    written = json.loads(json.dumps(found.to_dict()))
+    result = estimate(Stack, ((64, 256), "float32"), loss=mean, limit_bytes="24GiB", advice=True)
+    written = json.loads(json.dumps(result.to_dict()))
     phases = ["data", "forward", "backward", "optimizer"]
     assert [moment["phase"] for moment in written["timeline"]] == [
         f"{name} of step {n}" for n in (0, 1) for name in phases
     ]
-    assert max(moment["peak_bytes"] for moment in written["timeline"]) == found.peak_allocated_bytes
     assert (
-        written["margin_bytes"] == found.margin_bytes
+        max(moment["peak_bytes"] for moment in written["timeline"]) == result.peak_allocated_bytes
+    )
+    assert (
+        written["margin_bytes"] == result.margin_bytes
         and written["fits"] is True
         and written["advice"]
     )
@@ -285,13 +289,13 @@ def test_it_is_public_and_costs_nothing_to_import():
 
 def test_inputs_keep_their_nesting_with_another_batch():
     tensor = torch.zeros(8, 3)
-    given = {
+    inputs = {
         "ids": ((8, 16), "int64"),
         "more": (tensor, None),
         "flag": True,
         "table": ((5, 2), "float32"),
     }
-    assert with_batch(given, 4, instead_of=batch_of(given)) == {
+    assert with_batch(inputs, 4, instead_of=batch_of(inputs)) == {
         "ids": ((4, 16), "int64"),
         "more": (((4, 3), "float32"), None),
         "flag": True,

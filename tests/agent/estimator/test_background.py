@@ -61,20 +61,20 @@ def losses(attach: bool) -> tuple[list[float], torch.Tensor]:
     )
     optimizer = torch.optim.AdamW(model.parameters())
     run = memagent.attach(model, optimizer) if attach else None
-    found = []
+    results = []
     for _ in range(4):
         loss = model(torch.randn(32, 64)).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        found.append(loss.item())
+        results.append(loss.item())
         if run is not None:
             wait_for_answer(run)
     if run is not None:
         assert run.prediction.method == "trace"
         run.finish()
     assert all(type(parameter.data) is torch.Tensor for parameter in model.parameters())
-    return found, torch.get_rng_state()
+    return results, torch.get_rng_state()
 
 
 def test_it_does_not_change_the_training():
@@ -127,8 +127,8 @@ def test_it_predicts_a_script_under_autocast(recording, dtype):
     trace = recording().predictions[-1]
     assert trace.assumptions["autocast"] == (name or "none")
     context = trace.components["context"]
-    found = {phase: size - context for phase, size in trace.phases.items()}
-    assert found == truth.phase_peak_bytes
+    results = {phase: size - context for phase, size in trace.phases.items()}
+    assert results == truth.phase_peak_bytes
 
 
 def test_a_prediction_has_advice_if_memory_is_tight(recording):
@@ -174,7 +174,7 @@ def test_the_estimate_is_delivered_without_advice_that_takes_too_long(recording,
         lambda: not any(thread.name == "memagent-predict" for thread in threading.enumerate())
     )
     run.finish()
-    assert [found.method for found in recording().predictions] == ["formula", "trace"]
+    assert [item.method for item in recording().predictions] == ["formula", "trace"]
     assert children() <= before
 
 

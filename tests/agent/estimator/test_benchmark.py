@@ -241,14 +241,14 @@ def test_errors_verdicts_and_coverage_are_those_worked_out_by_hand():
     def result(true, predicted, low=None, high=None, died=None):
         return Result("here", "allocated", "c", "parameters x 16", true, predicted, low, high, died)
 
-    found = [
+    results = [
         result(100, 100, 90, 110),
         result(100, 90, 80, 95),
         result(100, 200, 90, 250),
         result(None, 50, died=80),
     ]
     (summary,) = score.summaries(
-        [*found, Result("here", "allocated", "c", "parameters x 16", 100, note="crash")]
+        [*results, Result("here", "allocated", "c", "parameters x 16", 100, note="crash")]
     )
     assert (summary.cases, summary.failed, summary.left_out) == (5, 1, 0)
     assert (summary.median_ratio, summary.p90_ratio, summary.worst_ratio) == (
@@ -457,9 +457,11 @@ def test_a_recorded_history_is_repeated_or_says_why_not(tmp_path):
     ]
     content = {"kind": "recorded", "gpu": "A GPU", "device_bytes": 2**34, "cases": rows}
     (tmp_path / "a_gpu.json").write_text(json.dumps(content))
-    found, lost = replayed.repeated(tmp_path)
+    outcome, lost = replayed.repeated(tmp_path)
     assert lost.exact is None and lost.note
-    assert found.exact if find_spec("memagent.estimator.allocator") else "not built" in found.note
+    assert (
+        outcome.exact if find_spec("memagent.estimator.allocator") else "not built" in outcome.note
+    )
 
 
 def test_the_device_holds_what_is_reserved_and_the_context():
@@ -497,9 +499,9 @@ def test_the_cost_of_an_estimate_is_printed():
         "num_attention_heads": 4,
         "vocab_size": 100,
     }
-    found = speed.cost(small, {"batch": 1, "sequence": 16})
-    assert found.events > 100 and found.parameters > 10_000
-    assert found.cpu_s > 0 and 0 < found.replay_s < found.wall_s
+    outcome = speed.cost(small, {"batch": 1, "sequence": 16})
+    assert outcome.events > 100 and outcome.parameters > 10_000
+    assert outcome.cpu_s > 0 and 0 < outcome.replay_s < outcome.wall_s
 
 
 def test_operators_are_compared_one_by_one(monkeypatch):

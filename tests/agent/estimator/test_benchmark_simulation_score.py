@@ -36,8 +36,8 @@ def freed(address: int, size: int, stream: int = 0) -> list[dict]:
 
 
 def snapshot(*trace: dict, segments: list | None = None, **settings) -> dict:
-    found = {"device_traces": [list(trace)], "allocator_settings": settings}
-    return found if segments is None else {**found, "segments": segments}
+    results = {"device_traces": [list(trace)], "allocator_settings": settings}
+    return results if segments is None else {**results, "segments": segments}
 
 
 def segment(address: int, *blocks: tuple[int, str], kind: str = "large", **more) -> dict:

@@ -97,18 +97,18 @@ def test_it_widens_with_the_passing_bytes_only():
 
 
 def test_it_adds_the_widths_of_independent_errors_as_squares():
-    found = intervals_of(
+    result = intervals_of(
         SPREAD, passing_bytes=1000, allocated=2000, reserved=2200, device=2700, context=(120, 240)
     )
-    assert found["reserved"] == (2150, 2300)  # 30 and 40 below, 60 and 80 above
-    assert found["device"] == (2570, 2960)  # 50 and 120 below, 100 and 240 above
+    assert result["reserved"] == (2150, 2300)  # 30 and 40 below, 60 and 80 above
+    assert result["device"] == (2570, 2960)  # 50 and 120 below, 100 and 240 above
 
 
 def test_it_never_goes_below_the_constant_bytes():
-    found = intervals_of(
+    result = intervals_of(
         ErrorModel(tensors=(3.0, 1.0)), passing_bytes=500, allocated=1000, reserved=1000
     )
-    assert found["allocated"][0] == 500 == found["reserved"][0]
+    assert result["allocated"][0] == 500 == result["reserved"][0]
 
 
 def test_a_measured_context_has_no_interval():
@@ -123,15 +123,15 @@ def test_a_measured_context_has_no_interval():
 
 
 def test_each_level_lies_in_its_interval_and_starts_no_lower_than_the_one_before():
-    found = estimate_training(
+    result = estimate_training(
         TrainingSpec(preset("llama-2-7b"), batch=4, sequence=2048, gpu="h100")
     )
-    levels = (found.peak_allocated_bytes, found.peak_reserved_bytes, found.peak_device_bytes)
-    assert list(found.intervals) == ["allocated", "reserved", "device"]
-    for peak, (low, high) in zip(levels, found.intervals.values(), strict=True):
+    levels = (result.peak_allocated_bytes, result.peak_reserved_bytes, result.peak_device_bytes)
+    assert list(result.intervals) == ["allocated", "reserved", "device"]
+    for peak, (low, high) in zip(levels, result.intervals.values(), strict=True):
         assert low <= peak <= high
-    lows = [low for low, _ in found.intervals.values()]
-    assert lows[0] <= min(lows) and found.peak_device_bytes > 50 * GIB
+    lows = [low for low, _ in result.intervals.values()]
+    assert lows[0] <= min(lows) and result.peak_device_bytes > 50 * GIB
 
 
 def width(interval: tuple[int, int]) -> int:

@@ -97,8 +97,8 @@ def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():
 def test_a_file_its_folder_and_its_content_are_the_same_request(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     asked = [
-        request_for_config(given, batch=2)
-        for given in (LLAMA, tmp_path, str(tmp_path / "config.json"))
+        request_for_config(config, batch=2)
+        for config in (LLAMA, tmp_path, str(tmp_path / "config.json"))
     ]
     assert asked[0] == asked[1] == asked[2]
 
@@ -113,8 +113,8 @@ def test_rotary_models_get_2048_tokens_and_others_all_their_positions():
 
 def test_precision_sets_the_dtypes_of_weights_and_autocast():
     def sizes(precision):
-        found = estimate_config(LLAMA, batch=2, sequence=16, precision=precision)
-        return found.components["parameters"], found.assumptions["autocast"]
+        result = estimate_config(LLAMA, batch=2, sequence=16, precision=precision)
+        return result.components["parameters"], result.assumptions["autocast"]
 
     whole = sizes("fp32")[0]
     assert sizes("amp") == (whole, "bf16") and sizes("fp16-amp") == (whole, "fp16")
@@ -124,7 +124,7 @@ def test_precision_sets_the_dtypes_of_weights_and_autocast():
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft asks transformers by an old name
 def test_only_adapters_are_trained():
     pytest.importorskip("peft")
-    found = estimate_config(
+    result = estimate_config(
         LLAMA,
         batch=2,
         sequence=16,
@@ -133,7 +133,7 @@ def test_only_adapters_are_trained():
         lora_targets=["q_proj", "v_proj"],
     )
     adapters = 2 * 4 * (4 * (64 + 64) + 4 * (64 + 32))  # two layers, fp32, q and v of rank 4
-    assert found.components["gradients"] == adapters
+    assert result.components["gradients"] == adapters
 
 
 def test_it_is_the_same_as_tracing_the_model_by_hand():

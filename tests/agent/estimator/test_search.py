@@ -46,8 +46,8 @@ def test_a_safe_batch_is_at_most_the_largest_and_its_interval_fits():
     batch = largest(GPT2)
     safe = safe_batch(FormulaRequest(GPT2), estimate_formula, max_batch=batch)
     assert 0 < safe <= batch
-    found = estimate_training(replace(GPT2, batch=safe))
-    assert found.intervals["device"][1] <= found.limit_bytes
+    result = estimate_training(replace(GPT2, batch=safe))
+    assert result.intervals["device"][1] <= result.limit_bytes
 
 
 def test_a_maximum_ends_the_search():

@@ -30,28 +30,28 @@ def ramp(death: int | None = 100) -> Trace:
 
 
 def test_it_scores_a_correct_warning():
-    found = score("x", lambda trace: Alarm(60, 110, 90, 120, "leak"), [ramp()])
-    assert (found.recall, found.lead, found.eta_error, found.eta_covered, found.cause_right) == (
-        1,
-        0.4,
-        0.25,
-        1,
-        1,
-    )
-    assert found.false_alarms_per_1000 is None
+    result = score("x", lambda trace: Alarm(60, 110, 90, 120, "leak"), [ramp()])
+    assert (
+        result.recall,
+        result.lead,
+        result.eta_error,
+        result.eta_covered,
+        result.cause_right,
+    ) == (1, 0.4, 0.25, 1, 1)
+    assert result.false_alarms_per_1000 is None
 
 
 def test_it_scores_a_late_warning():
-    found = score("x", lambda trace: Alarm(95), [ramp()])
-    assert (found.recall, found.families) == (0, {"ramp": 0})
+    result = score("x", lambda trace: Alarm(95), [ramp()])
+    assert (result.recall, result.families) == (0, {"ramp": 0})
 
 
 def test_it_scores_false_alarms():
-    found = score(
+    result = score(
         "x", lambda trace: Alarm(95) if trace.family == "ramp" else None, [ramp(None)] * 3
     )
-    assert (found.recall, found.false_alarms_per_1000) == (None, 1000)
-    assert "1000" in table([found])
+    assert (result.recall, result.false_alarms_per_1000) == (None, 1000)
+    assert "1000" in table([result])
 
 
 def test_the_compared_forecasters_detect_a_ramp():
@@ -70,18 +70,18 @@ def test_it_requests_a_garbage_collection_at_the_current_row():
 
 
 def test_synthetic_traces_end_where_their_need_reaches_the_limit():
-    found = list(generated.traces(3, seed=1))
-    assert {trace.family for trace in found} == set(generated.FATAL) | set(generated.HARMLESS)
-    for trace in found:
+    results = list(generated.traces(3, seed=1))
+    assert {trace.family for trace in results} == set(generated.FATAL) | set(generated.HARMLESS)
+    for trace in results:
         assert max(trace.columns["peak_allocated_bytes"]) < trace.limit_bytes
         assert trace.death in (None, len(trace.columns["step"]))
         assert (trace.family in generated.FATAL) == (trace.death is not None)
 
 
 def test_recorded_traces_end_where_their_memory_reached_the_limit():
-    found = list(recorded.traces())
-    assert {trace.death is None for trace in found} == {True, False}
-    for trace in found:
+    results = list(recorded.traces())
+    assert {trace.death is None for trace in results} == {True, False}
+    for trace in results:
         assert max(trace.columns["peak_allocated_bytes"]) < trace.limit_bytes
         assert trace.death in (None, len(trace.columns["step"]))
 

@@ -289,9 +289,11 @@ def heavy_tailed(
 
 
 def test_heavy_tailed_batches_are_a_notice_with_a_probability():
-    told = list(heavy_tailed(spread=0.5, total_steps=20_000))
-    assert {forecast.level for forecast in told} <= {"ok", "notice"}
-    assert any(forecast.cause == "tail" and forecast.oom_probability > 0.5 for forecast in told)
+    forecasts = list(heavy_tailed(spread=0.5, total_steps=20_000))
+    assert {forecast.level for forecast in forecasts} <= {"ok", "notice"}
+    assert any(
+        forecast.cause == "tail" and forecast.oom_probability > 0.5 for forecast in forecasts
+    )
 
 
 def test_a_large_batch_that_may_never_occur_does_not_page():
@@ -302,16 +304,16 @@ def test_a_large_batch_that_may_never_occur_does_not_page():
 
 def test_the_forecast_of_a_leak_changes_rarely():
     forecaster = Forecaster(LIMIT)
-    told = []
+    changes = []
     for step, allocated, peak in series(5000, lambda t: 10 + 0.02 * t, noise=0.2):
         forecast = forecaster.update(
             step, time_s=step, allocated_bytes=allocated, peak_allocated_bytes=peak
         )
-        if not told or told[-1] != (forecast.level, forecast.eta_step):
-            told.append((forecast.level, forecast.eta_step))
-    levels = [level for level, _ in told]
+        if not changes or changes[-1] != (forecast.level, forecast.eta_step):
+            changes.append((forecast.level, forecast.eta_step))
+    levels = [level for level, _ in changes]
     assert levels == sorted(levels, key=("ok", "notice", "warning", "critical").index)
-    assert len(told) < 40
+    assert len(changes) < 40
 
 
 def test_a_restarted_accumulator_is_not_growth_without_a_known_epoch():

@@ -106,8 +106,8 @@ def leak(step: float) -> dict[str, Any]:
 
 def page(steps, readings=leak, **given_options) -> Forecast | None:
     forecaster = Forecaster(LIMIT, **given_options)
-    told = (forecaster.update(step, time_s=float(step), **readings(step)) for step in steps)
-    return next((forecast for forecast in told if forecast.level in PAGES), None)
+    forecasts = (forecaster.update(step, time_s=float(step), **readings(step)) for step in steps)
+    return next((forecast for forecast in forecasts if forecast.level in PAGES), None)
 
 
 def with_gaps(step: int) -> dict[str, Any]:

@@ -48,10 +48,10 @@ def test_rule_2_a_flickering_cause_does_not_change():
 
 def test_rule_3_a_small_change_of_the_eta_is_not_reported():
     steady = ForecastHysteresis()
-    told = {
+    etas = {
         steady.settle(answer(step, eta=1000 + step % 50), 2.0).eta_step for step in range(1, 200)
     }
-    assert told == {1001.0}
+    assert etas == {1001.0}
 
 
 def test_rule_3_a_large_change_of_the_eta_is_reported_with_its_interval():
@@ -78,8 +78,8 @@ def test_a_passed_eta_is_replaced():
 def test_the_interval_of_an_unchanged_eta_never_lies_in_the_past():
     steady = ForecastHysteresis()
     steady.settle(answer(1, eta=100), 1.0)
-    kept = steady.settle(answer(70, eta=102), 1.0)
-    assert (kept.eta_low, kept.eta_step, kept.eta_high) == (70, 100, 150)
+    forecast = steady.settle(answer(70, eta=102), 1.0)
+    assert (forecast.eta_low, forecast.eta_step, forecast.eta_high) == (70, 100, 150)
 
 
 def test_a_reset_reports_the_next_forecast_unchanged():

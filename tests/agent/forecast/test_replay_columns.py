@@ -22,20 +22,20 @@ class Heard(Forecaster):
 
 
 def phases(**columns) -> list[str]:
-    heard = Heard()
+    recorder = Heard()
     list(
         feed_columns(
-            heard, {"step": list(range(1, 1 + len(next(iter(columns.values()))))), **columns}
+            recorder, {"step": list(range(1, 1 + len(next(iter(columns.values()))))), **columns}
         )
     )
-    return [reading["phase"] for reading in heard.readings]
+    return [reading["phase"] for reading in recorder.readings]
 
 
 def test_it_returns_a_forecast_per_row_and_reads_host_memory_by_its_wire_name():
     columns = {"step": [1, 2, 3], "allocated_bytes": [GIB, GIB, None], "host_rss_bytes": [GIB] * 3}
-    found = list(feed_columns(Forecaster(40 * GIB, host_limit_bytes=64 * GIB), columns))
-    assert [forecast.step for forecast in found] == [1, 2, 3]
-    assert {forecast.used_bytes for forecast in found} == {GIB}
+    results = list(feed_columns(Forecaster(40 * GIB, host_limit_bytes=64 * GIB), columns))
+    assert [forecast.step for forecast in results] == [1, 2, 3]
+    assert {forecast.used_bytes for forecast in results} == {GIB}
 
 
 def test_the_row_of_step_zero_is_before_the_first_optimizer_step():
@@ -89,10 +89,10 @@ def test_periodic_evaluations_above_the_training_peak_are_not_growth(every):
         "step": list(range(600)),
         "time_s": [float(step) for step in range(600)],
         "allocated_bytes": [20 * GIB] * 600,
-        "input_size": [None if found else 1000 for found in evals],
+        "input_size": [None if item else 1000 for item in evals],
         "phase_backward_peak_bytes": [26 * GIB] * 600,
-        "phase_eval_peak_bytes": [39 * GIB if found else None for found in evals],
-        "peak_allocated_bytes": [39 * GIB if found else 26 * GIB for found in evals],
+        "phase_eval_peak_bytes": [39 * GIB if item else None for item in evals],
+        "peak_allocated_bytes": [39 * GIB if item else 26 * GIB for item in evals],
     }
     assert {forecast.level for forecast in feed_columns(Forecaster(40 * GIB), columns)} <= {
         "ok",
@@ -101,10 +101,11 @@ def test_periodic_evaluations_above_the_training_peak_are_not_growth(every):
 
 
 def test_a_column_of_optimizer_steps_overrides_the_row_numbers():
-    heard = Heard()
+    recorder = Heard()
     list(
         feed_columns(
-            heard, {"step": [0, 1, 2], "optimizer_steps": [0, 0, 1], "allocated_bytes": [GIB] * 3}
+            recorder,
+            {"step": [0, 1, 2], "optimizer_steps": [0, 0, 1], "allocated_bytes": [GIB] * 3},
         )
     )
-    assert [reading["optimizer_steps"] for reading in heard.readings] == [0, 0, 1]
+    assert [reading["optimizer_steps"] for reading in recorder.readings] == [0, 0, 1]

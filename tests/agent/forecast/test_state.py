@@ -13,16 +13,16 @@ from memagent.forecast.replay_columns import feed_columns
 def forecasts(trace, *, stops: bool) -> list:
     """What is told of a trace; with `stops` by a forecaster that is remembered and recalled again and again."""
     forecaster = Forecaster(trace.limit_bytes, gc_probe=later, **trace.options)
-    rows, told = len(trace.columns["step"]), []
+    rows, series = len(trace.columns["step"]), []
     parts = 7 if stops else 1
     for part in range(parts):
         first, last = rows * part // parts, rows * (part + 1) // parts
-        told += feed_columns(
+        series += feed_columns(
             forecaster, {name: values[first:last] for name, values in trace.columns.items()}
         )
         if stops:
             forecaster = state_module.load_state(state_module.dump_state(forecaster))
-    return told
+    return series
 
 
 @pytest.mark.parametrize("which", ["recorded", "made"])

@@ -25,8 +25,8 @@ def lognormal(count: int, spread: float = 0.4, seed: int = 1) -> list[float]:
 def test_rule_1_and_2_the_probability_is_that_of_the_distribution():
     tail = tail_of(lognormal(20_000))
     room = math.exp(0.4 * 3.0902)  # one in a thousand is larger
-    told = (tail.probability(room, 1000) - BASE_PROBABILITY) / PROBABILITY_WEIGHT
-    assert told == pytest.approx(1 - 0.999**1000, abs=0.05)
+    probability = (tail.probability(room, 1000) - BASE_PROBABILITY) / PROBABILITY_WEIGHT
+    assert probability == pytest.approx(1 - 0.999**1000, abs=0.05)
 
 
 def test_rule_2_few_values_widen_the_estimate():

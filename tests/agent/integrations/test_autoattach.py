@@ -16,12 +16,12 @@ from memagent.settings import Settings
 
 @pytest.fixture
 def auto():
-    found = AutoAttach(Settings.from_environ())
-    found.install()
-    yield found
-    found.remove()
-    if found.run is not None:
-        found.run.finish()
+    result = AutoAttach(Settings.from_environ())
+    result.install()
+    yield result
+    result.remove()
+    if result.run is not None:
+        result.run.finish()
 
 
 def net(size=8):
@@ -129,11 +129,11 @@ def test_the_search_for_models_of_discarded_copies_ends(auto, monkeypatch):
     )
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    kept = []
+    copies = []
     for _ in range(40):
         copied = copy.deepcopy(model)
         inner = torch.optim.SGD(copied.parameters(), lr=0.1)
-        kept.append((copied, inner))
+        copies.append((copied, inner))
         train(copied, inner)
         train(model, optimizer)
     assert auto.run.step == 40 and len(looks) < 20

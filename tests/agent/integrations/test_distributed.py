@@ -86,8 +86,8 @@ def test_two_ranks_share_one_run_and_rank_0_is_traced(
     for rank in ranks:
         assert rank["gradients"] == rank["parameters"]
         assert 2 * rank["parameters"] <= rank["optimizer_state"] <= 2 * rank["parameters"] + 64
-    found = live_server.get(f"/api/v1/runs/{ranks[0]['id']}").json
-    assert (found["project"], found["status"], found["world_size"]) == ("ranks", "completed", 2)
+    body = live_server.get(f"/api/v1/runs/{ranks[0]['id']}").json
+    assert (body["project"], body["status"], body["world_size"]) == ("ranks", "completed", 2)
     streams = live_server.get(f"/api/v1/runs/{ranks[0]['id']}").json["streams"]
     assert sorted((stream["rank"], stream["last_step"]) for stream in streams) == [(0, 6), (1, 6)]
     assert_the_first_is_traced(*of_ranks(tmp_path, "predicted{}.json"), is_sharded=share > 1)

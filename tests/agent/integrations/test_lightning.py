@@ -65,7 +65,7 @@ def fit(package, tmp_path):
 
     def run(module=None, attach=None, **options):
         callback = MemagentCallback(project="p", **(attach or {}))
-        given = {
+        arguments = {
             "max_epochs": 2,
             "logger": False,
             "enable_checkpointing": False,
@@ -74,11 +74,11 @@ def fit(package, tmp_path):
         }
         trainer = package.Trainer(
             accelerator="cpu",
-            callbacks=[callback, *given.pop("callbacks", [])],
+            callbacks=[callback, *arguments.pop("callbacks", [])],
             enable_progress_bar=False,
             enable_model_summary=False,
             default_root_dir=tmp_path,
-            **given,
+            **arguments,
         )
         model = space["Module"](**(module or {}))
         trainer.fit(model, space["loader"](), space["loader"]())
@@ -161,11 +161,11 @@ def test_validating_and_saving_are_phases(fit, package, tmp_path, recording):
         num_sanity_val_steps=1,
     )
     columns = recording().columns()
-    seen = {
+    steps = {
         name: [step for step, peak in enumerate(columns[f"phase_{name}_peak_bytes"]) if peak]
         for name in ("eval", "checkpoint")
     }
-    assert seen == {"eval": [1, 5], "checkpoint": [4, 7]}
+    assert steps == {"eval": [1, 5], "checkpoint": [4, 7]}
     assert columns["input_size"][1:] == [32] * 8
     assert [event.step for event in recording().events if event.kind == "checkpoint"] == [3, 6]
 
@@ -230,14 +230,14 @@ def test_the_preflight_runs_the_modules_validation_and_the_epoch_length_is_set(
     _, module, _ = fit(
         attach={"preflight": True}, num_sanity_val_steps=sanity_steps, accumulate_grad_batches=2
     )
-    found = recording()
-    (preflight,) = [event for event in found.events if event.kind == "preflight"]
+    result = recording()
+    (preflight,) = [event for event in result.events if event.kind == "preflight"]
     assert [(trial["name"], trial["error"]) for trial in preflight.data["trials"]] == [
         ("checkpoint", None),
         ("eval", None),
     ]
-    assert "log" not in module.__dict__ and found.finish.status == "completed"
-    assert found.columns()["step"] == list(range(9))
+    assert "log" not in module.__dict__ and result.finish.status == "completed"
+    assert result.columns()["step"] == list(range(9))
 
 
 def test_the_preflight_of_a_module_without_validation_is_the_checkpoint(fit, recording):

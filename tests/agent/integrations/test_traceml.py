@@ -48,8 +48,8 @@ print(json.dumps({{"step": run.step, "errors": run.guard.errors, "hooks_left": s
 def test_traceml_and_memagent_count_every_step(tmp_path, recording):
     script, logs = tmp_path / "train.py", tmp_path / "logs"
     script.write_text(SCRIPT.format(steps=STEPS))
-    said = run_under_traceml(script, logs)
-    assert said == {"step": STEPS, "errors": {}, "hooks_left": 0}
+    report = run_under_traceml(script, logs)
+    assert report == {"step": STEPS, "errors": {}, "hooks_left": 0}
 
     columns = recording().columns()
     assert columns["step"] == list(range(STEPS + 1))
@@ -82,15 +82,15 @@ def test_the_agent_does_not_change_the_peaks_that_traceml_reads(recording):
     tracker = StepMemoryTracker(model)
 
     def traced_peaks() -> list[float | None]:
-        found = []
+        results = []
         for _ in range(10):
             tracker.reset()
             optimizer.zero_grad()
             model(inputs).pow(2).mean().backward()
             optimizer.step()
             tracker.record()
-            found.append(step_events.begin_step_capture().memory_event.peak_allocated)
-        return found
+            results.append(step_events.begin_step_capture().memory_event.peak_allocated)
+        return results
 
     traced_peaks()
     alone = traced_peaks()
@@ -104,9 +104,9 @@ def test_the_agent_does_not_change_the_peaks_that_traceml_reads(recording):
 
 def run_under_traceml(script: Path, logs: Path) -> dict[str, object]:
     """Run `script` as `traceml run` does; return its last line, parsed as JSON."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    with socket.socket() as result:
+        result.bind(("127.0.0.1", 0))
+        port = result.getsockname()[1]
     command = [
         sys.executable,
         "-m",

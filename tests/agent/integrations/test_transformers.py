@@ -43,7 +43,7 @@ def trainer(tmp_path):
         data = data or [
             {"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(16)
         ]
-        given = {
+        options = {
             "per_device_train_batch_size": 2,
             "num_train_epochs": 1,
             "report_to": [],
@@ -53,7 +53,7 @@ def trainer(tmp_path):
             "logging_steps": 2,
             **arguments,
         }
-        args = TrainingArguments(output_dir=str(tmp_path / "out"), **given)
+        args = TrainingArguments(output_dir=str(tmp_path / "out"), **options)
         return Trainer(
             model=model, args=args, train_dataset=data, eval_dataset=data[:4], callbacks=[callback]
         )
@@ -200,9 +200,9 @@ def test_the_preflight_runs_the_trainers_evaluation_and_the_epoch_length_is_set(
     callback = MemagentCallback(preflight=True)
     torch.manual_seed(3)
     trainer(callback, per_device_eval_batch_size=2, gradient_accumulation_steps=2, seed=7).train()
-    found = recording()
+    result = recording()
     preflight, hints = (
-        next(event for event in found.events if event.kind == kind)
+        next(event for event in result.events if event.kind == kind)
         for kind in ("preflight", "hints")
     )
     assert [(trial["name"], trial["error"]) for trial in preflight.data["trials"]] == [
@@ -210,7 +210,7 @@ def test_the_preflight_runs_the_trainers_evaluation_and_the_epoch_length_is_set(
         ("eval", None),
     ]
     assert preflight.data["fits"] is True and hints.data["epoch_steps"] == 4
-    assert found.columns()["step"] == list(range(5)) and found.start.config["seed"] == 7
+    assert result.columns()["step"] == list(range(5)) and result.start.config["seed"] == 7
 
 
 def test_a_preflight_changes_nothing_of_the_training(trainer):

@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[3]
 def test_the_command_writes_the_printed_figures(tmp_path):
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.leaks", "--quick", "--json", str(file)]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    found = json.loads(file.read_text())
-    assert found["quick"] and [row["objects"] > 0 for row in found["rows"]] == [True, True]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    printed = json.loads(file.read_text())
+    assert printed["quick"] and [row["objects"] > 0 for row in printed["rows"]] == [True, True]
     assert all(
         row[name] > 0
-        for row in found["rows"]
+        for row in printed["rows"]
         for name in ("census_ms", "census_ms_per_100k", "diagnosis_ms")
     )
-    assert len(shown.splitlines()) == 1 + len(found["rows"])
+    assert len(output.splitlines()) == 1 + len(printed["rows"])

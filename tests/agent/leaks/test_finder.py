@@ -57,11 +57,11 @@ def test_find_requires_enough_steps():
 
 
 def test_it_reports_a_tensor_retained_every_seventh_step():
-    kept, steps = [], iter(range(1000))
+    retained, steps = [], iter(range(1000))
 
     def step():
         if next(steps) % 7 == 0:
-            kept.append(torch.zeros(8))
+            retained.append(torch.zeros(8))
 
     (suspect,) = find(step, steps=40).suspects
     assert suspect.holder.startswith("kept: list of")
@@ -93,10 +93,10 @@ def test_the_finder_does_not_extend_the_life_of_local_variables():
     """Before Python 3.13 a look at a frame's variables leaves a copy of them in the frame."""
     finder = Finder()
     finder.request()
-    kept, gone = [], None
+    retained, gone = [], None
     for step in range(1, 30):
         passing = torch.zeros(16)
-        kept.append(torch.zeros(8))
+        retained.append(torch.zeros(8))
         finder.after_step(step)
         gone = weakref.ref(passing)
         del passing
@@ -210,9 +210,9 @@ def test_it_reports_growth_of_memory_in_use_next_to_the_tensors():
     used = iter((1_000, 41_000))
     finder = Finder(used_bytes=lambda: next(used))
     finder.request()
-    kept = []
+    retained = []
     for step in range(1, 22):
-        kept.append(torch.zeros(64))
+        retained.append(torch.zeros(64))
         finder.after_step(step)
     assert finder.diagnosis.growth_bytes_per_step == 2_000
     assert finder.suspects[0].bytes_per_step == 256
@@ -252,16 +252,16 @@ def test_host_memory_is_traced_on_demand(tmp_path):
     printed = subprocess.run(
         [sys.executable, str(script)], stdout=subprocess.PIPE, check=True
     ).stdout
-    told = json.loads(printed)
-    [suspect] = told["suspects"]
+    output = json.loads(printed)
+    [suspect] = output["suspects"]
     assert (
         suspect["kind"] == "host"
         and suspect["file"] == str(script)
         and "bytearray(50_000)" in suspect["holder"]
     )
-    assert 45_000 < suspect["bytes_per_step"] < 60_000 and not told["traces"]
-    largest = told["stacks"][0]
-    assert told["method"] == "host" and largest["stack"][-1] == [str(script), 7, ""]
+    assert 45_000 < suspect["bytes_per_step"] < 60_000 and not output["traces"]
+    largest = output["stacks"][0]
+    assert output["method"] == "host" and largest["stack"][-1] == [str(script), 7, ""]
     assert largest["blocks"] >= 8 and largest["bytes"] >= 50_000 * 8
 
 

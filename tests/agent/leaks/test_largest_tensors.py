@@ -41,15 +41,15 @@ def test_a_variable_and_an_attribute_are_named_with_the_line_that_sets_them():
     model, keeper = Net(), Keeper()
     passing = torch.ones(2**16)
     keeper.history["val"].append(torch.zeros(2**17))
-    found = named(model)
+    result = named(model)
     first = test_a_variable_and_an_attribute_are_named_with_the_line_that_sets_them.__code__.co_firstlineno
-    assert (found["passing"].file, found["passing"].line, passing.nbytes) == (
+    assert (result["passing"].file, result["passing"].line, passing.nbytes) == (
         __file__,
         first + 2,
         2**18,
     )
-    [kept] = [holder for name, holder in found.items() if "history['val']" in name]
-    assert kept.size_bytes == 2**19
+    [tensor] = [holder for name, holder in result.items() if "history['val']" in name]
+    assert tensor.size_bytes == 2**19
 
 
 def test_a_tensor_held_by_a_graph_is_named_by_its_module():
@@ -71,8 +71,8 @@ def fails():
 def test_a_variable_of_a_function_that_the_error_has_ended_is_named():
     with pytest.raises(MemoryError) as caught:
         fails()
-    found = named(Net(), error=caught.value)
-    assert (found["big"].size_bytes, found["big"].line) == (
+    result = named(Net(), error=caught.value)
+    assert (result["big"].size_bytes, result["big"].line) == (
         2**20,
         fails.__code__.co_firstlineno + 1,
     )

@@ -68,8 +68,8 @@ def watched(monkeypatch):
 
 
 def leaking(suspects):
-    [found] = suspects
-    return found["file"], found["line"], found["kind"], found["holder"].partition(":")[0]
+    [suspect] = suspects
+    return suspect["file"], suspect["line"], suspect["kind"], suspect["holder"].partition(":")[0]
 
 
 EXPECTED = (__file__, LINE, "list", "Trainer.history")
@@ -81,7 +81,7 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     trainer.train(5)
     run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause=cause))
     trainer.train(25)
-    assert EXPECTED in [leaking([found]) for found in run.report()["suspects"]]
+    assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
     run.finish()
     [snapshot] = recording().snapshots
     assert (snapshot.suspects[0].line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
@@ -156,7 +156,7 @@ def test_a_diagnosis_without_suspects_is_repeated_once(watched, recording):
     run._pipeline.leaks.note_forecast(Forecast(step=run.step, level="warning", cause="leak"))
     assert not run._pipeline.leaks._finder.budget.allows(1.0)
     trainer.train(25)
-    assert EXPECTED in [leaking([found]) for found in run.report()["suspects"]]
+    assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
 
 
 def test_only_one_diagnosis_exceeds_the_budget(watched, recording):
@@ -244,11 +244,11 @@ def _no_memory(*_, **__):
 
 def test_growing_stacks_are_sent_to_the_server(watched, recording):
     trainer, run = watched(leaks=False)
-    kept = []
+    retained = []
     trainer.train(5)
     run._pipeline.leaks.suspect("the host grows", host=True)
     for _ in range(25):
-        kept.append(bytearray(50_000))
+        retained.append(bytearray(50_000))
         trainer.train(1)
     run.finish()
     [snapshot] = recording().snapshots
@@ -266,8 +266,8 @@ def test_a_snapshot_includes_the_allocators_record(watched, recording, capfd):
     history.last = {"segments": [], "device_traces": [[]], "allocator_settings": {}}
     trainer.train(25)
     run.finish()
-    told = capfd.readouterr().err
+    stderr = capfd.readouterr().err
     [pickled] = run.settings.directory.glob("*-26.pickle")
     assert pickle.loads(pickled.read_bytes()) == history.last
-    assert told.count(str(pickled)) == 1 and str(pickled.with_suffix(".html")) in told
+    assert stderr.count(str(pickled)) == 1 and str(pickled.with_suffix(".html")) in stderr
     assert str(pickled) in recording().snapshots[-1].notes[-1]

@@ -14,10 +14,10 @@ MIB = 2**20
 @pytest.mark.parametrize("kind, slope", [("cuda", 512), ("host", 64 * 2**10)])
 def test_a_slow_steady_rise_is_reported_after_some_blocks(kind, slope):
     creep = SlowGrowthDetector(kind)
-    seen = [
+    reports = [
         creep.observe([100 * MIB + step * slope]) for step in range(3 * BLOCK_STEPS * RISING_BLOCKS)
     ]
-    assert seen.index(True) == BLOCK_STEPS * (RISING_BLOCKS + 1) - 1 and sum(seen) == 2
+    assert reports.index(True) == BLOCK_STEPS * (RISING_BLOCKS + 1) - 1 and sum(reports) == 2
 
 
 @pytest.mark.parametrize("seed", range(5))

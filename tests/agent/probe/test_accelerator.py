@@ -126,8 +126,8 @@ def test_an_xpu_peak_between_readings_is_exact_when_it_is_the_highest_so_far(all
 def test_an_xpu_limit_is_the_fraction_or_the_argument(allocator):
     half = XpuProbe(torch_with_xpu(allocator, fraction=0.5), 0)
     assert (half.device.limit_bytes, half.device.limit_source) == (32 * GIB, "per-process fraction")
-    given = XpuProbe(torch_with_xpu(allocator), 0, GIB)
-    assert (given.device.limit_bytes, given.device.limit_source) == (GIB, "given")
+    probe = XpuProbe(torch_with_xpu(allocator), 0, GIB)
+    assert (probe.device.limit_bytes, probe.device.limit_source) == (GIB, "given")
 
 
 def test_an_xpu_without_free_memory_is_reported_once(allocator, capfd):

@@ -35,20 +35,20 @@ def test_a_sample_has_the_allocator_s_counters(cuda_allocator, probe):
     cuda_allocator.allocate(512)
     cuda_allocator.free(3 * MIB)
     peak, readings = probe.readings(probe.sample())
-    found = dict(zip(probe.columns, readings, strict=True))
+    results = dict(zip(probe.columns, readings, strict=True))
     assert peak == 3 * MIB + 512
-    assert (found["allocated_bytes"], found["requested_bytes"], found["active_bytes"]) == (
+    assert (results["allocated_bytes"], results["requested_bytes"], results["active_bytes"]) == (
         512,
         505,
         512,
     )
-    assert found["reserved_bytes"] == found["peak_reserved_bytes"] == 3 * MIB + 512
+    assert results["reserved_bytes"] == results["peak_reserved_bytes"] == 3 * MIB + 512
     assert (
-        found["segments"] == 2
-        and found["alloc_retries_total"] == 0
-        and found["limit_bytes"] == 2**30
+        results["segments"] == 2
+        and results["alloc_retries_total"] == 0
+        and results["limit_bytes"] == 2**30
     )
-    assert found["device_used_bytes"] is None  # no NVML here
+    assert results["device_used_bytes"] is None  # no NVML here
 
 
 def test_the_peak_of_each_phase_is_exact_even_if_it_is_not_the_highest(cuda_allocator, probe):
@@ -100,12 +100,12 @@ def test_skipped_steps_keep_their_exact_peak(cuda_allocator, probe):
         cuda_allocator.allocate(size)
         cuda_allocator.free(size)
         sampler.end_step()
-    found = rows(sampler)
-    assert [(row["step"], row["peak_allocated_bytes"]) for row in found] == [
+    result = rows(sampler)
+    assert [(row["step"], row["peak_allocated_bytes"]) for row in result] == [
         (4, 90 * MIB),
         (8, 8 * MIB),
     ]
-    assert all(row["phase_data_peak_bytes"] is None for row in found)
+    assert all(row["phase_data_peak_bytes"] is None for row in result)
 
 
 def test_during_graph_capture_the_allocator_is_left_alone(cuda_allocator, probe):
@@ -164,9 +164,9 @@ def test_a_sample_has_nvml_readings_and_the_context_is_process_memory_beyond_the
     probe.mark()
     assert probe.context_bytes is None
     probe.refresh()
-    found = dict(zip(probe.columns, probe.readings(probe.sample())[1], strict=True))
-    assert (found["device_used_bytes"], found["process_device_bytes"]) == (700 * MIB, 510 * MIB)
-    assert (found["other_processes_bytes"], found["power_w"], found["utilization_ratio"]) == (
+    results = dict(zip(probe.columns, probe.readings(probe.sample())[1], strict=True))
+    assert (results["device_used_bytes"], results["process_device_bytes"]) == (700 * MIB, 510 * MIB)
+    assert (results["other_processes_bytes"], results["power_w"], results["utilization_ratio"]) == (
         190 * MIB,
         250.0,
         None,

@@ -54,10 +54,10 @@ def test_no_limit_is_none(tmp_path: Path):
 def test_the_limit_with_the_least_headroom_binds(tmp_path: Path):
     write(tmp_path / "proc/self/cgroup", "0::/\n")
     write(tmp_path / "sys/fs/cgroup/memory.max", f"{GIB}\n")
-    found = binding_limit(
+    result = binding_limit(
         MemoryUsage(mapped_bytes=GIB, data_bytes=GIB // 2, resident_bytes=GIB // 4), root=tmp_path
     )
-    assert (found.kind, found.limit_bytes, found.headroom_bytes) == ("cgroup", GIB, 3 * GIB // 4)
+    assert (result.kind, result.limit_bytes, result.headroom_bytes) == ("cgroup", GIB, 3 * GIB // 4)
 
 
 def test_physical_memory_is_always_a_limit(tmp_path: Path):

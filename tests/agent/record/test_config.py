@@ -107,10 +107,10 @@ class Arguments:
     ids=lambda value: type(value).__name__,
 )
 def test_a_config_becomes_plain_json(config, plain):
-    found = plain_config(config)
-    assert found == plain
-    assert json.loads(json.dumps(found, allow_nan=False)) == plain
-    encode(found)
+    result = plain_config(config)
+    assert result == plain
+    assert json.loads(json.dumps(result, allow_nan=False)) == plain
+    encode(result)
 
 
 def test_omegaconf_is_resolved_but_for_the_environment(monkeypatch):
@@ -144,10 +144,10 @@ def test_pydantic_models_keep_their_secrets():
         key_of_mine: pydantic.SecretStr = pydantic.SecretStr("abc")
         inner: Inner = Inner()
 
-    found = plain_config(Model())
-    assert found["lr"] == 0.1
-    assert found["inner"] == {"lr": 0.1, "api_key": MASK}
-    assert "abc" not in json.dumps(found)
+    result = plain_config(Model())
+    assert result["lr"] == 0.1
+    assert result["inner"] == {"lr": 0.1, "api_key": MASK}
+    assert "abc" not in json.dumps(result)
 
 
 def test_a_tensor_in_a_config_is_never_read(monkeypatch):
@@ -174,10 +174,10 @@ def test_deep_nesting_is_cut():
 
 
 def test_huge_values_are_cut_with_a_note():
-    found = plain_config({"text": "x" * 10_000, "list": list(range(1000))})
-    assert found["text"].endswith("... (8000 characters more)")
-    assert len(found["list"]) == 201
-    assert found["list"][-1] == "... (800 more)"
+    result = plain_config({"text": "x" * 10_000, "list": list(range(1000))})
+    assert result["text"].endswith("... (8000 characters more)")
+    assert len(result["list"]) == 201
+    assert result["list"][-1] == "... (800 more)"
     many = plain_config({f"name{number}": number for number in range(9000)})
     assert many["..."] == "4000 more left out"
     texts = plain_config({str(number): "y" * 2000 for number in range(1000)})

@@ -90,10 +90,10 @@ def test_every_damaged_byte_is_detected_or_harmless():
         damaged = bytearray(chunk)
         damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
         try:
-            found = unpack(bytes(damaged))
+            result = unpack(bytes(damaged))
         except WireError:
             continue
-        assert list(found.values()) == list(
+        assert list(result.values()) == list(
             columns.values()
         )  # a column's name may differ: the checksum covers the values
 

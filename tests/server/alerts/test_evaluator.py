@@ -297,9 +297,9 @@ def test_a_notification_of_another_run_never_has_the_same_key(bench):
         bench.feed(0, 1200, leak, seq=0, run_id=run_id)
         bench.worker.evaluate()
         with bench.database.write() as session:
-            found = set(session.scalars(select(NotificationRow.dedup_key)))
-            assert found and not found & keys
-            keys |= found
+            result = set(session.scalars(select(NotificationRow.dedup_key)))
+            assert result and not result & keys
+            keys |= result
             delete_run(session, run_id)
 
 

@@ -12,9 +12,9 @@ from memagent_server.store.predictions import add_prediction
 @pytest.fixture
 def statements(database):
     """Every statement that reaches the database, as text."""
-    seen: list[str] = []
-    event.listen(database.engine, "before_cursor_execute", lambda *facts: seen.append(facts[2]))
-    return seen
+    sql: list[str] = []
+    event.listen(database.engine, "before_cursor_execute", lambda *facts: sql.append(facts[2]))
+    return sql
 
 
 def flat(step: int) -> float:
@@ -26,8 +26,8 @@ def tell(bench, run_id: str, seq: int) -> None:
     hint = Event(kind="hints", data={"epoch_steps": 100 + seq})
     bench.feed(10 * seq, 10 * seq + 10, flat, seq=seq, run_id=run_id, events=(hint,))
     with bench.database.write() as session:
-        answer = PredictionMessage(method="formula", peak_allocated_bytes=7 + seq)
-        add_prediction(session, run_id, answer, bench.now)
+        response = PredictionMessage(method="formula", peak_allocated_bytes=7 + seq)
+        add_prediction(session, run_id, response, bench.now)
 
 
 @pytest.mark.parametrize("has_news", [True, False])

@@ -95,9 +95,7 @@ def test_it_finds_nothing_without_data(name):
 
 @pytest.mark.parametrize("name", RULES)
 def test_it_is_in_both_lists_and_in_the_docs(name):
-    assert {name} <= {found for found, *_ in FINDS} and {name} <= {
-        found for found, *_ in FINDS_NOTHING
-    }
+    assert {name} <= {rule for rule, *_ in FINDS} and {name} <= {rule for rule, *_ in FINDS_NOTHING}
     page = (Path(__file__).parents[3] / "docs" / "alerts.md").read_text()
     section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
     assert section and all(f"`{threshold.name}`" in section for threshold in RULES[name].thresholds)

@@ -44,11 +44,11 @@ class Fleet:
 
     def held(self) -> list[int]:
         """Return the number of shards of each worker; none is held twice."""
-        found = [
+        results = [
             {shard for shard, key in KEYS.items() if worker.holds(key)} for worker in self.workers
         ]
-        assert sum(map(len, found)) == len(set().union(*found))
-        return [len(shards) for shards in found]
+        assert sum(map(len, results)) == len(set().union(*results))
+        return [len(shards) for shards in results]
 
 
 @pytest.fixture

@@ -47,8 +47,8 @@ def test_the_first_token_protects_it_and_revoking_it_keeps_it_protected(
     assert sqlite_client.get("/api/v1/runs").status_code == 401
     with sqlite_database.write() as session:
         revoke_tokens(session, "t", NOW)
-    answer = sqlite_client.get("/api/v1/runs")
-    assert (answer.status_code, answer.mimetype, answer.headers["WWW-Authenticate"]) == (
+    response = sqlite_client.get("/api/v1/runs")
+    assert (response.status_code, response.mimetype, response.headers["WWW-Authenticate"]) == (
         401,
         "application/problem+json",
         "Bearer",
@@ -81,9 +81,12 @@ def test_the_first_token_protects_it_and_revoking_it_keeps_it_protected(
 )
 def test_scopes_limit_what_a_token_may_do(sqlite_client, token_of, method, path, allowed):
     for scope in ("ingest", "read", "admin"):
-        answer = sqlite_client.open(path, method=method, headers=bearer(token_of(scope)))
-        assert (answer.status_code == 403) == (scope not in allowed), (scope, answer.status_code)
-        assert answer.status_code != 401
+        response = sqlite_client.open(path, method=method, headers=bearer(token_of(scope)))
+        assert (response.status_code == 403) == (scope not in allowed), (
+            scope,
+            response.status_code,
+        )
+        assert response.status_code != 401
 
 
 @pytest.mark.parametrize("header", ["Bearer wrong", "Bearer ", "Basic dXNlcjpwYXNz", "mag_x", ""])
@@ -132,21 +135,21 @@ def test_health_needs_no_token(sqlite_client, token_of):
 def test_a_token_is_not_in_the_database(sqlite_database, settings, token_of):
     token = token_of("read")
     with sqlite_database.read() as session:
-        (kept,) = list_tokens(session)
-    assert kept.hash == auth.token_hash(settings, token)
-    assert token not in kept.hash
-    assert len(kept.hash) == 64
+        (row,) = list_tokens(session)
+    assert row.hash == auth.token_hash(settings, token)
+    assert token not in row.hash
+    assert len(row.hash) == 64
 
 
 def test_the_last_use_is_recorded_at_intervals(sqlite_database, settings, token_of):
     clock = iter([NOW, NOW + 30, NOW + 61])
     client = create_app(settings, sqlite_database, clock=lambda: next(clock)).test_client()
-    token, seen = token_of("read"), []
+    token, times = token_of("read"), []
     for _ in range(3):
         client.get("/api/v1/runs", headers=bearer(token))
         with sqlite_database.read() as session:
-            seen.append(list_tokens(session)[0].last_used_at)
-    assert seen == [NOW, NOW, NOW + 61]
+            times.append(list_tokens(session)[0].last_used_at)
+    assert times == [NOW, NOW, NOW + 61]
 
 
 @pytest.mark.parametrize(
@@ -241,11 +244,11 @@ def test_a_cookie_of_the_admin_token_ends_with_it(make_settings, sqlite_database
 @pytest.mark.parametrize("by_file", [False, True])
 def test_a_short_admin_token_is_refused(tmp_path, by_file):
     def settings(token):
-        given = {"MEMAGENT_ADMIN_TOKEN": token}
+        environ = {"MEMAGENT_ADMIN_TOKEN": token}
         if by_file:
             (tmp_path / "token").write_text(f"{token}\n")
-            given = {"MEMAGENT_ADMIN_TOKEN_FILE": str(tmp_path / "token")}
-        return Settings.from_environ({"XDG_DATA_HOME": str(tmp_path), **given})
+            environ = {"MEMAGENT_ADMIN_TOKEN_FILE": str(tmp_path / "token")}
+        return Settings.from_environ({"XDG_DATA_HOME": str(tmp_path), **environ})
 
     with pytest.raises(
         SettingError, match=r"MEMAGENT_ADMIN_TOKEN has 15 characters.*openssl rand"
@@ -257,8 +260,8 @@ def test_a_short_admin_token_is_refused(tmp_path, by_file):
 
 def test_a_browser_without_a_token_is_sent_to_the_login_page(sqlite_client, token_of):
     token_of("read")
-    answer = sqlite_client.get("/runs/r?x=1", headers={"Accept": "text/html"})
-    assert (answer.status_code, answer.headers["Location"]) == (
+    response = sqlite_client.get("/runs/r?x=1", headers={"Accept": "text/html"})
+    assert (response.status_code, response.headers["Location"]) == (
         303,
         "/login?next=%2Fruns%2Fr%3Fx%3D1",
     )

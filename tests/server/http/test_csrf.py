@@ -124,14 +124,14 @@ def test_a_form_is_limited_in_size(sqlite_client):
 
 
 def test_every_form_that_posts_has_the_hidden_field():
-    found = [
+    results = [
         form
         for path in TEMPLATES.rglob("*.html")
         for form in re.findall(r"<form\b.{0,400}", path.read_text(), re.S)
     ]
     posting = [
         form
-        for form in found
+        for form in results
         if 'method="post"' in form.partition("<input")[0].partition("<button")[0]
     ]
     assert len(posting) >= 6
@@ -145,14 +145,14 @@ def test_cookies_are_out_of_reach_of_scripts_and_other_sites(make_settings, sqli
     ):
         app = create_app(make_settings(sqlite_database.url, public_url=public_url), sqlite_database)
         client = FlaskClient(app, app.response_class)
-        given = [
+        cookies = [
             client.get("/login", headers=HTML).headers["Set-Cookie"],
             app.test_client()
             .post("/login", data={"token": token}, as_it_is=True)
             .headers["Set-Cookie"],
         ]
         for cookie, name, site in zip(
-            given, (csrf.COOKIE, auth.COOKIE), ("Strict", "Lax"), strict=True
+            cookies, (csrf.COOKIE, auth.COOKIE), ("Strict", "Lax"), strict=True
         ):
             assert cookie.startswith(f"{prefix}{name}=")
             assert (

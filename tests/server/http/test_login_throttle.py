@@ -92,16 +92,16 @@ def test_an_address_is_blocked_and_for_ipv6_its_network(make_client):
 
 
 def test_a_forwarded_address_counts_only_from_a_trusted_proxy(make_client):
-    for trusted, heard in ((0, 429), (1, 401)):
+    for trusted, status in ((0, 429), (1, 401)):
         client = make_client(trusted_proxies=trusted)
         for n in range(MAX_FAILURES):
             client.get(
                 "/api/v1/runs", headers={**bearer("guess"), "X-Forwarded-For": f"10.0.0.{n}"}
             )
-        answer = client.get(
+        response = client.get(
             "/api/v1/runs", headers={**bearer("guess"), "X-Forwarded-For": "10.0.1.1"}
         )
-        assert answer.status_code == heard
+        assert response.status_code == status
 
 
 def test_slow_failures_are_forgiven(clock):

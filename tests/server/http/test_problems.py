@@ -20,9 +20,9 @@ from memagent_server.http.problems import ERROR_PAGE
     ],
 )
 def test_errors_of_the_router_are_problems(sqlite_client, method, path, status):
-    answer = sqlite_client.open(path, method=method)
-    problem = answer.get_json(force=True)
-    assert (answer.status_code, answer.mimetype, problem["status"]) == (
+    response = sqlite_client.open(path, method=method)
+    problem = response.get_json(force=True)
+    assert (response.status_code, response.mimetype, problem["status"]) == (
         status,
         "application/problem+json",
         status,
@@ -40,10 +40,10 @@ def test_an_internal_error_is_logged_and_not_shown(sqlite_app, caplog):
         raise RuntimeError("the secret is xyzzy")
 
     with caplog.at_level(logging.ERROR):
-        answer = sqlite_app.test_client().get("/api/v1/broken")
-    assert (answer.status_code, answer.mimetype) == (500, "application/problem+json")
-    assert "xyzzy" not in answer.text
-    assert "Traceback" not in answer.text
+        response = sqlite_app.test_client().get("/api/v1/broken")
+    assert (response.status_code, response.mimetype) == (500, "application/problem+json")
+    assert "xyzzy" not in response.text
+    assert "Traceback" not in response.text
     assert "the secret is xyzzy" in caplog.text
 
 
@@ -51,9 +51,9 @@ def test_a_failing_database_is_a_503(sqlite_client, sqlite_database, caplog):
     with sqlite_database.engine.begin() as connection:
         connection.execute(text("DROP TABLE predictions"))
     with caplog.at_level(logging.ERROR):
-        answer = sqlite_client.get("/api/v1/runs")
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
-    assert "predictions" not in answer.text
+        response = sqlite_client.get("/api/v1/runs")
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "2")
+    assert "predictions" not in response.text
 
 
 def test_a_database_problem_is_one_line_in_the_log_and_in_the_response(
@@ -63,9 +63,9 @@ def test_a_database_problem_is_one_line_in_the_log_and_in_the_response(
         connection.execute(text("PRAGMA max_page_count = 1"))  # the database cannot grow
     start = {"run_id": "r", "config": {"secret": "x" * 10**6}}
     with caplog.at_level(logging.ERROR):
-        answer = sqlite_client.post("/api/v1/runs", json=start)
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "10")
-    assert "no space left" in answer.get_json(force=True)["detail"]
+        response = sqlite_client.post("/api/v1/runs", json=start)
+    assert (response.status_code, response.headers["Retry-After"]) == (503, "10")
+    assert "no space left" in response.get_json(force=True)["detail"]
     assert [record.getMessage() for record in caplog.records] == [
         "POST /api/v1/runs: the database has no space left on its disk: free some (database or disk is full)"
     ]
@@ -78,7 +78,7 @@ def test_browsers_get_an_error_page(sqlite_app):
     )
     browser = sqlite_app.test_client()
     headers = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
-    answer = browser.get("/nowhere", headers=headers)
-    assert (answer.status_code, answer.mimetype) == (404, "text/html")
-    assert "404 Not Found" in answer.text
+    response = browser.get("/nowhere", headers=headers)
+    assert (response.status_code, response.mimetype) == (404, "text/html")
+    assert "404 Not Found" in response.text
     assert browser.get("/api/v1/nowhere", headers=headers).mimetype == "application/problem+json"

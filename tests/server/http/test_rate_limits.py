@@ -74,11 +74,11 @@ def limited(sqlite_database, make_settings):
 
 def test_more_requests_than_the_quota_get_429_and_the_time_to_wait(limited):
     post = limited(quota_requests=0.5)
-    answers = [post("/api/v1/runs", {"run_id": "r"}) for _ in range(6)]
-    assert [answer.status_code for answer in answers] == [201, 200, 200, 200, 200, 429]
-    problem = answers[-1].get_json(force=True)
-    assert answers[-1].mimetype == "application/problem+json" and "'ci'" in problem["detail"]
-    assert answers[-1].headers["Retry-After"] == "2"
+    responses = [post("/api/v1/runs", {"run_id": "r"}) for _ in range(6)]
+    assert [response.status_code for response in responses] == [201, 200, 200, 200, 200, 429]
+    problem = responses[-1].get_json(force=True)
+    assert responses[-1].mimetype == "application/problem+json" and "'ci'" in problem["detail"]
+    assert responses[-1].headers["Retry-After"] == "2"
 
 
 def test_more_bytes_than_the_quota_get_429(limited):

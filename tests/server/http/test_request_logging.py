@@ -29,9 +29,11 @@ def test_a_generated_id_is_in_response_and_problem(sqlite_client):
 
 
 def test_a_valid_request_id_is_kept(sqlite_client):
-    answer = sqlite_client.get("/api/v1/runs/none", headers={"X-Request-ID": "proxy-1.a_b"})
+    response = sqlite_client.get("/api/v1/runs/none", headers={"X-Request-ID": "proxy-1.a_b"})
     assert (
-        answer.headers["X-Request-ID"] == answer.get_json(force=True)["request_id"] == "proxy-1.a_b"
+        response.headers["X-Request-ID"]
+        == response.get_json(force=True)["request_id"]
+        == "proxy-1.a_b"
     )
     assert (
         "proxy-2"
@@ -72,21 +74,19 @@ def test_requests_and_batches_are_counted_by_route_and_not_by_run(sqlite_client)
     for name in ("a", "b"):
         sqlite_client.post("/api/v1/runs", json={"run_id": name})
         chunk = {"stream": "host", "columns": {"step": [1, 2, 3], "allocated_bytes": [1, 2, 3]}}
-        answer = sqlite_client.post(
+        response = sqlite_client.post(
             f"/api/v1/runs/{name}/batches", json={"seq": 0, "chunks": [chunk]}
         )
-        assert answer.get_json()["accepted"] == 3
+        assert response.get_json()["accepted"] == 3
     sqlite_client.get("/nothing/at/all")
-    found = sqlite_client.get("/metrics").text
+    html = sqlite_client.get("/metrics").text
     route = "/api/v1/runs/<run_id>/batches"
+    assert f'memagent_http_requests_total{{method="POST",route="{route}",status="200"}} 2.0' in html
+    assert f'memagent_http_request_seconds_count{{route="{route}"}} 2.0' in html
+    assert 'memagent_http_requests_total{method="GET",route="none",status="404"} 1.0' in html
     assert (
-        f'memagent_http_requests_total{{method="POST",route="{route}",status="200"}} 2.0' in found
-    )
-    assert f'memagent_http_request_seconds_count{{route="{route}"}} 2.0' in found
-    assert 'memagent_http_requests_total{method="GET",route="none",status="404"} 1.0' in found
-    assert (
-        "memagent_batch_samples_sum 6.0" in found
-        and "memagent_batch_store_seconds_count 2.0" in found
+        "memagent_batch_samples_sum 6.0" in html
+        and "memagent_batch_store_seconds_count 2.0" in html
     )
 
 

@@ -86,24 +86,24 @@ def of_two_processes(start_server):
     with database.write() as session:
         token, _ = issue_token(session, settings, name="ci", scope="read", now=1.0)
     database.close()
-    found: dict[int, http.client.HTTPConnection] = {}
-    kept = []
+    results: dict[int, http.client.HTTPConnection] = {}
+    connections = []
     for _ in range(200):
-        kept.append(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30))
-        ask(kept[-1], "/healthz")
-        found.setdefault(process_of(server, kept[-1]), kept[-1])
-        if len(found) == 2:
+        connections.append(http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30))
+        ask(connections[-1], "/healthz")
+        results.setdefault(process_of(server, connections[-1]), connections[-1])
+        if len(results) == 2:
             break
-    yield token, *found.values()
-    for connection in kept:
+    yield token, *results.values()
+    for connection in connections:
         connection.close()
 
 
 def ask(connection, path="/api/v1/runs", token=None):
     connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
-    answer = connection.getresponse()
-    answer.read()
-    return answer.status
+    response = connection.getresponse()
+    response.read()
+    return response.status
 
 
 def process_of(server, connection):

@@ -82,16 +82,19 @@ def raw(server, head, body, *, then_break_off):
         connection.sendall(head + b"\r\n\r\n" + body)
         if then_break_off:
             connection.shutdown(socket.SHUT_WR)
-        answer = b""
+        response = b""
         while part := connection.recv(65536):
-            answer += part
-        return answer
+            response += part
+        return response
 
 
 def test_large_bodies_are_refused_and_the_server_survives(server):
     for body in (bytes(MAX_SENT_BYTES + 1), bytes(4 * MAX_SENT_BYTES)):
-        answer = server.post(BATCHES, body)
-        assert (answer.status, answer.headers["Content-Type"]) == (413, "application/problem+json")
+        response = server.post(BATCHES, body)
+        assert (response.status, response.headers["Content-Type"]) == (
+            413,
+            "application/problem+json",
+        )
     assert server.post(BATCHES, {"seq": 0}).status == 200
 
 
@@ -100,8 +103,8 @@ def test_a_decompression_bomb_uses_no_memory(server):
 
     bomb = gzip.compress(bytes(2**30), 9)
     assert len(bomb) < MAX_SENT_BYTES
-    answer = server.post(BATCHES, bomb, content_encoding="gzip")
-    assert (answer.status, answer.json["status"]) == (413, 413)
+    response = server.post(BATCHES, bomb, content_encoding="gzip")
+    assert (response.status, response.json["status"]) == (413, 413)
     peak = max(
         child.memory_info().rss
         for child in psutil.Process(server.process.pid).children(recursive=True)
@@ -126,7 +129,7 @@ def test_a_chunked_body_is_read(server):
         "Connection: close",
     )
     head = "\r\n".join(lines)
-    answer = raw(
+    response = raw(
         server, head.encode(), b'5\r\n{"seq\r\n5\r\n": 0}\r\n0\r\n\r\n', then_break_off=False
     )
-    assert b" 200 " in answer.partition(b"\r\n")[0]
+    assert b" 200 " in response.partition(b"\r\n")[0]

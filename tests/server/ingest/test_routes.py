@@ -72,16 +72,16 @@ def test_msgpack_and_json_are_equivalent(client):
 )
 def test_bodies_may_be_compressed(started, encoding, compress):
     body = encode(Batch(seq=0, chunks=[Chunk(stream="host", packed=pack({"step": [1, 2]}))]))
-    answer = started.post(
+    response = started.post(
         BATCHES,
         data=compress(body),
         headers={"Content-Type": MSGPACK, "Content-Encoding": encoding},
     )
-    assert (answer.status_code, answer.get_json()["accepted"]) == (200, 2)
+    assert (response.status_code, response.get_json()["accepted"]) == (200, 2)
 
 
 def test_a_batch_is_acknowledged_with_the_next_seq(started):
-    answers = [
+    responses = [
         started.post(
             BATCHES,
             json={
@@ -91,7 +91,7 @@ def test_a_batch_is_acknowledged_with_the_next_seq(started):
         ).get_json()
         for seq in (0, 2, 1, 1)
     ]
-    assert answers == [
+    assert responses == [
         {"accepted": 1, "next_seq": next_seq, "risk": None, "commands": []}
         for next_seq in (1, 1, 3, 3)
     ]
@@ -99,11 +99,11 @@ def test_a_batch_is_acknowledged_with_the_next_seq(started):
 
 def test_unknown_fields_of_a_newer_agent_are_ignored(started):
     columns = {"step": [1], "new_reading_bytes": [5]}
-    answer = started.post(
+    response = started.post(
         BATCHES,
         json={"seq": 0, "color": "blue", "chunks": [{"stream": "host", "columns": columns}]},
     )
-    assert answer.status_code == 200
+    assert response.status_code == 200
     assert started.get("/api/v1/runs/r/series?fields=new_reading_bytes").get_json()["series"][
         "new_reading_bytes"
     ]["last"] == [5]
@@ -116,12 +116,12 @@ def test_predictions_and_the_end_are_stored(started):
         "components": {"parameters": 4},
         "assumptions": {"dtype": "float32"},
     }
-    answer = started.post("/api/v1/runs/r/predictions", json=prediction)
-    assert (answer.status_code, set(answer.get_json())) == (201, {"id"})
-    answer = started.post(
+    response = started.post("/api/v1/runs/r/predictions", json=prediction)
+    assert (response.status_code, set(response.get_json())) == (201, {"id"})
+    response = started.post(
         "/api/v1/runs/r/finish", json={"status": "oom", "error": "MemoryError: x", "step": 9}
     )
-    assert (answer.status_code, answer.get_json()) == (200, {"run_id": "r", "status": "oom"})
+    assert (response.status_code, response.get_json()) == (200, {"run_id": "r", "status": "oom"})
     assert started.get("/api/v1/runs/r").get_json()["error"] == "MemoryError: x"
 
 

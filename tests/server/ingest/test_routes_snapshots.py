@@ -61,8 +61,8 @@ def test_suspects_of_the_newest_snapshots_are_merged_by_line(started):
     )
     started.post("/api/v1/runs", json={"run_id": "r", "rank": 1, "world_size": 2})
     send(started, rank=1)
-    found = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
-    assert [(row["line"], row["ranks"]) for row in found] == [(42, [0, 1]), (50, [0])]
+    response = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
+    assert [(row["line"], row["ranks"]) for row in response] == [(42, [0, 1]), (50, [0])]
 
 
 def dies(client, **words):
@@ -74,20 +74,20 @@ def dies(client, **words):
 def test_suspects_of_the_oom_event_are_listed(started):
     without_function = {**SUSPECT, "line": 7, "function": "", "confidence": 0.5}
     dies(started, suspects=[SUSPECT, without_function, {"kind": 3}, "junk"])
-    found = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
-    assert [(row["line"], row["ranks"], row["step"], row["snapshot"]) for row in found] == [
+    response = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
+    assert [(row["line"], row["ranks"], row["step"], row["snapshot"]) for row in response] == [
         (42, [0], 44, None),
         (7, [0], 44, None),
     ]
-    shown = started.get("/runs/r").get_data(as_text=True)
-    assert "train.py:42" in shown and "Leak suspects" in shown
+    html = started.get("/runs/r").get_data(as_text=True)
+    assert "train.py:42" in html and "Leak suspects" in html
 
 
 def test_a_suspect_of_a_snapshot_is_not_repeated(started):
     key = send(started).get_json()["id"]
     dies(started, suspects=[SUSPECT])
-    [found] = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
-    assert (found["snapshot"], found["ranks"]) == (key, [0])
+    [response] = started.get("/api/v1/runs/r/suspects").get_json()["suspects"]
+    assert (response["snapshot"], response["ranks"]) == (key, [0])
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_another_runs_snapshot_is_not_found(started):
     ],
 )
 def test_a_malformed_snapshot_is_refused_with_its_field(started, change, field):
-    answer = send(started, **change)
-    assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, field)
+    response = send(started, **change)
+    assert (response.status_code, response.get_json(force=True)["field"]) == (422, field)
 
 
 def test_a_viewers_page_is_a_sandboxed_download(started):
@@ -144,11 +144,11 @@ def test_a_viewers_page_is_a_sandboxed_download(started):
     key = send(started, viewer=base64.b64encode(zlib.compress(page)).decode()).get_json()["id"]
     [listed] = started.get("/api/v1/runs/r/snapshots").get_json()["snapshots"]
     assert listed["has_viewer"] and "viewer" not in listed
-    answer = started.get(f"/api/v1/runs/r/snapshots/{key}/viewer")
-    assert (answer.mimetype, answer.data) == ("text/html", page)
-    assert answer.headers["Content-Disposition"] == 'attachment; filename="r-step40-rank0.html"'
-    assert answer.headers["Content-Security-Policy"].startswith("sandbox;")
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    response = started.get(f"/api/v1/runs/r/snapshots/{key}/viewer")
+    assert (response.mimetype, response.data) == ("text/html", page)
+    assert response.headers["Content-Disposition"] == 'attachment; filename="r-step40-rank0.html"'
+    assert response.headers["Content-Security-Policy"].startswith("sandbox;")
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert f'href="/api/v1/runs/r/snapshots/{key}/viewer" download' in started.get(
         "/runs/r"
     ).get_data(as_text=True)
@@ -172,9 +172,9 @@ def test_a_snapshot_without_a_viewers_page_returns_404(started):
 )
 def test_an_invalid_viewers_page_is_refused(sqlite_client, packed, why):
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
-    answer = send(sqlite_client, viewer=base64.b64encode(packed).decode())
-    problem = answer.get_json(force=True)
-    assert (answer.status_code, problem["field"]) == (422, "viewer") and why in problem["detail"]
+    response = send(sqlite_client, viewer=base64.b64encode(packed).decode())
+    problem = response.get_json(force=True)
+    assert (response.status_code, problem["field"]) == (422, "viewer") and why in problem["detail"]
 
 
 def forecast(app, cause, level="warning"):
@@ -183,8 +183,8 @@ def forecast(app, cause, level="warning"):
 
     with app.extensions["memagent"].database.write() as session:
         stream = session.query(StreamRow).filter_by(run_id="r").one()
-        answer = Forecast(level=level, step=2, oom_probability=0.9, cause=cause)
-        add_forecasts(session, [(stream.run_id, stream.id, answer)], 1.0)
+        response = Forecast(level=level, step=2, oom_probability=0.9, cause=cause)
+        add_forecasts(session, [(stream.run_id, stream.id, response)], 1.0)
 
 
 def batch(client, seq):

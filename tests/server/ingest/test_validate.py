@@ -45,10 +45,10 @@ def refused(started, contents):
 
     def refused(status, body, headers=MSGPACK, path=BATCHES):
         before = contents()
-        answer = started.post(path, data=body, headers=headers)
-        assert answer.status_code == status, answer.text
-        assert answer.mimetype == "application/problem+json"
-        problem = answer.get_json(force=True)
+        response = started.post(path, data=body, headers=headers)
+        assert response.status_code == status, response.text
+        assert response.mimetype == "application/problem+json"
+        problem = response.get_json(force=True)
         assert problem["status"] == status
         assert problem["title"]
         assert problem["detail"]
@@ -225,9 +225,9 @@ def test_bad_ends_and_predictions_are_named_by_field(refused, path, message, fie
     ("path", "message"), [("batches", {"seq": 0}), ("finish", {"status": "oom"})]
 )
 def test_an_unknown_run_is_not_found(client, path, message):
-    answer = client.post(f"/api/v1/runs/nobody/{path}", json=message)
-    assert (answer.status_code, answer.mimetype) == (404, "application/problem+json")
-    assert "nobody" in answer.get_json(force=True)["detail"]
+    response = client.post(f"/api/v1/runs/nobody/{path}", json=message)
+    assert (response.status_code, response.mimetype) == (404, "application/problem+json")
+    assert "nobody" in response.get_json(force=True)["detail"]
 
 
 @pytest.mark.parametrize(
@@ -355,14 +355,14 @@ def test_free_form_parts_are_stored_in_portable_form(started):
     config = {"clip": INFINITY, "nul": "a\0b", "huge": 2**63, "deep": {"x": [NAN]}}
     body = msgspec.msgpack.encode({"run_id": "free", "config": config, "tags": ["a\0b"]})
     assert started.post("/api/v1/runs", data=body, headers=MSGPACK).status_code == 201
-    found = started.get("/api/v1/runs/free").get_json()
-    assert found["config"] == {
+    response_body = started.get("/api/v1/runs/free").get_json()
+    assert response_body["config"] == {
         "clip": "inf",
         "nul": "a\ufffdb",
         "huge": str(2**63),
         "deep": {"x": ["nan"]},
     }
-    assert found["tags"] == ["a\ufffdb"]
+    assert response_body["tags"] == ["a\ufffdb"]
 
 
 @pytest.mark.parametrize("at", [0.0, 1e11, 9.9e11])
@@ -396,8 +396,8 @@ def test_a_whole_number_may_be_written_with_a_point(sqlite_client, encoding):
     assert post("", {"run_id": "r", "total_steps": 100.0, "config": {"lr": 0.5}}).status_code == 201
     run = sqlite_client.get("/api/v1/runs/r").get_json()
     assert (run["total_steps"], run["config"]) == (100, {"lr": 0.5})
-    answer = post("/r/finish", {"status": "completed", "rank": 0.0, "step": 1.5})
-    assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, "step")
+    response = post("/r/finish", {"status": "completed", "rank": 0.0, "step": 1.5})
+    assert (response.status_code, response.get_json(force=True)["field"]) == (422, "step")
 
 
 def test_a_saving_beyond_64_bits_is_refused(refused):

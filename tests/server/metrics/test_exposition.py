@@ -85,13 +85,15 @@ def test_it_writes_the_bytes_of_prometheus_client(database):
 
 
 def test_the_number_of_statements_does_not_depend_on_the_runs(database):
-    seen, counts = [], []
-    event.listen(database.engine, "before_cursor_execute", lambda *facts: seen.append(facts[2]))
+    statements, counts = [], []
+    event.listen(
+        database.engine, "before_cursor_execute", lambda *facts: statements.append(facts[2])
+    )
     for first, last in ((0, 3), (3, 30)):
         fill(database, [f"r{number}" for number in range(first, last)])
-        seen.clear()
+        statements.clear()
         assert collect(database, NOW, SlowValues(), 100).streams == last
-        counts.append(len(seen))
+        counts.append(len(statements))
     assert counts[0] == counts[1] <= 8
 
 
@@ -119,9 +121,9 @@ def test_streams_above_the_cap_are_omitted_and_counted(sqlite_database, make_set
     app = create_app(
         make_settings(sqlite_database.url, metrics_streams=1), sqlite_database, clock=lambda: NOW
     )
-    answer = app.test_client().get("/metrics")
-    assert lines(answer, "memagent_series_capped") == ["memagent_series_capped 1.0"]
-    assert len(lines(answer, "memagent_step{")) == len(lines(answer, "memagent_run_info{")) == 1
+    response = app.test_client().get("/metrics")
+    assert lines(response, "memagent_series_capped") == ["memagent_series_capped 1.0"]
+    assert len(lines(response, "memagent_step{")) == len(lines(response, "memagent_run_info{")) == 1
 
 
 class Slow:
@@ -188,8 +190,8 @@ def test_a_slow_value_is_read_rarely():
         return len(reads)
 
     figures = SlowValues(lambda: now[0])
-    told = []
+    values = []
     for _ in range(50):
-        told.append(figures.get("all", read))
+        values.append(figures.get("all", read))
         now[0] += 1.0
-    assert reads == [0.0, 21.0, 42.0] and told[0] == 1 and told[-1] == 3
+    assert reads == [0.0, 21.0, 42.0] and values[0] == 1 and values[-1] == 3

@@ -57,12 +57,12 @@ class Grafana:
             self.dashboards[body["dashboard"]["uid"]] = body["dashboard"]
             return 200, {"status": "success", "uid": body["dashboard"]["uid"]}
         route, kind = next((route, kind) for route, kind in KINDS.items() if path.startswith(route))
-        kept, uid = self.kept[kind], path.removeprefix(route).lstrip("/").removeprefix("uid/")
+        resources, uid = self.kept[kind], path.removeprefix(route).lstrip("/").removeprefix("uid/")
         if method == "GET":
-            return 200, list(kept.values())
-        if method == "POST" and body["uid"] in kept:
+            return 200, list(resources.values())
+        if method == "POST" and body["uid"] in resources:
             return 409, {"message": f"{kind}: a thing with that uid exists"}
-        if method == "PUT" and uid not in kept:
+        if method == "PUT" and uid not in resources:
             return 404, {"message": "not found"}
         if kind == "rules":
             assert body["folderUID"] in self.kept["folders"] and {
@@ -71,7 +71,7 @@ class Grafana:
                 "title",
                 "data",
             } <= set(body)
-        kept[body["uid"]] = body
+        resources[body["uid"]] = body
         return 200, body
 
 
@@ -108,16 +108,16 @@ def test_a_second_push_changes_nothing(grafana):
         "--prometheus",
         "http://prometheus:9090",
     )
-    given = {
+    environ = {
         "MEMAGENT_SLACK_WEBHOOK_URL": "https://hooks.slack.com/services/T/B/X",
         "MEMAGENT_PUBLIC_URL": "https://mem.example.org",
     }
-    first = memagent(*options, **given)
+    first = memagent(*options, **environ)
     assert first.returncode == 0, first.stderr
     assert set(grafana.dashboards) == {"memagent-fleet", "memagent-run", "memagent-server"}
     assert grafana.kept["datasources"]["memagent-prometheus"]["url"] == "http://prometheus:9090"
     assert grafana.kept["contacts"]["memagent-contact"]["settings"] == {
-        "url": given["MEMAGENT_SLACK_WEBHOOK_URL"]
+        "url": environ["MEMAGENT_SLACK_WEBHOOK_URL"]
     }
     rules = grafana.kept["rules"]
     warning = rules["memagent-run-will-run-out-of-memory"]
@@ -126,9 +126,9 @@ def test_a_second_push_changes_nothing(grafana):
     variables = {
         item["name"]: item for item in grafana.dashboards["memagent-fleet"]["templating"]["list"]
     }
-    assert variables["memagent"]["query"] == given["MEMAGENT_PUBLIC_URL"]
+    assert variables["memagent"]["query"] == environ["MEMAGENT_PUBLIC_URL"]
     before = json.dumps([grafana.kept, grafana.dashboards])
-    second = memagent(*options, **given)
+    second = memagent(*options, **environ)
     assert second.returncode == 0 and "folder memagent: exists" in second.stdout, second.stderr
     assert json.dumps([grafana.kept, grafana.dashboards]) == before
 

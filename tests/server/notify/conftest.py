@@ -52,15 +52,15 @@ class Receiver:
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.requests.append((self.path, dict(self.headers), body))
-                status, answer, headers = (
+                status, response, headers = (
                     receiver.answers.pop(0) if receiver.answers else (200, usual, {})
                 )
                 own = {
                     "Content-Type": "application/json",
                     **headers,
-                    "Content-Length": str(len(answer)),
+                    "Content-Length": str(len(response)),
                 }
-                _answer(self, status, answer, own)
+                _answer(self, status, response, own)
 
             do_PATCH = do_POST  # noqa: N815
 
@@ -107,8 +107,8 @@ class Slack:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                status, answer, headers = slack._serve(self.path, dict(self.headers), body)
-                content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                status, response, headers = slack._serve(self.path, dict(self.headers), body)
+                content = response if isinstance(response, bytes) else json.dumps(response).encode()
                 own = {
                     "Content-Type": "application/json",
                     **headers,
@@ -249,8 +249,8 @@ def block_faults(blocks: list[dict[str, Any]]) -> list[str]:
             "context": _context,
             "actions": _actions,
         }.get(block.get("type"))
-        found = check(block) if check else [f"unknown type {block.get('type')}"]
-        faults += [f"blocks[{number}]: {fault}" for fault in found]
+        result = check(block) if check else [f"unknown type {block.get('type')}"]
+        faults += [f"blocks[{number}]: {fault}" for fault in result]
     return faults
 
 

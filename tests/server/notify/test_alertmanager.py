@@ -45,18 +45,18 @@ def test_it_starts_and_ends_the_alert_in_alertmanager(alertmanager, make_message
     channel = Alertmanager(alertmanager)
     message = make_message(topic="incident-1", opened_at=now, at=now)
     receipt = channel.send(message)
-    (found,) = alerts(alertmanager, "incident-1")
-    labels = found["labels"]
+    (result,) = alerts(alertmanager, "incident-1")
+    labels = result["labels"]
     assert (labels["alertname"], labels["severity"], labels["run_id"]) == (
         "MemagentOomForecast",
         "warning",
         "k3v9",
     )
     assert (
-        "will run out of memory" in found["annotations"]["summary"]
-        and found["status"]["state"] == "active"
+        "will run out of memory" in result["annotations"]["summary"]
+        and result["status"]["state"] == "active"
     )
-    assert found["generatorURL"] == "http://box/runs/k3v9"
+    assert result["generatorURL"] == "http://box/runs/k3v9"
     channel.send(
         make_message(topic="incident-1", opened_at=now, at=now, to_state="averted", receipt=receipt)
     )
@@ -72,7 +72,7 @@ def test_it_becomes_another_alert_when_it_escalates(alertmanager, make_message):
     )
     wait_until(
         lambda: (
-            [found["labels"]["severity"] for found in alerts(alertmanager, "incident-2")]
+            [item["labels"]["severity"] for item in alerts(alertmanager, "incident-2")]
             == ["critical"]
         )
     )
@@ -89,12 +89,12 @@ def test_a_death_does_not_end_the_alert(alertmanager, make_message):
     channel.send(make_message(topic="incident-3", opened_at=now, to_state="oom", receipt=receipt))
     wait_until(
         lambda: (
-            [found["labels"]["severity"] for found in alerts(alertmanager, "incident-3")]
+            [result["labels"]["severity"] for result in alerts(alertmanager, "incident-3")]
             == ["critical"]
         )
     )
-    (found,) = alerts(alertmanager, "incident-3")
-    assert "ran out of memory" in found["annotations"]["summary"]
+    (result,) = alerts(alertmanager, "incident-3")
+    assert "ran out of memory" in result["annotations"]["summary"]
 
 
 def test_it_postpones_the_end_as_the_eta_moves(alertmanager, make_message):
@@ -108,8 +108,8 @@ def test_it_postpones_the_end_as_the_eta_moves(alertmanager, make_message):
         )
         == receipt
     )
-    (found,) = alerts(alertmanager, "incident-4")
-    assert found["endsAt"] > before and "in about 220 steps" in found["annotations"]["summary"]
+    (result,) = alerts(alertmanager, "incident-4")
+    assert result["endsAt"] > before and "in about 220 steps" in result["annotations"]["summary"]
 
 
 def alerts(url: str, topic: str) -> list[dict]:
@@ -120,10 +120,10 @@ def alerts(url: str, topic: str) -> list[dict]:
 def get(url: str) -> urllib3.BaseHTTPResponse | None:
     try:
         with urllib3.PoolManager() as pool:
-            answer = pool.request("GET", url, retries=False, timeout=5)
+            response = pool.request("GET", url, retries=False, timeout=5)
     except (urllib3.exceptions.HTTPError, OSError):
         return None
-    return answer if answer.status == 200 else None
+    return response if response.status == 200 else None
 
 
 def wait_until(condition) -> None:

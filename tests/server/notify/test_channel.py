@@ -204,11 +204,11 @@ def test_it_checks_the_address_before_every_post(receiver):
 
 def test_it_refuses_a_host_with_any_local_address(monkeypatch, make_message):
     """A name may have several, and the connection may go to any of them."""
-    answers = [
+    responses = [
         (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 80))
         for address in ("203.0.113.7", "169.254.169.254")
     ]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: responses)
     with pytest.raises(DeliveryFailedError, match="MEMAGENT_ALLOW_LOCAL_WEBHOOKS=1"):
         Webhook("http://two.example/x", None).send(make_message())
 

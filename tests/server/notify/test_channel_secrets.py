@@ -60,7 +60,7 @@ def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, na
     client = create_app(settings, sqlite_database).test_client()
     with caplog.at_level(logging.DEBUG):
         Dispatcher(sqlite_database, ChannelFilter(name), channel, "http://x", lambda: 100.0).turn()
-        answers = [
+        responses = [
             client.get("/api/v1/notifications"),
             client.get("/api/v1/alerts"),
             client.get("/alerts", headers={"Accept": "text/html"}),
@@ -69,16 +69,16 @@ def test_it_shows_no_secret(sqlite_database, make_settings, receiver, caplog, na
             client.post(f"/api/v1/channels/{name}/test"),
             client.get("/metrics"),
         ]
-    (output,) = answers[0].get_json()["notifications"]
+    (output,) = responses[0].get_json()["notifications"]
     assert output["last_error"] and output["state"] in ("waiting", "dead")
-    assert answers[5].status_code == 502 and answers[5].get_json()["ok"] is False
-    shown = [
+    assert responses[5].status_code == 502 and responses[5].get_json()["ok"] is False
+    page_text = [
         caplog.text,
         repr(settings),
         repr(channel),
-        *(answer.get_data(as_text=True) for answer in answers),
+        *(response.get_data(as_text=True) for response in responses),
     ]
-    assert [text for text in shown if SECRET in text] == []
+    assert [text for text in page_text if SECRET in text] == []
 
 
 def test_an_unexpected_error_shows_no_secret(sqlite_database, caplog):

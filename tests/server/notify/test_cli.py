@@ -86,8 +86,8 @@ def test_it_explains_how_to_configure_a_channel(notify, channel):
 
 def test_it_lists_channels(notify):
     done = notify("list", "--json", WEBHOOK_URL="http://x", NOTIFY_SEVERITIES="webhook=critical")
-    found = {row["channel"]: row for row in json.loads(done.stdout)}
-    assert found["webhook"] == {
+    results = {row["channel"]: row for row in json.loads(done.stdout)}
+    assert results["webhook"] == {
         "channel": "webhook",
         "is_set_up": True,
         "least_severity": "critical",

@@ -118,7 +118,7 @@ def test_slack_text_is_limited_and_escaped(make_message, faults_of):
         suspect=Suspect(kind="list", holder="", file="a/" * 3000, line=1),
     )
     for state in ("firing", "oom"):
-        found = blocks(make_message(**{**vars(message), "to_state": state}))
-        assert faults_of(found) == []
-        assert "&lt;script&gt;" in found[1]["elements"][0]["text"]
+        result = blocks(make_message(**{**vars(message), "to_state": state}))
+        assert faults_of(result) == []
+        assert "&lt;script&gt;" in result[1]["elements"][0]["text"]
     assert len(text(message)) <= 4000 and "<!channel>" not in text(message)

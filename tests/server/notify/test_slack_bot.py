@@ -57,8 +57,10 @@ def test_the_oom_report_is_sent_once(slack, bot, make_message):
     assert "asked for" in slack.messages[alone["ts"]]["text"]
     warned = bot.send(make_message())
     bot.send(make_message(**death, receipt=warned))
-    (answer,) = slack.replies(warned["ts"])
-    assert "asked for" in answer["text"] and "asked for" not in slack.messages[warned["ts"]]["text"]
+    (response,) = slack.replies(warned["ts"])
+    assert (
+        "asked for" in response["text"] and "asked for" not in slack.messages[warned["ts"]]["text"]
+    )
 
 
 def test_a_good_end_is_posted_in_the_thread_only(slack, bot, make_message):

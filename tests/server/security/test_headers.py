@@ -80,11 +80,11 @@ def test_a_refusal_has_the_headers(make_settings, sqlite_database):
 
 
 def test_behind_tls_browsers_get_hsts(make_settings, sqlite_database):
-    for url, told in (
+    for url, policy in (
         ("https://memagent.example", "max-age=31536000"),
         ("http://memagent.example", None),
     ):
         client = create_app(
             make_settings(sqlite_database.url, public_url=url), sqlite_database
         ).test_client()
-        assert client.get("/healthz").headers.get("Strict-Transport-Security") == told
+        assert client.get("/healthz").headers.get("Strict-Transport-Security") == policy

@@ -118,11 +118,11 @@ def test_text_is_returned_unchanged(told):
 def test_column_names_cannot_be_spreadsheet_formulas(sqlite_client, name):
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
     columns = {"step": [1], name: [0.5]}
-    answer = sqlite_client.post(
+    response = sqlite_client.post(
         "/api/v1/runs/r/batches",
         json={"seq": 0, "chunks": [{"stream": "scalars", "columns": columns}]},
     )
-    assert answer.status_code == 422
+    assert response.status_code == 422
 
 
 def test_searches_match_text_literally(told):
@@ -131,8 +131,8 @@ def test_searches_match_text_literally(told):
     )
     for number, evil in enumerate(HOSTILE.values()):
         for query in ({"q": evil}, {"project": evil}):
-            found = told.get("/api/v1/runs", query_string=query).get_json()["runs"]
-            assert [run["id"] for run in found] == [f"r{number}"]
+            result = told.get("/api/v1/runs", query_string=query).get_json()["runs"]
+            assert [run["id"] for run in result] == [f"r{number}"]
 
 
 class Page(HTMLParser):
@@ -146,8 +146,8 @@ class Page(HTMLParser):
         self.feed(source)
 
     def handle_starttag(self, tag, attributes):
-        given = dict(attributes)
-        if tag == "script" and not given.get("src", "").startswith("/static/"):
+        values = dict(attributes)
+        if tag == "script" and not values.get("src", "").startswith("/static/"):
             self.complaints.append("script")
         for name, value in attributes:
             if name.startswith(("on", "style", "srcdoc")):
@@ -169,9 +169,11 @@ def test_no_page_renders_it_as_markup_or_template(told):
         for path in ("/?q=", "/", "/runs/", "/settings?project=")
     ]
     for path in ("/", "/alerts", "/settings", *runs, *named):
-        answer = told.get(path, headers=HTML)
-        assert answer.mimetype == "text/html" and "x=y" not in answer.headers.getlist("Set-Cookie")
-        page = Page(answer.text)
+        response = told.get(path, headers=HTML)
+        assert response.mimetype == "text/html" and "x=y" not in response.headers.getlist(
+            "Set-Cookie"
+        )
+        page = Page(response.text)
         assert page.complaints == [], path
         expected = (
             HOSTILE.values()
@@ -192,10 +194,10 @@ def test_no_page_renders_it_as_markup_or_template(told):
 )  # fmt: skip
 def test_invalid_parameters_are_refused(client, query):
     client.post("/api/v1/runs", json={"run_id": "r"})
-    answer = client.get(f"/api/v1/runs?{query}")
+    response = client.get(f"/api/v1/runs?{query}")
     assert (
-        answer.status_code == 422
-        and answer.get_json(force=True)["field"] == query.partition("=")[0]
+        response.status_code == 422
+        and response.get_json(force=True)["field"] == query.partition("=")[0]
     )
 
 
@@ -219,11 +221,11 @@ def test_no_table_was_dropped(told, database):
      "/static/vendor/../../frame.py", "/runs/..%2f..%2fetc%2fpasswd", "/api/v1/runs/../../../etc/passwd/series"],
 )  # fmt: skip
 def test_no_path_leaves_its_folder(sqlite_client, path):
-    answer = sqlite_client.get(path, follow_redirects=True)
+    response = sqlite_client.get(path, follow_redirects=True)
     assert (
-        answer.status_code == 404
-        and "Security-Policy" not in answer.text
-        and "root:" not in answer.text
+        response.status_code == 404
+        and "Security-Policy" not in response.text
+        and "root:" not in response.text
     )
 
 

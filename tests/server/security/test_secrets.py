@@ -51,7 +51,7 @@ def test_a_failing_server_shows_no_secret_and_forges_no_line(start_server):
     server = start_server(environ=ENVIRON)
     form = {"content_type": "application/x-www-form-urlencoded"}
     server.post("/api/v1/runs", {"run_id": "r", "config": {"api_token": "x"}}, **RIGHT)
-    answers = [
+    responses = [
         server.get("/api/v1/runs", authorization=f"Bearer wrong-{SECRET}"),
         server.get(f"/api/v1/runs?token={SECRET}", **RIGHT),
         server.post("/login", f"token=admin-{SECRET}".encode(), **form),
@@ -64,11 +64,11 @@ def test_a_failing_server_shows_no_secret_and_forges_no_line(start_server):
     with sqlite3.connect(server.data / "memagent.db") as connection:
         connection.execute("DROP TABLE predictions")
         connection.execute("DROP TABLE forecasts")
-    answers += [
+    responses += [
         server.get(path, accept="text/html", **RIGHT)
         for path in ("/", "/runs/r", "/api/v1/runs/r", "/metrics")
     ]
-    assert {answer.status for answer in answers} >= {200, 401, 404, 502, 503}
+    assert {response.status for response in responses} >= {200, 401, 404, 502, 503}
     time.sleep(0.5)  # the worker fails on the missing tables, too
     assert server.stop() == 0
     log = server.errors
@@ -79,9 +79,9 @@ def test_a_failing_server_shows_no_secret_and_forges_no_line(start_server):
         if not re.match("time=20.* level=(debug|info|warning|error) logger=(?!forged)", line)
     ] == []
     assert "wrong-" not in log and SECRET not in log
-    shown = [answer.body.decode() for answer in answers if SECRET in answer.body.decode()]
-    assert shown == []
-    assert SECRET not in str([answer.headers for answer in answers]), (
+    text = [response.body.decode() for response in responses if SECRET in response.body.decode()]
+    assert text == []
+    assert SECRET not in str([response.headers for response in responses]), (
         "a session's cookie holds no token"
     )
 

@@ -48,10 +48,10 @@ def test_no_code_of_the_server_can_unpickle_or_evaluate():
     assert len(READ_BY_THE_SERVER) > 90
     wrong = FORBIDDEN | {f"{name}()" for name in CALLS}
     assert [
-        (path.name, found)
+        (path.name, item)
         for path in READ_BY_THE_SERVER
-        for found in imports_and_calls(path)
-        if found in wrong
+        for item in imports_and_calls(path)
+        if item in wrong
     ] == []
 
 
@@ -76,10 +76,10 @@ class Bomb:
 def test_a_pickle_is_refused_and_never_loaded(sqlite_client, tmp_path, content_type, wrap):
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
     mark = tmp_path / "opened"
-    answer = sqlite_client.post(
+    response = sqlite_client.post(
         "/api/v1/runs/r/snapshots", data=wrap(pickle.dumps(Bomb(mark))), content_type=content_type
     )
-    assert answer.status_code in (400, 415, 422)
+    assert response.status_code in (400, 415, 422)
     assert not mark.exists()
     pickle.loads(pickle.dumps(Bomb(mark)))
     assert mark.exists(), "the bomb works"

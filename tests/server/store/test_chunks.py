@@ -20,11 +20,11 @@ FLOATS = st.one_of(st.none(), st.floats(width=64))
 @st.composite
 def columns(draw):
     rows = draw(st.integers(1, 20))
-    found = {"step": sorted(draw(st.lists(st.integers(0, 10**6), min_size=rows, max_size=rows)))}
+    results = {"step": sorted(draw(st.lists(st.integers(0, 10**6), min_size=rows, max_size=rows)))}
     for number in range(draw(st.integers(0, 4))):
         name, values = draw(st.sampled_from([(f"c{number}_bytes", INTS), (f"c{number}", FLOATS)]))
-        found[name] = draw(st.lists(values, min_size=rows, max_size=rows))
-    return found
+        results[name] = draw(st.lists(values, min_size=rows, max_size=rows))
+    return results
 
 
 @settings(max_examples=150, deadline=None)

@@ -57,11 +57,11 @@ def send(database):
 def all_samples(database):
     with database.read() as session:
         [stream] = session.scalars(select(models.StreamRow))
-        found = {}
+        results = {}
         for _, columns in read_samples(session, stream.id):
             for name, values in columns.items():
-                found.setdefault(name, []).extend(values)
-    return found
+                results.setdefault(name, []).extend(values)
+    return results
 
 
 def chunk_rows(database):
@@ -139,8 +139,8 @@ def test_1_chunks_are_split_in_their_middle_and_where_steps_decrease(database):
     assert chunk_rows(database) == [512, 512, 476, 150]
     assert all_samples(database) == before
     with database.read() as session:
-        found = series(session, "r", fields=["allocated_bytes"], points=2000)
-    assert found.step == sorted(found.step) and len(found.step) == 1650
+        result = series(session, "r", fields=["allocated_bytes"], points=2000)
+    assert result.step == sorted(result.step) and len(result.step) == 1650
 
 
 def test_1_scalars_with_other_names_in_each_flush_are_compacted_too(database):
@@ -159,9 +159,9 @@ def test_1_scalars_with_other_names_in_each_flush_are_compacted_too(database):
             add_batch(session, "r", Batch(seq=seq, chunks=chunks[100 * seq : 100 * seq + 100]), 1.0)
     compact_some(database, LATER)
     assert chunk_rows(database)[0] == 512
-    found = all_samples(database)
-    assert found["a/b"][:512:2] == [step / 3 for step in range(0, 512, 2)]
-    assert found["loss"][:512:2] == [None] * 256
+    result = all_samples(database)
+    assert result["a/b"][:512:2] == [step / 3 for step in range(0, 512, 2)]
+    assert result["loss"][:512:2] == [None] * 256
 
 
 def test_2_a_repeated_batch_is_recognized_after_compaction(database, send):
@@ -188,17 +188,17 @@ def check_charts(database, held):
     for points in (10, 15, 1000):
         for first, last in WINDOWS:
             with database.read() as session:
-                found = series(
+                result = series(
                     session, "r", fields=["allocated_bytes"], points=points, first=first, last=last
                 )
             part, of = (
                 held[first or 0 : 400 if last is None else last + 1],
-                found.series["allocated_bytes"],
+                result.series["allocated_bytes"],
             )
-            assert (found.samples, min(of.min), max(of.max), of.last[-1]) == (
+            assert (result.samples, min(of.min), max(of.max), of.last[-1]) == (
                 len(part), min(part), max(part), part[-1],
             ), (points, first, last)  # fmt: skip
-            assert len(found.step) <= points and found.step == sorted(found.step)
+            assert len(result.step) <= points and result.step == sorted(result.step)
 
 
 def test_3_charts_of_rollups_equal_those_of_samples(database, send, short_units):

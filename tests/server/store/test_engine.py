@@ -14,19 +14,19 @@ def arguments_of(address):
     """What the driver is handed for MEMAGENT_DATABASE_URL."""
     settings = Settings.from_environ({"MEMAGENT_DATABASE_URL": address, "MEMAGENT_SECRET_KEY": "k"})
     database = Database(settings.database_url)
-    _, found = database.engine.dialect.create_connect_args(database.engine.url)
+    _, result = database.engine.dialect.create_connect_args(database.engine.url)
     database.close()
-    return found
+    return result
 
 
 def test_several_hosts_become_arguments_of_libpq():
-    found = arguments_of("postgres://ana:p%40ss@one:5433,two.example/memagent?sslmode=require")
-    assert (found["host"], found["port"], found["dbname"]) == (
+    result = arguments_of("postgres://ana:p%40ss@one:5433,two.example/memagent?sslmode=require")
+    assert (result["host"], result["port"], result["dbname"]) == (
         "one,two.example",
         "5433,5432",
         "memagent",
     )
-    assert (found["user"], found["password"], found["sslmode"]) == ("ana", "p@ss", "require")
+    assert (result["user"], result["password"], result["sslmode"]) == ("ana", "p@ss", "require")
 
 
 @pytest.mark.postgres

@@ -56,10 +56,10 @@ def test_each_sample_is_a_row_of_any_columns(database, run_id):
 
 
 def test_it_comes_over_http_as_a_file(client, run_id):
-    answer = client.get(f"/api/v1/runs/{run_id}/export?format=csv")
-    assert (answer.status_code, answer.mimetype) == (200, "text/csv")
-    assert answer.headers["Content-Disposition"] == "attachment; filename=r.csv"
-    assert rows(answer.get_data(as_text=True)) == EXPECTED
+    response = client.get(f"/api/v1/runs/{run_id}/export?format=csv")
+    assert (response.status_code, response.mimetype) == (200, "text/csv")
+    assert response.headers["Content-Disposition"] == "attachment; filename=r.csv"
+    assert rows(response.get_data(as_text=True)) == EXPECTED
 
 
 @pytest.mark.parametrize(("path", "status"), [("none/export", 404), ("r/export?format=xls", 422)])
@@ -78,15 +78,16 @@ def test_parquet_has_the_same_rows_with_types(database, client, run_id, compacte
             finish_run(session, run_id, Finish(status="completed"), 2.0)
             finish_run(session, run_id, Finish(status="completed", rank=1), 2.0)
         compact_run(database, run_id)
-    answer = client.get(f"/api/v1/runs/{run_id}/export?format=parquet")
-    assert (answer.status_code, answer.mimetype) == (200, "application/vnd.apache.parquet")
-    found = read_parquet(answer.data)
-    assert found.schema.names == EXPECTED[0]
-    assert [str(kind) for kind in found.schema.types] == [
+    response = client.get(f"/api/v1/runs/{run_id}/export?format=parquet")
+    assert (response.status_code, response.mimetype) == (200, "application/vnd.apache.parquet")
+    result = read_parquet(response.data)
+    assert result.schema.names == EXPECTED[0]
+    assert [str(kind) for kind in result.schema.types] == [
         "int32", "string", "int64", "int64", "double", "int64", "double", "int64",
     ]  # fmt: skip
     as_text = [
-        ["" if value is None else str(value) for value in row.values()] for row in found.to_pylist()
+        ["" if value is None else str(value) for value in row.values()]
+        for row in result.to_pylist()
     ]
     assert as_text == EXPECTED[1:]
     assert rows("".join(csv_lines(database, run_id))) == EXPECTED
@@ -108,9 +109,9 @@ def test_a_long_run_comes_in_pieces(sqlite_database, monkeypatch):
 def test_without_pyarrow_it_says_what_to_install(client, run_id, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    answer = client.get(f"/api/v1/runs/{run_id}/export?format=parquet")
-    assert answer.status_code == 501
-    assert "pip install 'memagent[parquet]'" in answer.json["detail"]
+    response = client.get(f"/api/v1/runs/{run_id}/export?format=parquet")
+    assert response.status_code == 501
+    assert "pip install 'memagent[parquet]'" in response.json["detail"]
 
 
 def test_deleted_samples_are_omitted(database, run_id):

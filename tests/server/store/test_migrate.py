@@ -154,18 +154,18 @@ def test_alerts_of_an_older_schema_become_separate_incidents(empty):
     for _ in range(2):  # up, and again after a downgrade
         migrate.upgrade(empty)
         with empty.write() as session:
-            told = [
+            notifications = [
                 (incident.id, incident.cause, incident.state, incident.opened_at, incident.fired_at, incident.closed_at)
                 for incident in session.query(IncidentRow).order_by(IncidentRow.id)
             ]  # fmt: skip
-            assert told == [
+            assert notifications == [
                 (3, "leak", "firing", 4.0, 4.0, None),
                 (5, None, "pending", 4.0, None, None),
                 (7, None, "oom", 4.0, 4.0, 6.0),
             ]
-            for kept in (AlertRow, NotificationRow):
+            for item in (AlertRow, NotificationRow):
                 assert [
-                    (row.id, row.incident_id) for row in session.query(kept).order_by(kept.id)
+                    (row.id, row.incident_id) for row in session.query(item).order_by(item.id)
                 ] == [(key, key) for key in (3, 5, 7)]
             fresh = IncidentRow(
                 run_id="r",
@@ -219,8 +219,12 @@ def test_snapshots_survive_a_downgrade_and_an_upgrade(empty):
     migrate.downgrade(empty, "0005")
     migrate.upgrade(empty)
     with empty.read() as session:
-        [kept] = list_snapshots(session, "r")
-        assert (kept.step, kept.has_viewer, viewer_of(session, "r", kept.id)) == (7, False, None)
+        [snapshot] = list_snapshots(session, "r")
+        assert (snapshot.step, snapshot.has_viewer, viewer_of(session, "r", snapshot.id)) == (
+            7,
+            False,
+            None,
+        )
 
 
 def test_a_project_token_is_invalid_after_a_downgrade(empty):
@@ -271,9 +275,9 @@ def test_processes_may_upgrade_at_once(empty_database_url):
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(4)
     ]
-    answers = [process.communicate() for process in processes]
-    assert [out.strip() for out, _ in answers] == [migrate.head()] * 4, [
-        error for _, error in answers
+    responses = [process.communicate() for process in processes]
+    assert [out.strip() for out, _ in responses] == [migrate.head()] * 4, [
+        error for _, error in responses
     ]
 
 
@@ -330,10 +334,10 @@ def test_chunks_are_numbered_by_their_samples_and_back(empty):
     _old_chunks(empty)
     migrate.upgrade(empty)
     with empty.read() as session:
-        kept = session.execute(
+        chunks = session.execute(
             select(ChunkRow.run_id, ChunkRow.seq, ChunkRow.rows).order_by(ChunkRow.seq)
         )
-        assert kept.all() == [("r", 9, 10), ("r", 29, 20), ("r", 59, 30)]
+        assert chunks.all() == [("r", 9, 10), ("r", 29, 20), ("r", 59, 30)]
         assert session.scalar(select(EvaluationMarkRow.seq)) == 29
         [(first, _), (second, _)] = [(seq, columns) for seq, columns in read_samples(session, 7)]
         assert (first, second) == (29, 59)

@@ -35,12 +35,12 @@ def test_unsealed_columns_equal_the_sealed_ones(data, rows):
     }
     kinds = {"step": np.int64, "time_s": np.float64, "step_s": np.float64, "ints": np.int64}
     packed = seal({name: column(values, kinds[name]) for name, values in sent.items()})
-    found = unseal(packed)
-    assert list(found) == list(sent)
-    assert repr(found) == repr(
+    result = unseal(packed)
+    assert list(result) == list(sent)
+    assert repr(result) == repr(
         {**sent, **{name: as_floats(sent[name]) for name in ("time_s", "step_s")}}
     )
-    assert unseal(packed, only=["time_s"]) == {"time_s": found["time_s"]}
+    assert unseal(packed, only=["time_s"]) == {"time_s": result["time_s"]}
 
 
 def as_floats(values):

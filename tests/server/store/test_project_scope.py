@@ -105,11 +105,11 @@ def test_a_query_returns_rows_of_its_projects_only(limited):
 def test_a_cached_statement_is_scoped_to_each_session(limited, database):
     """SQLAlchemy keeps compiled statements: what stays of one asker must not be told to the next."""
     for name, (statement, read, _) in QUESTIONS.items():
-        answers = []
+        responses = []
         for projects in (("vision",), ("nlp",), ("vision", "nlp"), ("none",), ("vision",)):
             with database.limited_to(projects).read() as session:
-                answers.append(str(read(session.execute(statement).all())))
-        vision, nlp, both, none, again = answers
+                responses.append(str(read(session.execute(statement).all())))
+        vision, nlp, both, none, again = responses
         assert vision == again and "'b'" not in vision and "'a'" not in nlp, name
         assert vision.replace("'a'", "'b'").replace("vision", "nlp") == nlp or name == "exists"
         assert "'a'" not in none and "'b'" not in none, name

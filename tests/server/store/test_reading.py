@@ -38,11 +38,11 @@ def test_rows_of_equal_time_are_read_once_each(database, limit):
             facts = {"driver": "570", "runs": 1, "newest_bytes": 1, "low_bytes": 1, "high_bytes": 1}
             session.add(DeviceContextRow(gpu=gpu, torch=torch, updated_at=at, **facts))
     with database.read() as session:
-        found = read_to_the_end(lambda cursor: context_page(session, limit, cursor))
-    assert sorted((row.gpu, row.torch) for row in found) == sorted(
+        result = read_to_the_end(lambda cursor: context_page(session, limit, cursor))
+    assert sorted((row.gpu, row.torch) for row in result) == sorted(
         (gpu, torch) for _, gpu, torch in keys
     )
-    times = [row.updated_at for row in found]
+    times = [row.updated_at for row in result]
     assert times == sorted(times, reverse=True)
 
 

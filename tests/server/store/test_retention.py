@@ -91,14 +91,14 @@ def test_the_chart_of_a_run_without_samples_is_drawn_from_summaries(database, re
     record()
     assert delete_samples(database, "r", ENDED_AT + 1) == CHUNKS
     with database.read() as session:
-        found = series(session, "r", fields=["allocated_bytes"], points=1000)
+        result = series(session, "r", fields=["allocated_bytes"], points=1000)
         window = series(session, "r", fields=["allocated_bytes"], first=30, last=39, points=1000)
         stream = session.scalars(select(StreamRow)).one()
         assert list(read_chunks(session, stream)) == []
         summaries = list(read_summaries(session, stream, CHUNKS * ROWS, ["allocated_bytes"]))
         assert get_run(session, "r").keeps == "rollups"
-    assert (found.samples, found.step) == (CHUNKS * ROWS, [9, 19, 29, 39, 49, 59])
-    assert found.series["allocated_bytes"].max == [100, 100, 100, 999, 100, 100]
+    assert (result.samples, result.step) == (CHUNKS * ROWS, [9, 19, 29, 39, 49, 59])
+    assert result.series["allocated_bytes"].max == [100, 100, 100, 999, 100, 100]
     assert window.series["allocated_bytes"] == Statistics([100], [999], [100])
     assert [stats["allocated_bytes"][1] for stats in summaries] == [100, 100, 100, 999, 100, 100]
     assert delete_rollups(database, "r", ENDED_AT + 1)
@@ -116,11 +116,11 @@ def test_a_running_run_keeps_its_newest_samples_and_the_whole_chart(database, re
         session.execute(update(ChunkRow).where(ChunkRow.seq >= 4 * ROWS).values(received_at=90.0))
     assert delete_samples(database, "r", 60.0) == 4
     with database.read() as session:
-        found = series(session, "r", fields=["allocated_bytes"])
+        result = series(session, "r", fields=["allocated_bytes"])
         stream = session.scalars(select(StreamRow)).one()
         assert [chunk.columns["step"][0] for chunk in read_chunks(session, stream)] == [40, 50]
         assert get_run(session, "r").keeps == "samples"
-    assert (found.samples, max(found.series["allocated_bytes"].max)) == (CHUNKS * ROWS, 999)
+    assert (result.samples, max(result.series["allocated_bytes"].max)) == (CHUNKS * ROWS, 999)
 
 
 def test_a_run_whose_samples_were_deleted_can_resume(database, record):
@@ -136,24 +136,24 @@ def test_a_run_whose_samples_were_deleted_can_resume(database, record):
         )
     compact_run(database, "r")
     with database.read() as session:
-        found = series(session, "r", fields=["allocated_bytes"])
+        result = series(session, "r", fields=["allocated_bytes"])
         assert get_run(session, "r").keeps == "samples"
-    assert (found.samples, found.step[-1]) == (CHUNKS * ROWS + 2, 61)
+    assert (result.samples, result.step[-1]) == (CHUNKS * ROWS + 2, 61)
 
 
 def test_runs_with_old_samples_are_prunable(record, old, database):
     record("b")
     record("a", project="q")
     record("running", finished=False)
-    assert [found.run_id for found in old()] == ["a", "b", "running"]
-    assert [found.run_id for found in old(before=1.0)] == []
-    assert {(found.content, found.chunks) for found in old()} == {("samples", CHUNKS)}
-    assert all(found.packed_bytes > 0 for found in old())
-    assert [found.run_id for found in old(project="q")] == ["a"]
-    assert [found.run_id for found in old(before=ENDED_AT)] == ["running"]
+    assert [item.run_id for item in old()] == ["a", "b", "running"]
+    assert [item.run_id for item in old(before=1.0)] == []
+    assert {(item.content, item.chunks) for item in old()} == {("samples", CHUNKS)}
+    assert all(item.packed_bytes > 0 for item in old())
+    assert [item.run_id for item in old(project="q")] == ["a"]
+    assert [item.run_id for item in old(before=ENDED_AT)] == ["running"]
     delete_samples(database, "a", ENDED_AT + 1)
     delete_samples(database, "running", 2.0)
-    assert [found.run_id for found in old()] == ["b"]
+    assert [item.run_id for item in old()] == ["b"]
     [whole] = old(project="q", whole=True)
     assert (whole.run_id, whole.content, whole.chunks) == ("a", "run", 0)
     assert whole.packed_bytes > 0  # its rollups
@@ -256,12 +256,12 @@ def test_an_ambiguous_prune_is_refused(prune, arguments):
 
 def _belonging_to_a_run() -> list[Table]:
     """`runs`, and every table from which foreign keys lead there or that names a run; parents first."""
-    found = [Base.metadata.tables[RunRow.__tablename__]]
+    results = [Base.metadata.tables[RunRow.__tablename__]]
     for table in Base.metadata.sorted_tables:
-        leads_there = any(key.column.table in found for key in table.foreign_keys)
-        if table not in found and (leads_there or "run_id" in table.columns):
-            found.append(table)
-    return found
+        leads_there = any(key.column.table in results for key in table.foreign_keys)
+        if table not in results and (leads_there or "run_id" in table.columns):
+            results.append(table)
+    return results
 
 
 def _row(table: Table) -> dict[str, object]:

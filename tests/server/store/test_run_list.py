@@ -52,14 +52,14 @@ def test_the_newest_runs_come_first_by_default(ask, start):
 def test_pages_with_equal_times_neither_skip_nor_repeat(ask, start, sort):
     for number in range(25):
         start(f"r{number:02}", float(number // 10))
-    found, cursor = [], None
+    result, cursor = [], None
     while True:
         page, cursor = ask(limit=4, cursor=cursor, sort=sort)
-        found += page
+        result += page
         if cursor is None:
             break
-    assert found == sorted(found, reverse=sort.startswith("-"))
-    assert len(found) == 25
+    assert result == sorted(result, reverse=sort.startswith("-"))
+    assert len(result) == 25
 
 
 def test_new_runs_do_not_shift_the_pages(ask, start):
@@ -146,11 +146,11 @@ def test_runs_are_sorted_by_name_and_by_fullness(ask, start, database, sort, ord
                 add_batch(
                     session, run_id, Batch(seq=0, chunks=[Chunk(stream="D", columns=columns)]), 2.0
                 )
-    found, cursor = [], None
+    result, cursor = [], None
     for _ in range(3):
         page, cursor = ask(sort=sort, limit=1, cursor=cursor)
-        found += page
-    assert ("".join(found), cursor) == (order, None)
+        result += page
+    assert ("".join(result), cursor) == (order, None)
 
 
 @pytest.mark.parametrize("sort", SORTS)
@@ -228,7 +228,7 @@ def test_tags_are_at_most_a_hundred(start, tags, database):
     start("r")
     with database.write() as session:
         change_tags(session, ["r"], add=[f"t{number:03}" for number in range(MAX_TAGS + 20)])
-    assert [len(found) for found in tags("r")] == [MAX_TAGS, MAX_TAGS]
+    assert [len(item) for item in tags("r")] == [MAX_TAGS, MAX_TAGS]
 
 
 def test_runs_are_archived_and_restored(start, database):

@@ -60,15 +60,15 @@ def test_stored_samples_are_read_back_unchanged(database, send):
     send(1, range(3, 5))
     with database.read() as session:
         stream = session.scalars(select(models.StreamRow)).one()
-        found = list(read_samples(session, stream.id))
+        results = list(read_samples(session, stream.id))
         later = list(read_samples(session, stream.id, after_seq=2))
-    assert [seq for seq, _ in found] == [2, 4]
-    assert found[0][1] == {
+    assert [seq for seq, _ in results] == [2, 4]
+    assert results[0][1] == {
         "step": [0, 1, 2],
         "time_s": [100.0, 101.0, 102.0],
         "allocated_bytes": [0, 1000, 2000],
     }
-    assert later == found[1:]
+    assert later == results[1:]
 
 
 def test_a_packed_chunk_is_stored_byte_for_byte(database, run_id):
@@ -272,9 +272,9 @@ def test_a_restarted_rank_has_new_streams_and_batches(database, send):
     send(0, range(100))
     send(0, range(50, 60), attempt=7)
     with database.read() as session:
-        found = {stream.attempt: stream for stream in session.scalars(select(models.StreamRow))}
+        results = {stream.attempt: stream for stream in session.scalars(select(models.StreamRow))}
         run = get_run(session, "r")
-    assert [(found[attempt].samples, found[attempt].is_current) for attempt in (0, 7)] == [
+    assert [(results[attempt].samples, results[attempt].is_current) for attempt in (0, 7)] == [
         (100, False),
         (10, True),
     ]
@@ -301,10 +301,10 @@ def test_a_wrong_agent_clock_is_stored_but_not_used(database, run_id, time_s):
         )
     with database.read() as session:
         stream = session.scalars(select(models.StreamRow)).one()
-        [(_, found)] = read_samples(session, stream.id)
+        [(_, result)] = read_samples(session, stream.id)
         assert get_run(session, "r").last_seen_at == 1_700_000_000.0
         assert session.scalars(select(models.ChunkRow.received_at)).one() == 1_700_000_000.0
-    assert found["time_s"] == columns["time_s"]
+    assert result["time_s"] == columns["time_s"]
     assert (stream.last_step, stream.latest["time_s"]) == (3, time_s)
 
 

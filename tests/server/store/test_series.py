@@ -55,11 +55,11 @@ def ask(sqlite_database):
 
 def test_few_samples_are_returned_unchanged(fill, ask):
     fill([5, 7, 6])
-    found = ask()
-    assert found.bucketed is False
-    assert (found.samples, found.step, found.time_s) == (3, [0, 1, 2], [0.0, 1.0, 2.0])
-    assert found.series["allocated_bytes"] == Statistics([5, 7, 6], [5, 7, 6], [5, 7, 6])
-    assert (found.device, found.attempt, found.rank) == ("host", 0, 0)
+    result = ask()
+    assert result.bucketed is False
+    assert (result.samples, result.step, result.time_s) == (3, [0, 1, 2], [0.0, 1.0, 2.0])
+    assert result.series["allocated_bytes"] == Statistics([5, 7, 6], [5, 7, 6], [5, 7, 6])
+    assert (result.device, result.attempt, result.rank) == ("host", 0, 0)
 
 
 @pytest.mark.parametrize("chunk", [1, 10, 1000])
@@ -67,47 +67,47 @@ def test_many_samples_are_returned_in_buckets_with_every_spike(fill, ask, chunk)
     values = [100] * 1000
     values[333], values[777] = 999, 1
     fill(values, chunk=chunk)
-    found = ask(points=20)
-    column = found.series["allocated_bytes"]
-    assert found.bucketed is True
-    assert (found.samples, len(found.step), found.step[-1]) == (1000, 20, 999)
+    result = ask(points=20)
+    column = result.series["allocated_bytes"]
+    assert result.bucketed is True
+    assert (result.samples, len(result.step), result.step[-1]) == (1000, 20, 999)
     assert (max(column.max), min(column.min)) == (999, 1)
     assert column.max.count(999) == column.min.count(1) == 1
-    assert found.step == sorted(found.step)
+    assert result.step == sorted(result.step)
 
 
 @pytest.mark.parametrize("points", [10, 2000])
 @pytest.mark.parametrize(("first", "last"), [(15, 84), (20, 29), (33, 33), (None, 7), (95, None)])
 def test_a_window_holds_its_steps_and_no_others(fill, ask, points, first, last):
     fill(list(range(100)), chunk=10)
-    found = ask(points=points, first=first, last=last)
+    result = ask(points=points, first=first, last=last)
     low, high = first or 0, 99 if last is None else last
-    assert found.samples == high - low + 1
-    assert min(found.series["allocated_bytes"].min) == low
-    assert max(found.series["allocated_bytes"].max) == high
+    assert result.samples == high - low + 1
+    assert min(result.series["allocated_bytes"].min) == low
+    assert max(result.series["allocated_bytes"].max) == high
 
 
 def test_summaries_are_used_inside_a_window_and_its_edges_are_exact(fill, ask):
     fill(list(range(1000)), chunk=10)
-    found = ask(points=10, first=15, last=984)
-    assert (found.samples, len(found.step)) == (970, 10)
-    assert (min(found.series["allocated_bytes"].min), max(found.series["allocated_bytes"].max)) == (
-        15,
-        984,
-    )
+    result = ask(points=10, first=15, last=984)
+    assert (result.samples, len(result.step)) == (970, 10)
+    assert (
+        min(result.series["allocated_bytes"].min),
+        max(result.series["allocated_bytes"].max),
+    ) == (15, 984)
 
 
 def test_an_empty_window_is_empty(fill, ask):
     fill(list(range(10)))
-    found = ask(first=500)
-    assert (found.samples, found.step, found.series["allocated_bytes"].max) == (0, [], [])
+    result = ask(first=500)
+    assert (result.samples, result.step, result.series["allocated_bytes"].max) == (0, [], [])
 
 
 def test_a_rank_or_device_without_samples_is_empty(fill, ask):
     fill([1])
     for query in ({"rank": 3}, {"device": "GPU-0"}, {"attempt": 77}):
-        found = ask(**query)
-        assert (found.samples, found.step, found.series) == (
+        result = ask(**query)
+        assert (result.samples, result.step, result.series) == (
             0,
             [],
             {"allocated_bytes": Statistics([], [], [])},
@@ -164,14 +164,14 @@ def test_scalars_that_are_not_numbers_are_gaps(sqlite_database, ask, points):
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=200), st.integers(10, 60), st.randoms())
 def test_merged_buckets_preserve_count_extremes_and_order(sizes, points, rng):
     stats = [{"x": [(low := rng.randint(0, 99)), low + rng.randint(0, 9), low]} for _ in sizes]
-    found = merge_to(from_stats(zip(range(len(sizes)), sizes, stats, strict=True)), points)
-    assert len(found) <= points
-    assert found.samples == sum(sizes)
-    low, high, last = found.column("x")
+    result = merge_to(from_stats(zip(range(len(sizes)), sizes, stats, strict=True)), points)
+    assert len(result) <= points
+    assert result.samples == sum(sizes)
+    low, high, last = result.column("x")
     assert min(low) == min(of["x"][0] for of in stats)
     assert max(high) == max(of["x"][1] for of in stats)
     assert last[-1] == stats[-1]["x"][2]
-    assert found.seqs[-1] == len(sizes) - 1
+    assert result.seqs[-1] == len(sizes) - 1
 
 
 def test_every_way_of_cutting_into_chunks_gives_the_same_extremes(sqlite_database):
@@ -189,10 +189,10 @@ def test_every_way_of_cutting_into_chunks_gives_the_same_extremes(sqlite_databas
                     Batch(seq=seq, chunks=[Chunk(stream="host", columns=columns)]),
                     1.0,
                 )
-            found = series(session, run_id, fields=["allocated_bytes"], points=50).series[
+            result = series(session, run_id, fields=["allocated_bytes"], points=50).series[
                 "allocated_bytes"
             ]
-            assert (min(found.min), max(found.max), found.last[-1]) == (
+            assert (min(result.min), max(result.max), result.last[-1]) == (
                 min(values),
                 max(values),
                 values[-1],

@@ -13,12 +13,12 @@ from memagent_server.store.streams import SPARKLINE_POINTS, current_streams, ext
 
 
 def told(values, sizes):
-    kept, before = {}, 0
+    sparkline, before = {}, 0
     for size in sizes:
         part = values[before : before + size]
-        kept = extend_sparkline(kept, before, part)
+        sparkline = extend_sparkline(sparkline, before, part)
         before += len(part)
-    return kept
+    return sparkline
 
 
 def test_the_sparkline_of_a_short_run_has_every_sample():
@@ -26,9 +26,9 @@ def test_the_sparkline_of_a_short_run_has_every_sample():
 
 
 def test_the_sparkline_of_a_long_run_is_bounded():
-    kept = told(list(range(1000)), [7] * 143)
-    assert kept["width"] == 32
-    assert kept["peaks"] == [*range(31, 999, 32), 999]
+    sparkline = told(list(range(1000)), [7] * 143)
+    assert sparkline["width"] == 32
+    assert sparkline["peaks"] == [*range(31, 999, 32), 999]
 
 
 @given(
@@ -37,17 +37,17 @@ def test_the_sparkline_of_a_long_run_is_bounded():
 )
 def test_the_sparkline_does_not_depend_on_the_batches(values, sizes):
     known = [value for value in values if value is not None]
-    kept = told(values, sizes)
-    assert kept["peaks"] == told(values, [1] * 300)["peaks"]
-    assert len(kept["peaks"]) <= SPARKLINE_POINTS
-    assert max((peak for peak in kept["peaks"] if peak is not None), default=None) == max(
+    sparkline = told(values, sizes)
+    assert sparkline["peaks"] == told(values, [1] * 300)["peaks"]
+    assert len(sparkline["peaks"]) <= SPARKLINE_POINTS
+    assert max((peak for peak in sparkline["peaks"] if peak is not None), default=None) == max(
         known, default=None
     )
 
 
 def test_a_stream_without_a_sparkline_starts_at_the_current_step():
-    kept = extend_sparkline({}, 100, [5, 6])
-    assert kept == {"width": 4, "peaks": [*[None] * 25, 6]}
+    sparkline = extend_sparkline({}, 100, [5, 6])
+    assert sparkline == {"width": 4, "peaks": [*[None] * 25, 6]}
 
 
 @pytest.mark.parametrize(

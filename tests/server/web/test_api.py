@@ -50,15 +50,15 @@ def filled(client):
 
 
 def test_the_list_of_runs(filled):
-    answer = filled.get("/api/v1/runs").get_json()
-    assert [run["id"] for run in answer["runs"]] == ["s", "r"]
-    assert answer["next_cursor"] is None
+    body = filled.get("/api/v1/runs").get_json()
+    assert [run["id"] for run in body["runs"]] == ["s", "r"]
+    assert body["next_cursor"] is None
     assert {
         "used_bytes": 200,
         "peak_bytes": 310,
         "limit_bytes": 1000,
         "predicted_peak_bytes": 280,
-    }.items() <= answer["runs"][1].items()
+    }.items() <= body["runs"][1].items()
     first = filled.get("/api/v1/runs?limit=1").get_json()
     second = filled.get(
         "/api/v1/runs", query_string={"limit": 1, "cursor": first["next_cursor"]}
@@ -73,17 +73,17 @@ def test_the_list_of_runs(filled):
 
 
 def test_one_run(filled):
-    answer = filled.get("/api/v1/runs/r").get_json()
-    assert answer["config"] == {"lr": 0.1, "model": {"depth": 4, "width": 8}}
-    assert answer["alerts"] == answer["events"] == []
-    assert answer["streams"][0]["latest"]["allocated_bytes"] == 200
+    body = filled.get("/api/v1/runs/r").get_json()
+    assert body["config"] == {"lr": 0.1, "model": {"depth": 4, "width": 8}}
+    assert body["alerts"] == body["events"] == []
+    assert body["streams"][0]["latest"]["allocated_bytes"] == 200
 
 
 def test_a_series(filled):
-    answer = filled.get(
+    body = filled.get(
         "/api/v1/runs/r/series?fields=allocated_bytes&from=2&to=3&points=10"
     ).get_json()
-    assert answer["series"] == {
+    assert body["series"] == {
         "allocated_bytes": {"min": [300, 200], "max": [300, 200], "last": [300, 200]}
     }
     assert set(filled.get("/api/v1/runs/r/series").get_json()["series"]) == {
@@ -94,8 +94,8 @@ def test_a_series(filled):
 
 
 def test_the_forecast_of_a_run_without_one(filled):
-    answer = filled.get("/api/v1/runs/r/forecast").get_json()
-    assert answer == {"run_id": "r", "forecasts": [], "history": [], "next_cursor": None}
+    body = filled.get("/api/v1/runs/r/forecast").get_json()
+    assert body == {"run_id": "r", "forecasts": [], "history": [], "next_cursor": None}
 
 
 def test_predictions(filled):
@@ -106,8 +106,8 @@ def test_predictions(filled):
 
 
 def test_components(filled):
-    answer = filled.get("/api/v1/runs/r/components").get_json()
-    assert answer == {
+    body = filled.get("/api/v1/runs/r/components").get_json()
+    assert body == {
         "run_id": "r",
         "rank": 0,
         "device": "GPU-0",
@@ -177,21 +177,17 @@ def test_components(filled):
 
 
 def test_components_without_prediction_and_samples(filled):
-    answer = filled.get("/api/v1/runs/s/components").get_json()
-    assert (answer["device"], answer["components"]) == (None, [])
-    assert answer["peak"] == {
-        "predicted_bytes": None,
-        "observed_bytes": None,
-        "residual_bytes": None,
-    }
+    body = filled.get("/api/v1/runs/s/components").get_json()
+    assert (body["device"], body["components"]) == (None, [])
+    assert body["peak"] == {"predicted_bytes": None, "observed_bytes": None, "residual_bytes": None}
 
 
 def test_a_comparison(filled):
-    answer = filled.get("/api/v1/compare?runs=r,s").get_json()
-    assert [run["id"] for run in answer["runs"]] == ["r", "s"]
-    assert answer["config_differences"] == {"model.depth": [4, 6], "model.width": [8, None]}
-    assert answer["environment_differences"] == {}
-    first, second = answer["runs"]
+    body = filled.get("/api/v1/compare?runs=r,s").get_json()
+    assert [run["id"] for run in body["runs"]] == ["r", "s"]
+    assert body["config_differences"] == {"model.depth": [4, 6], "model.width": [8, None]}
+    assert body["environment_differences"] == {}
+    first, second = body["runs"]
     assert first["components"]["peak"]["observed_bytes"] == 310
     assert (first["headroom_bytes"], first["residual_bytes"], first["rank"]) == (690, 30, 0)
     assert (second["headroom_bytes"], second["rank"], second["scalars"]) == (None, None, [])
@@ -201,13 +197,13 @@ def test_twenty_runs_with_long_names_are_compared(sqlite_client):
     ids = [f"{n:02}" + "x" * 62 for n in range(20)]
     for run_id in ids:
         sqlite_client.post("/api/v1/runs", json={"run_id": run_id})
-    answer = sqlite_client.get("/api/v1/compare?runs=" + ",".join(ids)).get_json()
-    assert [run["id"] for run in answer["runs"]] == ids
+    body = sqlite_client.get("/api/v1/compare?runs=" + ",".join(ids)).get_json()
+    assert [run["id"] for run in body["runs"]] == ids
 
 
 def test_ranks_over_the_same_steps(filled):
-    answer = filled.get("/api/v1/runs/r/ranks?points=10").get_json()
-    assert answer == {
+    body = filled.get("/api/v1/runs/r/ranks?points=10").get_json()
+    assert body == {
         "run_id": "r", "field": "peak_allocated_bytes", "from": 1, "to": 3, "step": [1, 2, 3], "time_s": [1.0, 2.0, 3.0], "left_out": 0,
         "ranks": [{"rank": 0, "device": "GPU-0", "device_name": "H100", "limit_bytes": 1000, "max": [290, 310, 290]}],
     }  # fmt: skip
@@ -224,8 +220,8 @@ def test_the_empty_list_of_alerts(filled):
 
 
 def test_a_deleted_run_is_gone(filled):
-    answer = filled.delete("/api/v1/runs/r")
-    assert (answer.status_code, answer.data) == (204, b"")
+    response = filled.delete("/api/v1/runs/r")
+    assert (response.status_code, response.data) == (204, b"")
     assert filled.get("/api/v1/runs/r").status_code == 404
     assert filled.delete("/api/v1/runs/r").status_code == 404
 
@@ -234,8 +230,8 @@ def test_a_deleted_run_is_gone(filled):
     "path", ["", "/series", "/ranks", "/forecast", "/predictions", "/components"]
 )
 def test_an_unknown_run_is_not_found(sqlite_client, path):
-    answer = sqlite_client.get(f"/api/v1/runs/nobody{path}")
-    assert (answer.status_code, answer.mimetype) == (404, "application/problem+json")
+    response = sqlite_client.get(f"/api/v1/runs/nobody{path}")
+    assert (response.status_code, response.mimetype) == (404, "application/problem+json")
 
 
 @pytest.mark.parametrize(
@@ -268,8 +264,8 @@ def test_an_unknown_run_is_not_found(sqlite_client, path):
 )
 def test_bad_parameters_are_named(sqlite_client, path, field):
     sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
-    answer = sqlite_client.get(f"/api/v1/{path}")
-    assert (answer.status_code, answer.mimetype, answer.get_json(force=True)["field"]) == (
+    response = sqlite_client.get(f"/api/v1/{path}")
+    assert (response.status_code, response.mimetype, response.get_json(force=True)["field"]) == (
         422,
         "application/problem+json",
         field,
@@ -281,9 +277,9 @@ def test_health_and_readiness(client, database):
     assert client.get("/readyz").status_code == 200
     with database.engine.begin() as connection:
         connection.execute(text("DELETE FROM alembic_version"))
-    answer = client.get("/readyz")
-    assert (answer.status_code, answer.mimetype) == (503, "application/problem+json")
-    assert "memagent db upgrade" in answer.get_json(force=True)["detail"]
+    response = client.get("/readyz")
+    assert (response.status_code, response.mimetype) == (503, "application/problem+json")
+    assert "memagent db upgrade" in response.get_json(force=True)["detail"]
 
 
 def test_measured_contexts_are_listed(sqlite_client):
@@ -367,30 +363,34 @@ def test_training_options_change_the_estimate(sqlite_client, change, peak_is):
     ],
 )
 def test_an_invalid_estimate_names_the_field(sqlite_client, change, field):
-    answer = sqlite_client.post("/api/v1/estimate", json={**SHAPE, **change})
-    assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, field)
+    response = sqlite_client.post("/api/v1/estimate", json={**SHAPE, **change})
+    assert (response.status_code, response.get_json(force=True)["field"]) == (422, field)
 
 
 def estimated(client, **request):
-    answer = client.post("/api/v1/estimate", json=request)
-    assert answer.status_code == 200, answer.text
-    return answer.get_json()
+    response = client.post("/api/v1/estimate", json=request)
+    assert response.status_code == 200, response.text
+    return response.get_json()
 
 
 LLAMA = {"model": "llama-2-7b", "sequence": 2048, "precision": "mixed", "gpu": "a100"}
 
 
 def test_a_preset_gets_advice_that_makes_it_fit(sqlite_client):
-    found = estimated(sqlite_client, **LLAMA)
-    assert (found["fits"], found["largest_batch"], found["limit_bytes"]) == (False, 0, 80 * 2**30)
+    result = estimated(sqlite_client, **LLAMA)
+    assert (result["fits"], result["largest_batch"], result["limit_bytes"]) == (
+        False,
+        0,
+        80 * 2**30,
+    )
     states = sum(
-        found["components"][name] for name in ("parameters", "gradients", "optimizer_state")
+        result["components"][name] for name in ("parameters", "gradients", "optimizer_state")
     )
     assert states == pytest.approx(16 * 6.738e9, rel=0.01), "16 bytes a parameter"
-    assert found["advice"] and all(
-        item["saving_bytes"] > 0 and item["code"] for item in found["advice"]
+    assert result["advice"] and all(
+        item["saving_bytes"] > 0 and item["code"] for item in result["advice"]
     )
-    assert set(found["intervals"]) == {"allocated", "reserved", "device"}
+    assert set(result["intervals"]) == {"allocated", "reserved", "device"}
 
 
 def test_a_config_json_is_read(sqlite_client):
@@ -447,8 +447,8 @@ def test_a_measured_context_replaces_the_usual_one(sqlite_client):
 
 
 def test_contradictory_options_are_refused(sqlite_client):
-    answer = sqlite_client.post("/api/v1/estimate", json={**LLAMA, "quantised": "nf4"})
-    assert answer.status_code == 422 and "lora_rank" in answer.get_json(force=True)["detail"]
+    response = sqlite_client.post("/api/v1/estimate", json={**LLAMA, "quantised": "nf4"})
+    assert response.status_code == 422 and "lora_rank" in response.get_json(force=True)["detail"]
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,8 @@ def alert_id(app, client):
 
 
 def said(client, alert_id, what, **body):
-    answer = client.post(f"/api/v1/alerts/{alert_id}/{what}", json=body)
-    return answer.status_code, answer.get_json()
+    response = client.post(f"/api/v1/alerts/{alert_id}/{what}", json=body)
+    return response.status_code, response.get_json()
 
 
 def test_an_alert_is_acknowledged_snoozed_and_marked_false(client, alert_id):
@@ -105,8 +105,8 @@ def test_an_alert_that_is_over_cannot_be_snoozed(app, client, alert_id):
 @pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "٣", "9" * 30])
 def test_an_invalid_cursor_is_refused(client, cursor):
     for path in ("/api/v1/alerts", "/alerts"):
-        answer = client.get(path, query_string={"cursor": cursor})
-        assert answer.status_code == 422
+        response = client.get(path, query_string={"cursor": cursor})
+        assert response.status_code == 422
 
 
 def test_readers_acknowledge_and_only_admins_set_rules(app, client, alert_id):
@@ -128,12 +128,12 @@ def test_readers_acknowledge_and_only_admins_set_rules(app, client, alert_id):
             path, method=method, headers={"Authorization": f"Bearer {tokens[scope]}"}, **options
         )
 
-    for scope, said, changed in (("ingest", 403, 403), ("read", 200, 403), ("admin", 200, 200)):
-        assert ask(scope, "POST", f"/api/v1/alerts/{alert_id}/ack", json={}).status_code == said
+    for scope, status, changed in (("ingest", 403, 403), ("read", 200, 403), ("admin", 200, 200)):
+        assert ask(scope, "POST", f"/api/v1/alerts/{alert_id}/ack", json={}).status_code == status
         assert ask(scope, "PUT", "/api/v1/rules", json={"rules": {}}).status_code == changed
     assert ask("read", "GET", "/api/v1/rules").status_code == 200
-    shown = ask("read", "GET", "/alerts").get_data(as_text=True)
-    assert "Acknowledged by read-token" in shown and "False alarm</button>" in shown
+    html = ask("read", "GET", "/alerts").get_data(as_text=True)
+    assert "Acknowledged by read-token" in html and "False alarm</button>" in html
     assert "fieldset disabled" in ask("read", "GET", "/settings").get_data(as_text=True)
 
 
@@ -151,10 +151,10 @@ def test_the_buttons_of_the_page_act_on_alerts(client, alert_id):
     assert (
         'value="/alerts?state=open"' in page and "will run out of memory in about 400 steps" in page
     )
-    answer = client.post(
+    response = client.post(
         f"/alerts/{alert_id}/say", data={"what": "ack", "next": "/alerts?state=open"}
     )
-    assert (answer.status_code, answer.headers["Location"]) == (303, "/alerts?state=open")
+    assert (response.status_code, response.headers["Location"]) == (303, "/alerts?state=open")
     assert "Acknowledged by everybody" in client.get("/alerts", headers=HTML).get_data(as_text=True)
     assert (
         client.post(
@@ -176,9 +176,9 @@ def put(client, project="", **wishes):
 
 
 def test_a_projects_rules_override_those_of_every_project(client):
-    found = rules(client)
-    assert list(found) == list(RULES) and all(
-        rule["is_default"] and rule["is_on"] for rule in found.values()
+    result = rules(client)
+    assert list(result) == list(RULES) and all(
+        rule["is_default"] and rule["is_on"] for rule in result.values()
     )
     assert put(client, high_water={"tells": "warning"}, leak={"is_on": False}).status_code == 200
     assert (
@@ -211,8 +211,8 @@ def test_a_projects_rules_override_those_of_every_project(client):
     ],
 )
 def test_an_invalid_rule_is_refused_and_nothing_is_stored(client, wish, field):
-    answer = put(client, high_water={"is_on": False}, **wish)
-    assert (answer.status_code, answer.get_json()["field"]) == (422, field)
+    response = put(client, high_water={"is_on": False}, **wish)
+    assert (response.status_code, response.get_json()["field"]) == (422, field)
     assert rules(client)["high_water"]["is_on"]
 
 
@@ -239,12 +239,12 @@ def test_the_settings_page_saves_only_changes(client):
         "prediction_mismatch.over_bytes": "1024",
     }
     del fields["stalled.is_on"]
-    answer = client.post("/settings", data=fields)
-    assert (answer.status_code, answer.headers["Location"]) == (303, "/settings?project=nlp")
-    found = rules(client, "nlp")
-    assert found["high_water"]["thresholds"]["used_ratio"]["value"] == 0.9
-    assert found["prediction_mismatch"]["thresholds"]["over_bytes"]["value"] == GIB
-    assert [name for name, rule in found.items() if not rule["is_default"]] == [
+    response = client.post("/settings", data=fields)
+    assert (response.status_code, response.headers["Location"]) == (303, "/settings?project=nlp")
+    result = rules(client, "nlp")
+    assert result["high_water"]["thresholds"]["used_ratio"]["value"] == 0.9
+    assert result["prediction_mismatch"]["thresholds"]["over_bytes"]["value"] == GIB
+    assert [name for name, rule in result.items() if not rule["is_default"]] == [
         "high_water",
         "prediction_mismatch",
         "stalled",

@@ -125,18 +125,18 @@ def with_webhook(sqlite_database, make_settings, receiver):
 
 
 def test_it_lists_and_tests_channels(with_webhook, receiver):
-    found = {
+    results = {
         item["channel"]: item
         for item in with_webhook.get("/api/v1/channels").get_json()["channels"]
     }
-    assert found["webhook"] == {
+    assert results["webhook"] == {
         "channel": "webhook",
         "is_set_up": True,
         "least_severity": "critical",
     }
-    assert found["teams"]["is_set_up"] is False
-    answer = with_webhook.post("/api/v1/channels/webhook/test").get_json()
-    assert answer == {"channel": "webhook", "ok": True, "answer": "status 200"}
+    assert results["teams"]["is_set_up"] is False
+    body = with_webhook.post("/api/v1/channels/webhook/test").get_json()
+    assert body == {"channel": "webhook", "ok": True, "answer": "status 200"}
     assert b"Test: memagent can reach you here. Nothing is wrong" in receiver[1][0]
     assert (
         "docs/notifications.md"

@@ -19,8 +19,8 @@ def a_run(**changes):
 
 
 def headline(run, forecast=None, first_warning_step=None):
-    said = labels.headline(run, forecast, first_warning_step, NOW)
-    return said.tone, said.text, said.detail
+    text = labels.headline(run, forecast, first_warning_step, NOW)
+    return text.tone, text.text, text.detail
 
 
 def test_it_shows_when_memory_runs_out_and_the_growth():

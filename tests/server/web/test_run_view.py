@@ -17,8 +17,8 @@ def a_stack(size_bytes, *frames):
 
 def test_a_frame_is_as_wide_as_its_allocations():
     blocks, height = flame([a_stack(3 * MIB, "main", "train"), a_stack(MIB, "main", "evaluate")])
-    found = {block.title.partition(":")[0]: (block.x, block.y, block.width) for block in blocks}
-    assert found == {
+    results = {block.title.partition(":")[0]: (block.x, block.y, block.width) for block in blocks}
+    assert results == {
         "main": (0.0, 0, WIDTH),
         "train": (0.0, ROW_HEIGHT, 0.75 * WIDTH),
         "evaluate": (0.75 * WIDTH, ROW_HEIGHT, 0.25 * WIDTH),

@@ -80,9 +80,9 @@ def contrast(one, other):
 def test_text_has_enough_contrast(scheme, pairs, least):
     palette = palettes()[scheme]
     too_weak = {
-        pair: round(found, 2)
+        pair: round(result, 2)
         for pair in pairs
-        if (found := contrast(palette[pair[0]], palette[pair[1]])) < least
+        if (result := contrast(palette[pair[0]], palette[pair[1]])) < least
     }
     assert too_weak == {}
 

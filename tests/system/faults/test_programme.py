@@ -82,16 +82,16 @@ def proxy():
 
 def echoed(proxy, body):
     """What comes back of `body` until the connection ends, and whether it was reset."""
-    answer = b""
+    response = b""
     try:
         with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:
             connection.sendall(body)
             connection.shutdown(socket.SHUT_WR)
             while part := connection.recv(65536):
-                answer += part
+                response += part
     except OSError:  # shutdown, too, finds that it is gone
-        return answer, True
-    return answer, False
+        return response, True
+    return response, False
 
 
 def test_everything_passes_without_faults(proxy):
@@ -102,10 +102,10 @@ def test_everything_passes_without_faults(proxy):
 def test_connections_break_at_random_bytes_in_either_direction(proxy):
     proxy.set(Weather(most_bytes=1000))
     body = bytes(2000)
-    found = [echoed(proxy, body) for _ in range(30)]
-    assert all(len(answer) < 1000 for answer, _ in found)
-    assert len({len(answer) for answer, _ in found}) > 5
-    assert {is_reset for _, is_reset in found} == {True, False}
+    results = [echoed(proxy, body) for _ in range(30)]
+    assert all(len(response) < 1000 for response, _ in results)
+    assert len({len(response) for response, _ in results}) > 5
+    assert {is_reset for _, is_reset in results} == {True, False}
     proxy.set(FAIR)
     assert echoed(proxy, body) == (body, False)
 

@@ -17,8 +17,8 @@ PREDICTED = [
 
 @pytest.mark.parametrize("cause", CAUSES)
 def test_every_cause_has_texts_and_code(cause):
-    found = advice_for_cause(cause)
-    assert found.summary and found.change and found.code
+    result = advice_for_cause(cause)
+    assert result.summary and result.change and result.code
 
 
 def test_an_unknown_cause_has_its_own_text():
@@ -27,11 +27,11 @@ def test_an_unknown_cause_has_its_own_text():
 
 
 def test_helping_changes_are_named_with_their_savings():
-    found = advice_for_cause("optimizer_state", PREDICTED)
-    assert found.change.endswith(
+    result = advice_for_cause("optimizer_state", PREDICTED)
+    assert result.change.endswith(
         "In this run: Paged 8-bit Adam saves 4.00 GiB, 8-bit Adam saves 3.00 GiB."
     )
-    assert found.code == "paged"
+    assert result.code == "paged"
     assert "Activation checkpointing saves 2.00 GiB." in advice_for_cause("input", PREDICTED).change
 
 

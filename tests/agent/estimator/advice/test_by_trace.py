@@ -181,14 +181,14 @@ def test_freeing_gradients_is_advised_if_they_are_zeroed_in_place():
 
 
 def test_an_applied_change_is_not_advised():
-    found = asked(
+    result = asked(
         checkpointing="full",
         autocast="bf16",
         optimizer="sgd",
         advice=True,
         allocator="expandable_segments:True",
     )
-    assert not set(savings(found)) & {
+    assert not set(savings(result)) & {
         "Activation checkpointing",
         "Autocast to bf16",
         "8-bit Adam",
@@ -208,15 +208,15 @@ def test_checkpointing_is_not_advised_to_a_model_that_recomputes():
                 inputs = torch.utils.checkpoint.checkpoint(block, inputs, use_reentrant=False)
             return inputs
 
-    found = estimate(
+    result = estimate(
         Recomputing, INPUTS, loss=mean, context_bytes=0, advice=True
     )  # next to a context all savings are small
-    assert "Activation checkpointing" not in savings(found) and found.advice
+    assert "Activation checkpointing" not in savings(result) and result.advice
 
 
 def test_the_cpu_gets_no_advice_about_gpus():
-    found = estimate(Stack, INPUTS, loss=mean, device="cpu", advice=True)
-    assert set(savings(found)) <= {
+    result = estimate(Stack, INPUTS, loss=mean, device="cpu", advice=True)
+    assert set(savings(result)) <= {
         "Activation checkpointing",
         "Smaller batch, accumulated",
         "Adafactor",
@@ -224,10 +224,10 @@ def test_the_cpu_gets_no_advice_about_gpus():
 
 
 def test_a_set_that_fits_comes_first_if_no_change_alone_is_enough():
-    found = asked(gpu=None, context_bytes=0, limit_bytes=24 * MIB, advice=True)
-    first = found.advice[0]
-    assert found.fits is False and first.change.startswith("Together: ")
-    assert found.needed_bytes - first.saving_bytes <= 24 * MIB
+    result = asked(gpu=None, context_bytes=0, limit_bytes=24 * MIB, advice=True)
+    first = result.advice[0]
+    assert result.fits is False and first.change.startswith("Together: ")
+    assert result.needed_bytes - first.saving_bytes <= 24 * MIB
     assert all(
         name in KEYS_BY_NAME for name in first.change.removeprefix("Together: ").split(" + ")
     )
@@ -241,13 +241,13 @@ def test_the_batch_is_cut_into_as_few_parts_as_fit(stack):
     half = estimate(
         Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulation=2
     ).needed_bytes
-    found = asked(
+    result = asked(
         gpu=None,
         limit_bytes=(quarter + half) // 2,
         context_bytes=stack.components["context"],
         advice=True,
     )
-    item = next(item for item in found.advice if item.change == "Smaller batch, accumulated")
+    item = next(item for item in result.advice if item.change == "Smaller batch, accumulated")
     assert (
         item.cost.startswith("4 times batch 512 in place of batch 2048")
         and "range" not in item.code
@@ -281,20 +281,20 @@ def test_a_model_of_transformers_gets_snippets_for_transformers():
         attn_implementation="eager",
     )
     ids = ((4, 512), "int64")
-    given = {"input_ids": ids, "labels": ids}
-    found = estimate(lambda: transformers.GPT2LMHeadModel(config), given, advice=True)
-    lines = {item.change: item.code for item in found.advice}
+    inputs = {"input_ids": ids, "labels": ids}
+    result = estimate(lambda: transformers.GPT2LMHeadModel(config), inputs, advice=True)
+    lines = {item.change: item.code for item in result.advice}
     assert lines["Attention by SDPA or FlashAttention"] == 'model.set_attn_implementation("sdpa")'
     assert "for block in model.transformer.h:" in lines["FSDP (ZeRO-3)"]
     assert (
         'target_modules=["c_attn"]' in lines["LoRA of rank 16"]
         and "BitsAndBytesConfig" in lines["QLoRA: LoRA on NF4 weights"]
     )
-    saved = savings(found)
+    saved = savings(result)
     assert saved["QLoRA: LoRA on NF4 weights"] > saved["LoRA of rank 16"] > 0
     sdpa = transformers.GPT2Config(**{**config.to_dict(), "attn_implementation": "sdpa"})
     really = (
-        found.needed_bytes
-        - estimate(lambda: transformers.GPT2LMHeadModel(sdpa), given).needed_bytes
+        result.needed_bytes
+        - estimate(lambda: transformers.GPT2LMHeadModel(sdpa), inputs).needed_bytes
     )
     assert saved["Attention by SDPA or FlashAttention"] == pytest.approx(really, rel=0.1)

@@ -20,8 +20,8 @@ def test_no_change_of_a_set_can_be_left_out(tries):
     changes = [
         change for change in CHANGES if change.key != "optimizer_step"
     ]  # which excludes the 8-bit one
-    found = smallest_set(changes, fits, max_tries=tries)
-    assert {change.key for change in found} == needed
+    result = smallest_set(changes, fits, max_tries=tries)
+    assert {change.key for change in result} == needed
     assert smallest_set(CHANGES, lambda chosen: False, max_tries=tries) is None
 
 

@@ -74,8 +74,8 @@ class Oracle:
         rounded = max(512, -(-size // 512) * 512)
         small = rounded <= MIB
         self.searches[small] += 1
-        found = self._search(rounded, small, stream) or self._obtain(rounded, small, stream, size)
-        segment, cell = found
+        result = self._search(rounded, small, stream) or self._obtain(rounded, small, stream, size)
+        segment, cell = result
         rest = cell.size - rounded
         splittable = self.max_split is None or rounded < self.max_split
         if rest >= 512 and (small or self.expandable or (splittable and rest > MIB)):

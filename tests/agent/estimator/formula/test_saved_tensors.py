@@ -82,7 +82,7 @@ def test_eager_attention_saves_scores_that_grow_with_the_square(zoo, family):
 
 
 def errors_of(zoo, precision: str) -> list[float]:
-    found = []
+    results = []
     for family in FAMILIES:
         for attention, checkpointing, drop in (
             ("sdpa", "none", 0.0),
@@ -109,11 +109,11 @@ def errors_of(zoo, precision: str) -> list[float]:
             }
             estimate = estimate_training(spec_of(zoo, case, implementation="foreach", **options))
             error = estimate.peak_allocated_bytes / max(real.values()) - 1
-            found.append(error)
+            results.append(error)
             print(
                 f"{family:12} {precision:5} {attention:6} {checkpointing:5} {max(real.values()):>12,} {error:+.1%}"
             )
-    return found
+    return results
 
 
 @pytest.mark.slow

@@ -33,14 +33,14 @@ def parts(spec: TrainingSpec) -> dict[str, int]:
     [("fp32", 28, 28, 56), ("mixed", 14, 14, 84), ("bf16", 14, 14, 28), ("amp", 28, 28, 56)],
 )
 def test_seven_billion_parameters_agree_with_the_tutorials(precision, weights, gradients, state):
-    found = parts(replace(SEVEN_BILLION, precision=precision))
-    gigabytes = [found[name] / 1e9 for name in ("parameters", "gradients", "optimizer_state")]
+    result = parts(replace(SEVEN_BILLION, precision=precision))
+    gigabytes = [result[name] / 1e9 for name in ("parameters", "gradients", "optimizer_state")]
     assert gigabytes == pytest.approx([weights, gradients, state], rel=1e-9)
 
 
 def test_adam_in_mixed_precision_is_sixteen_bytes_a_parameter():
-    found = parts(SEVEN_BILLION)
-    assert found["parameters"] + found["gradients"] + found["optimizer_state"] == 112_000_000_000
+    result = parts(SEVEN_BILLION)
+    assert result["parameters"] + result["gradients"] + result["optimizer_state"] == 112_000_000_000
 
 
 def test_eight_bit_states_are_a_quarter():
@@ -57,8 +57,8 @@ def test_eight_bit_states_are_a_quarter():
 )
 def test_zero_over_eight_ranks_divides_as_its_table_says(stage, per_parameter):
     """Rajbhandari et al. 2020, figure 1: 16, 5.5, 3.75 and 2 bytes a parameter."""
-    found = parts(replace(SEVEN_BILLION, parallel=Parallel(data=8, zero=stage)))
-    held = found["parameters"] + found["gradients"] + found["optimizer_state"]
+    result = parts(replace(SEVEN_BILLION, parallel=Parallel(data=8, zero=stage)))
+    held = result["parameters"] + result["gradients"] + result["optimizer_state"]
     assert held / 7e9 == pytest.approx(per_parameter, rel=1e-6)
 
 

@@ -95,8 +95,8 @@ def test_lbfgs_holds_the_state_of_torchs():
 
 
 def test_adafactor_holds_a_row_and_a_column_of_each_matrix():
-    found = estimate_training(replace(SPEC, optimizer="adafactor")).components["optimizer_state"]
-    assert found == sum(4 * m.copies * (m.rows + m.cols) for m in matrices(LLAMA))
+    result = estimate_training(replace(SPEC, optimizer="adafactor")).components["optimizer_state"]
+    assert result == sum(4 * m.copies * (m.rows + m.cols) for m in matrices(LLAMA))
 
 
 def test_eight_bit_and_paged_states_take_a_byte_and_one_scale_to_256_values():
@@ -143,8 +143,8 @@ def test_eight_bit_and_paged_states_take_a_byte_and_one_scale_to_256_values():
     ],
 )
 def test_a_logit_takes_as_many_bytes_as_its_loss_makes_copies(options, saved, forward, backward):
-    found = loss_bytes(replace(SPEC, **options))
-    assert found == LossBytes(saved * LOGITS, forward * LOGITS, backward * LOGITS)
+    result = loss_bytes(replace(SPEC, **options))
+    assert result == LossBytes(saved * LOGITS, forward * LOGITS, backward * LOGITS)
 
 
 def test_fused_and_chunked_losses_hold_a_part_of_the_logits_and_the_gradient_of_their_input():
@@ -221,5 +221,5 @@ def test_prefetch_adds_a_layer_to_the_gathered_ones():
     for prefetch in (0, 1, 2):
         plan = Parallel(data=8, zero=3, prefetch=prefetch)
         loose = 32_000 * 4096 * 2 * 2 + 4096 * 2  # embeddings and head are one unit, the largest
-        found = estimate_training(replace(SPEC, parallel=plan)).terms["gathered_layers"]
-        assert found == pytest.approx(max(layer, loose) * (1 + prefetch + 1), rel=1e-6)
+        result = estimate_training(replace(SPEC, parallel=plan)).terms["gathered_layers"]
+        assert result == pytest.approx(max(layer, loose) * (1 + prefetch + 1), rel=1e-6)

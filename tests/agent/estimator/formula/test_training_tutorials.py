@@ -31,9 +31,9 @@ def advise(spec: TrainingSpec, limit_bytes: int | None = None) -> tuple[AdviceIt
 
 
 def gigabytes(spec: TrainingSpec) -> dict[str, float]:
-    found = estimate_training(spec)
-    return {name: size / 1e9 for name, size in found.components.items()} | {
-        "peak": found.peak_allocated_bytes / 1e9
+    result = estimate_training(spec)
+    return {name: size / 1e9 for name, size in result.components.items()} | {
+        "peak": result.peak_allocated_bytes / 1e9
     }
 
 

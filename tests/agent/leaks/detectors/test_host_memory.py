@@ -11,13 +11,13 @@ OBJECTS = 3000
 
 def suspected(make):
     """The lines of this file that a window suspects of 10 steps in which `make` made OBJECTS objects that stay."""
-    kept: list[object] = [None] * OBJECTS
+    retained: list[object] = [None] * OBJECTS
     window = HostMemoryDetector()
     window.begin(0)
     try:
         window.middle(1)
         for number in range(OBJECTS):
-            kept[number] = make(number)
+            retained[number] = make(number)
         return [
             suspect.line
             for suspect in window.end(11, TimeBudget.after(cpu_s=60.0, wall_s=60.0))

@@ -39,14 +39,14 @@ def text_of(html):
 def test_it_shows_config_components_and_figures_side_by_side(client):
     start(client, "a", config={"batch": 8, "lr": 1})
     start(client, "b", config={"batch": 16, "lr": 1}, peak=3 * GIB)
-    shown = text_of(client.get("/compare?runs=a,b", headers=HTML).text)
-    assert "Setting run a run b batch 8 16" in shown
-    assert " lr " not in shown
-    assert "parameters 1.00 GiB 1.00 GiB" in shown
-    assert "run a H100 2.00 GiB 8.00 GiB 6.00 GiB 75 % – – 250 ms 2" in shown
-    assert "run b H100 3.00 GiB +1.00 GiB 8.00 GiB 5.00 GiB 62 % – – 250 ms the same 2" in shown
+    text = text_of(client.get("/compare?runs=a,b", headers=HTML).text)
+    assert "Setting run a run b batch 8 16" in text
+    assert " lr " not in text
+    assert "parameters 1.00 GiB 1.00 GiB" in text
+    assert "run a H100 2.00 GiB 8.00 GiB 6.00 GiB 75 % – – 250 ms 2" in text
+    assert "run b H100 3.00 GiB +1.00 GiB 8.00 GiB 5.00 GiB 62 % – – 250 ms the same 2" in text
     order = [
-        shown.index(title)
+        text.index(title)
         for title in (
             "Differences in the config",
             "Curves",
@@ -64,28 +64,28 @@ def test_equal_configs_are_reported(sqlite_client):
 
 
 def test_a_form_redirects_to_the_shareable_address(sqlite_client):
-    answer = sqlite_client.get("/compare?runs=a&runs=b&runs=a&by=time", headers=HTML)
-    assert (answer.status_code, answer.location) == (303, "/compare?runs=a,b&by=time")
-    answer = sqlite_client.post(
+    response = sqlite_client.get("/compare?runs=a&runs=b&runs=a&by=time", headers=HTML)
+    assert (response.status_code, response.location) == (303, "/compare?runs=a,b&by=time")
+    response = sqlite_client.post(
         "/compare", data={"runs": ["b", "a"], "tag": "left empty"}, headers=HTML
     )
-    assert (answer.status_code, answer.location) == (303, "/compare?runs=b,a")
+    assert (response.status_code, response.location) == (303, "/compare?runs=b,a")
     assert sqlite_client.post("/compare", data={"runs": ["b"]}, headers=HTML).status_code == 422
 
 
 @pytest.mark.parametrize("runs", ["", "a", "a,a", ",".join(f"r{n}" for n in range(21))])
 def test_one_run_and_twenty_one_are_refused(sqlite_client, runs):
     start(sqlite_client, "a")
-    answer = sqlite_client.get(f"/compare?runs={runs}", headers=HTML)
-    assert (answer.status_code, answer.mimetype) == (422, "text/html")
-    assert "name 2 to 20 runs" in answer.text.lower()
+    response = sqlite_client.get(f"/compare?runs={runs}", headers=HTML)
+    assert (response.status_code, response.mimetype) == (422, "text/html")
+    assert "name 2 to 20 runs" in response.text.lower()
 
 
 def test_unknown_runs_are_named(sqlite_client):
     start(sqlite_client, "a")
-    answer = sqlite_client.get("/compare?runs=a,b,c", headers=HTML)
-    assert answer.status_code == 404
-    assert "Unknown run &#39;b&#39;, &#39;c&#39;" in answer.text
+    response = sqlite_client.get("/compare?runs=a,b,c", headers=HTML)
+    assert response.status_code == 404
+    assert "Unknown run &#39;b&#39;, &#39;c&#39;" in response.text
 
 
 def test_a_run_can_be_removed_down_to_two(sqlite_client):
@@ -100,10 +100,10 @@ def test_a_run_can_be_removed_down_to_two(sqlite_client):
 def test_twenty_runs_differ_in_color_and_dash(sqlite_client):
     for number in range(20):
         start(sqlite_client, f"r{number}")
-    shown = sqlite_client.get(
+    html = sqlite_client.get(
         "/compare?runs=" + ",".join(f"r{n}" for n in range(20)), headers=HTML
     ).text
-    marks = set(re.findall(r'class="swatch (run-\d( dashed)?)"', shown))
+    marks = set(re.findall(r'class="swatch (run-\d( dashed)?)"', html))
     assert len(marks) == 20
 
 

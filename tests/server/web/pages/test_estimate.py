@@ -21,9 +21,9 @@ SHAPE = {
 
 
 def page(client, **given):
-    answer = client.get("/estimate", query_string=given, headers=HTML)
-    assert answer.status_code == 200
-    return answer.get_data(as_text=True)
+    response = client.get("/estimate", query_string=given, headers=HTML)
+    assert response.status_code == 200
+    return response.get_data(as_text=True)
 
 
 def test_it_starts_with_an_example(client):
@@ -34,29 +34,29 @@ def test_it_starts_with_an_example(client):
 
 
 def test_it_shows_the_result_of_the_api(client):
-    found = client.post(
+    body = client.post(
         "/api/v1/estimate", json={"model": "bert-base", "batch": 8, "gpu": "t4"}
     ).get_json()
     html = page(client, model="bert-base", batch="8", gpu="t4")
-    for name, peak, between in levels(convert(found, Estimate)):
+    for name, peak, between in levels(convert(body, Estimate)):
         assert name in html
         assert peak in html
         assert between in html
-    assert f"<b>{found['largest_batch']:,}</b>" in html
-    assert all(item["change"] in html for item in found["advice"])
+    assert f"<b>{body['largest_batch']:,}</b>" in html
+    assert all(item["change"] in html for item in body["advice"])
 
 
 def test_every_choice_reaches_the_estimator():
-    given = {
+    form = {
         "model": "llama-2-7b", "batch": "2", "sequence": "1024", "precision": "bf16-amp", "optimizer": "lion", "checkpointing": "full",
         "attention": "math", "loss": "fused", "lora_rank": "16", "quantised": "nf4", "ranks": "8", "zero": "3", "tensor": "2",
         "pipeline": "4", "offload_optimizer": "1", "offload_parameters": "1", "gpu": "a100", "limit": "24GiB",
     }  # fmt: skip
-    body = read_form(given).request
-    for name, value in given.items():
+    body = read_form(form).request
+    for name, value in form.items():
         wanted = 24 * GIB if name == "limit" else value
-        found = getattr(body, "limit_bytes" if name == "limit" else name)
-        assert str(found) == str(True if name.startswith("offload") else wanted), name
+        result = getattr(body, "limit_bytes" if name == "limit" else name)
+        assert str(result) == str(True if name.startswith("offload") else wanted), name
 
 
 def test_a_custom_shape_is_read(client):
@@ -101,8 +101,8 @@ def test_typed_markup_is_escaped(client):
 
 
 def test_parts_are_end_to_end_on_one_scale(client):
-    found = client.post("/api/v1/estimate", json={"model": "gpt2", "gpu": "a100"}).get_json()
-    drawn = stack(convert(found, Estimate))
+    body = client.post("/api/v1/estimate", json={"model": "gpt2", "gpu": "a100"}).get_json()
+    drawn = stack(convert(body, Estimate))
     ends = [part.x + part.width for part in drawn.parts]
     assert [part.x for part in drawn.parts[1:]] == pytest.approx(ends[:-1], abs=0.03)
     assert max(ends[-1], drawn.limit, drawn.high) < 100
@@ -110,9 +110,9 @@ def test_parts_are_end_to_end_on_one_scale(client):
 
 
 def test_advice_has_the_memory_needed_then(client):
-    found = client.post(
+    body = client.post(
         "/api/v1/estimate", json={"model": "gpt2-xl", "batch": 8, "limit_bytes": 24 * GIB}
     ).get_json()
-    items = advice_rows(convert(found, Estimate))
+    items = advice_rows(convert(body, Estimate))
     assert any(item.then_fits for item in items)
     assert all(item.then_fits == (item.then_bytes <= 24 * GIB) for item in items)

@@ -32,8 +32,8 @@ def token_of(sqlite_app):
 
 
 def test_no_login_is_required_without_tokens(sqlite_client):
-    answer = sqlite_client.get("/login", headers=HTML)
-    assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+    response = sqlite_client.get("/login", headers=HTML)
+    assert (response.status_code, response.headers["Location"]) == (303, "/")
 
 
 def test_a_login_leads_to_the_requested_page(sqlite_client, token_of):
@@ -41,13 +41,13 @@ def test_a_login_leads_to_the_requested_page(sqlite_client, token_of):
     asked = sqlite_client.get("/alerts?state=open", headers=HTML)
     form = sqlite_client.get(asked.headers["Location"], headers=HTML).get_data(as_text=True)
     assert 'value="/alerts?state=open"' in form
-    answer = sqlite_client.post(
+    reply = sqlite_client.post(
         "/login", data={"token": f" {token}\n", "next": "/alerts?state=open"}
     )
-    assert (answer.status_code, answer.headers["Location"]) == (303, "/alerts?state=open")
-    shown = sqlite_client.get("/alerts?state=open", headers=HTML)
-    assert shown.status_code == 200
-    assert "Log out" in shown.get_data(as_text=True)
+    assert (reply.status_code, reply.headers["Location"]) == (303, "/alerts?state=open")
+    response = sqlite_client.get("/alerts?state=open", headers=HTML)
+    assert response.status_code == 200
+    assert "Log out" in response.get_data(as_text=True)
 
 
 def test_logging_out_ends_access(sqlite_client, token_of):
@@ -58,18 +58,18 @@ def test_logging_out_ends_access(sqlite_client, token_of):
 
 def test_an_invalid_token_is_refused_with_an_error(sqlite_client, token_of):
     token_of("read")
-    answer = sqlite_client.post("/login", data={"token": "mag_guess", "next": "/alerts"})
-    assert answer.status_code == 401
-    shown = answer.get_data(as_text=True)
-    assert "Unknown, revoked or expired token" in shown
-    assert 'value="/alerts"' in shown
-    assert "mag_guess" not in shown
+    response = sqlite_client.post("/login", data={"token": "mag_guess", "next": "/alerts"})
+    assert response.status_code == 401
+    html = response.get_data(as_text=True)
+    assert "Unknown, revoked or expired token" in html
+    assert 'value="/alerts"' in html
+    assert "mag_guess" not in html
     assert sqlite_client.get("/", headers=HTML).status_code == 303
 
 
 def test_an_ingest_token_cannot_log_in(sqlite_client, token_of):
-    answer = sqlite_client.post("/login", data={"token": token_of("ingest")})
-    assert (answer.status_code, "Set-Cookie" in answer.headers) == (403, False)
+    response = sqlite_client.post("/login", data={"token": token_of("ingest")})
+    assert (response.status_code, "Set-Cookie" in response.headers) == (403, False)
 
 
 def test_other_sites_cannot_log_users_in_or_out(sqlite_client, token_of):

@@ -45,16 +45,16 @@ def sample(client, run_id="r", rank=0, stream="host", seq=0, **columns):
         "stream": stream,
         "columns": {"step": steps, "time_s": [1.0 * step for step in steps], **columns},
     }
-    answer = client.post(
+    response = client.post(
         f"/api/v1/runs/{run_id}/batches", json={"rank": rank, "seq": seq, "chunks": [chunk]}
     )
-    assert answer.status_code == 200, answer.get_json()
+    assert response.status_code == 200, response.get_json()
 
 
 def page(client, path, **options):
-    answer = client.get(path, headers=HTML, **options)
-    assert answer.mimetype == "text/html"
-    return answer.get_data(as_text=True)
+    response = client.get(path, headers=HTML, **options)
+    assert response.mimetype == "text/html"
+    return response.get_data(as_text=True)
 
 
 def text_of(html):
@@ -101,18 +101,18 @@ def alarm(database, summary="it leaks", reason="because", run_id="r", state="fir
 
 
 def test_the_first_visit_shows_the_lines_to_paste(client):
-    shown = text_of(page(client, "/"))
-    assert "import memagent" in shown
-    assert "run = memagent.attach(model, optimizer)" in shown
-    assert "MEMAGENT_SERVER=http://127.0.0.1:8420 python train.py" in shown
-    assert "MEMAGENT_TOKEN" not in shown
+    text = text_of(page(client, "/"))
+    assert "import memagent" in text
+    assert "run = memagent.attach(model, optimizer)" in text
+    assert "MEMAGENT_SERVER=http://127.0.0.1:8420 python train.py" in text
+    assert "MEMAGENT_TOKEN" not in text
 
 
 def test_each_run_is_a_row(app, client):
     start(client, total_steps=500, tags=["sweep-4"])
     sample(client)
     warn(app.extensions["memagent"].database)
-    shown = text_of(page(client, "/"))
+    text = text_of(page(client, "/"))
     for words in (
         "running",
         "gpt small",
@@ -123,8 +123,8 @@ def test_each_run_is_a_row(app, client):
         "3.00 of 8.00 GiB",
         "~400 steps",
     ):
-        assert words in shown
-    assert "Waiting for the first run" not in shown
+        assert words in text
+    assert "Waiting for the first run" not in text
 
 
 def test_the_list_is_searched_and_filtered(client):
@@ -159,10 +159,10 @@ def test_a_run_page_shows_the_forecast_with_cause_and_advice(app, client):
     start(client)
     sample(client)
     warn(app.extensions["memagent"].database)
-    shown = text_of(page(client, "/runs/r"))
-    assert "Runs out of memory in about 400 steps (25 min)" in shown
-    assert "Likely cause: leak" in shown
-    assert "loss.item()" in shown
+    text = text_of(page(client, "/runs/r"))
+    assert "Runs out of memory in about 400 steps (25 min)" in text
+    assert "Likely cause: leak" in text
+    assert "loss.item()" in text
 
 
 def test_the_page_of_an_oom_run_shows_the_lead_time_of_the_warning(app, client):
@@ -173,10 +173,10 @@ def test_the_page_of_an_oom_run_shows_the_lead_time_of_the_warning(app, client):
         "/api/v1/runs/r/finish",
         json={"status": "oom", "step": 312, "error": "OutOfMemoryError: no"},
     )
-    shown = text_of(page(client, "/runs/r"))
-    assert "Out of memory at step 312" in shown
-    assert "First warning 310 steps earlier, at step 2." in shown
-    assert "OutOfMemoryError: no" in shown
+    text = text_of(page(client, "/runs/r"))
+    assert "Out of memory at step 312" in text
+    assert "First warning 310 steps earlier, at step 2." in text
+    assert "OutOfMemoryError: no" in text
 
 
 def test_warnings_of_an_earlier_launch_are_not_counted(app, client):
@@ -197,19 +197,19 @@ def test_a_run_page_shows_predicted_and_observed_memory(client):
         "components": {"parameters": GIB},
     }
     client.post("/api/v1/runs/r/predictions", json=prediction)
-    shown = text_of(page(client, "/runs/r"))
+    text = text_of(page(client, "/runs/r"))
     assert (
         "parameters 1.00 GiB 2.00 GiB +1.00 GiB Likely: there is a second copy of the weights: fp32 master"
-        in shown
+        in text
     )
-    assert "allocated 1.00 GiB 3.00 GiB +2.00 GiB" in shown
+    assert "allocated 1.00 GiB 3.00 GiB +2.00 GiB" in text
 
 
 def test_a_run_page_without_samples_waits(client):
     start(client, devices=[])
-    shown = text_of(page(client, "/runs/r"))
-    assert "Waiting for the first sample" in shown
-    assert "The chart appears with the first sample." in shown
+    text = text_of(page(client, "/runs/r"))
+    assert "Waiting for the first sample" in text
+    assert "The chart appears with the first sample." in text
 
 
 def test_ranks_are_selected_by_address(client):
@@ -225,8 +225,8 @@ def test_many_ranks_become_a_select_box(sqlite_client):
     for rank in range(10):
         start(sqlite_client, rank=rank, world_size=10)
         sample(sqlite_client, rank=rank)
-    shown = page(sqlite_client, "/runs/r?rank=7")
-    assert '<option value="7" selected>' in shown
+    html = page(sqlite_client, "/runs/r?rank=7")
+    assert '<option value="7" selected>' in html
 
 
 def test_alerts_are_listed_and_counted_in_the_navigation(app, client):
@@ -234,21 +234,21 @@ def test_alerts_are_listed_and_counted_in_the_navigation(app, client):
     start(client)
     sample(client)
     alarm(app.extensions["memagent"].database)
-    shown = page(client, "/alerts?state=open")
-    assert "it leaks" in shown
-    assert "because" in shown
-    assert 'title="1 open"' in shown
-    assert 'href="/runs/r"' in shown
+    html = page(client, "/alerts?state=open")
+    assert "it leaks" in html
+    assert "because" in html
+    assert 'title="1 open"' in html
+    assert 'href="/runs/r"' in html
     assert "No alerts in this state" in page(client, "/alerts?state=averted")
     assert "it leaks" in page(client, "/runs/r")
 
 
 def test_unknown_runs_and_pages_are_html_errors(client):
     for path in ("/runs/nope", "/nowhere"):
-        answer = client.get(path, headers=HTML)
-        assert (answer.status_code, answer.mimetype) == (404, "text/html")
-        assert "<h1>Not found</h1>" in answer.get_data(as_text=True)
-        assert "All runs" in answer.get_data(as_text=True)
+        response = client.get(path, headers=HTML)
+        assert (response.status_code, response.mimetype) == (404, "text/html")
+        assert "<h1>Not found</h1>" in response.get_data(as_text=True)
+        assert "All runs" in response.get_data(as_text=True)
 
 
 @pytest.mark.parametrize(
@@ -281,10 +281,10 @@ def test_untrusted_text_never_becomes_markup(app, client, path):
     )
     client.post("/api/v1/runs/r/finish", json={"status": "failed", "error": MARKUP})
     alarm(app.extensions["memagent"].database, MARKUP, MARKUP)
-    shown = page(client, path)
-    assert "<script>alert" not in shown
-    assert "<img src=x" not in shown
-    facts = re.search(r"data-facts='([^']*)'", shown)
+    html = page(client, path)
+    assert "<script>alert" not in html
+    assert "<img src=x" not in html
+    facts = re.search(r"data-facts='([^']*)'", html)
     assert (facts is not None) == path.startswith(("/runs/", "/compare"))
 
 
@@ -314,9 +314,9 @@ def test_no_template_has_inline_script_or_style():
 
 def test_static_files_are_kept_forever_under_an_address_of_their_content(client):
     address = re.search(r'href="(/static/at-\w+/)memagent\.css"', page(client, "/"))[1]
-    found = client.get(f"{address}memagent.css", buffered=True)
-    assert (found.status_code, found.mimetype) == (200, "text/css")
-    assert "immutable" in found.headers["Cache-Control"]
+    response = client.get(f"{address}memagent.css", buffered=True)
+    assert (response.status_code, response.mimetype) == (200, "text/css")
+    assert "immutable" in response.headers["Cache-Control"]
     assert (
         client.get(f"{address}vendor/uplot/uPlot.iife.min.js", buffered=True).mimetype
         == "text/javascript"
@@ -332,8 +332,8 @@ def test_static_files_are_kept_forever_under_an_address_of_their_content(client)
         f"{address}..%2fpages.py",
         "/static/../pages.py",
     ):
-        answer = client.get(nothing)
-        assert answer.status_code == 404 and "immutable" not in answer.headers.get(
+        reply = client.get(nothing)
+        assert reply.status_code == 404 and "immutable" not in reply.headers.get(
             "Cache-Control", ""
         )
 

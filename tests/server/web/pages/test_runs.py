@@ -31,8 +31,8 @@ def organise(client, what, *run_ids, **fields):
 
 
 def test_selected_runs_are_tagged_and_found_by_their_tag(client, listed):
-    answer = organise(client, "tag", "a", "b", tag="best, shown", next="/?q=run")
-    assert (answer.status_code, answer.location) == (303, "/?q=run")
+    response = organise(client, "tag", "a", "b", tag="best, shown", next="/?q=run")
+    assert (response.status_code, response.location) == (303, "/?q=run")
     assert listed("/?tag=best&sort=name") == listed("/?tag=shown&sort=name") == ["a", "b"]
     organise(client, "untag", "a", "c", tag="x")
     assert listed("/?tag=x") == []
@@ -64,18 +64,18 @@ def test_archived_runs_leave_the_list_and_come_back(client, listed):
     ids=("unknown action", "no run", "no tag", "long tag", "NUL", "unknown run"),
 )
 def test_an_invalid_action_is_refused_as_a_whole(client, listed, what, run_ids, tag, status, said):
-    answer = organise(client, what, *run_ids, tag=tag)
-    assert answer.status_code == status
-    assert said in answer.text
+    response = organise(client, what, *run_ids, tag=tag)
+    assert response.status_code == status
+    assert said in response.text
     assert listed("/?sort=name") == ["a", "b", "c"]
     assert listed("/?tag=y") == ["c"]
 
 
 def test_pages_of_other_sites_change_nothing(client, listed):
-    answer = client.post(
+    response = client.post(
         "/runs", data={"what": "archive", "runs": ["a"]}, headers={"Origin": "https://evil.example"}
     )
-    assert answer.status_code == 403
+    assert response.status_code == 403
     assert len(listed("/")) == 3
 
 
@@ -87,9 +87,9 @@ def test_readers_can_only_compare(sqlite_app, sqlite_client):
         settings = sqlite_app.extensions["memagent"].settings
         create_token(session, name="r", scope="read", token_hash=token_hash(settings, "t"), now=1.0)
     reader = {**HTML, "Authorization": "Bearer t"}
-    shown = sqlite_client.get("/", headers=reader).text
-    assert 'id="compare"' in shown
-    assert not [control for control in changing if control in shown]
+    html = sqlite_client.get("/", headers=reader).text
+    assert 'id="compare"' in html
+    assert not [control for control in changing if control in html]
     assert (
         sqlite_client.post(
             "/runs", data={"what": "archive", "runs": ["a"]}, headers=reader
@@ -103,11 +103,11 @@ def test_filters_are_kept_from_page_to_page_and_by_the_links_of_a_row(sqlite_cli
         sqlite_client.post(
             "/api/v1/runs", json={"run_id": f"r{number:02}", "project": "a&b", "tags": ["t"]}
         )
-    shown = sqlite_client.get("/?project=a%26b&sort=name&endpoint=x", headers=HTML).text
-    older = re.search(r'rel="next" href="([^"]+)"', shown)[1].replace("&amp;", "&")
+    html = sqlite_client.get("/?project=a%26b&sort=name&endpoint=x", headers=HTML).text
+    older = re.search(r'rel="next" href="([^"]+)"', html)[1].replace("&amp;", "&")
     assert older.startswith("/?project=a%26b&sort=name&")
     assert "r50" in sqlite_client.get(older, headers=HTML).text
-    assert 'class="tag" href="/?project=a%26b&amp;tag=t&amp;sort=name"' in shown
+    assert 'class="tag" href="/?project=a%26b&amp;tag=t&amp;sort=name"' in html
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,9 @@ def test_the_first_token_is_an_admin_token_and_logs_its_creator_in(client, kept)
         client.post(PAGE, data={"name": "ana", "scope": "admin", "projects": "vision"}).status_code
         == 422
     )
-    answer = client.post(PAGE, data={"name": "ana", "scope": "admin"})
-    assert answer.status_code == 200 and answer.headers["Cache-Control"] == "no-store"
-    on_it = {csrf.FIELD: re.search(r'name="form_token" value="(\w+)"', answer.text)[1]}
+    response = client.post(PAGE, data={"name": "ana", "scope": "admin"})
+    assert response.status_code == 200 and response.headers["Cache-Control"] == "no-store"
+    on_it = {csrf.FIELD: re.search(r'name="form_token" value="(\w+)"', response.text)[1]}
     assert (
         client.post(PAGE, data={"name": "bo", "scope": "read", **on_it}, as_it_is=True).status_code
         == 200
@@ -75,8 +75,8 @@ def test_a_token_is_shown_once_and_works(admin, kept):
         ["vision", "language"],
     )
     assert token.expires_at - token.created_at == 30 * DAY_S
-    shown = admin.get(PAGE, headers=HTML).text
-    assert secret not in shown and "trainers" in shown and "language" in shown
+    html = admin.get(PAGE, headers=HTML).text
+    assert secret not in html and "trainers" in html and "language" in html
     stranger = admin.application.test_client()
     headers = {"Authorization": f"Bearer {secret}"}
     assert (
@@ -89,8 +89,8 @@ def test_a_token_is_shown_once_and_works(admin, kept):
 
 def test_a_token_is_revoked_at_once(admin, kept):
     secret = secret_on(admin.post(PAGE, data={"name": "bo", "scope": "read"}))
-    answer = admin.post(PAGE, data={"revoke": str(kept()[-1].id)})
-    assert "is revoked." in answer.text and "1 revoked or expired" in answer.text
+    response = admin.post(PAGE, data={"revoke": str(kept()[-1].id)})
+    assert "is revoked." in response.text and "1 revoked or expired" in response.text
     stranger = admin.application.test_client()
     assert (
         stranger.get("/api/v1/runs", headers={"Authorization": f"Bearer {secret}"}).status_code
@@ -107,8 +107,8 @@ def test_a_token_is_revoked_at_once(admin, kept):
      ("projects", ",".join("x" * 51)), ("projects", "x" * 201)],
 )  # fmt: skip
 def test_invalid_input_creates_nothing(admin, kept, field, value):
-    answer = admin.post(PAGE, data={"name": "n", "scope": "read", field: value})
-    assert (answer.status_code, answer.get_json(force=True)["field"]) == (422, field)
+    response = admin.post(PAGE, data={"name": "n", "scope": "read", field: value})
+    assert (response.status_code, response.get_json(force=True)["field"]) == (422, field)
     assert [token.name for token in kept()] == ["ana"]
 
 
@@ -131,8 +131,8 @@ def test_the_token_of_the_settings_is_listed_by_its_name(make_settings, sqlite_d
         make_settings(sqlite_database.url, admin_token="sesame"), sqlite_database
     ).test_client()
     client.post("/login", data={"token": "sesame"})
-    shown = client.get(PAGE, headers=HTML).text
-    assert "MEMAGENT_ADMIN_TOKEN" in shown and "sesame" not in shown
+    html = client.get(PAGE, headers=HTML).text
+    assert "MEMAGENT_ADMIN_TOKEN" in html and "sesame" not in html
 
 
 def test_retention_shows_periods_and_old_samples(database, make_settings):
@@ -146,28 +146,24 @@ def test_retention_shows_periods_and_old_samples(database, make_settings):
         json={"seq": 0, "chunks": [{"stream": "host", "columns": columns}]},
     )
     client.post("/api/v1/runs/r/finish", json={"status": "completed"})
-    shown = client.get("/settings/retention", headers=HTML).text
-    assert (
-        "7 days after the run ended" in shown and "365 days" in shown and "an old run" not in shown
-    )
+    html = client.get("/settings/retention", headers=HTML).text
+    assert "7 days after the run ended" in html and "365 days" in html and "an old run" not in html
     assert (
         "There are no samples older than 3 days"
         in client.get("/settings/retention?older_than=3", headers=HTML).text
     )
     now += 3 * DAY_S + 1
-    shown = client.get("/settings/retention?older_than=3", headers=HTML).text
-    assert (
-        "an old run" in shown and "memagent prune --older-than 3d" in shown and "of 1 run." in shown
-    )
+    html = client.get("/settings/retention?older_than=3", headers=HTML).text
+    assert "an old run" in html and "memagent prune --older-than 3d" in html and "of 1 run." in html
     assert client.get("/settings/retention?older_than=0").status_code == 422
 
 
 def test_the_settings_pages_link_to_each_other(sqlite_client):
     for path in ("/settings", "/settings/channels", PAGE, "/settings/retention"):
-        shown = sqlite_client.get(path, headers=HTML).text
+        html = sqlite_client.get(path, headers=HTML).text
         links = re.findall(
             r'href="(/settings[^"?]*)"( aria-current="page")?',
-            shown.partition('aria-label="Settings"')[2],
+            html.partition('aria-label="Settings"')[2],
         )
         assert [link for link, _ in links][:4] == [
             "/settings",

@@ -108,7 +108,7 @@ class LiveServer:
         return self._gone(timeout_s)
 
     def kill(self) -> None:
-        """SIGKILL to the whole process group: nobody gets to tidy up."""
+        """Send SIGKILL to the whole process group."""
         if self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self._gone(30.0)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.agent` as it is called: every row is there, and what cannot be measured says why. No time is judged."""
+"""`python -m benchmarks.agent`: every row is printed, with the reason for a missing figure."""
 
 from __future__ import annotations
 

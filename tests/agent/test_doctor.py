@@ -1,4 +1,4 @@
-"""Each check on an environment that is really so where this machine can be, and on what was found there where it cannot (GPUs)."""
+"""Checks of the doctor, on real environments and on recorded ones of machines with GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that knows runs with one of everything, for tests of what it answers."""
+"""A server whose runs have one row of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make audit`: what is known to be vulnerable fails, what cannot be known is said."""
+"""`make audit` fails for known vulnerabilities and reports packages that it can't check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CHANGELOG.md keeps its form: releases, areas, short bullets that begin with a verb."""
+"""CHANGELOG.md has its form: releases, areas, short bullets that begin with a verb."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What docs tell people to type exists: every `memagent` command in them, forms with placeholders too, has its verb and its options.
+"""Every `memagent` command in the docs has an existing verb and existing options.
 
-Those that can be typed as they stand are run by tests/system/test_docs.py."""
+Commands without placeholders are run by tests/system/test_docs.py.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def before_the_script(words: list[str]) -> list[str]:
 
 @cache
 def help_of(*words: str) -> str:
-    """What `--help` says, of a verb or of one of its actions."""
+    """Return the text of `--help` of a verb or of one of its actions."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output), pytest.raises(SystemExit):
         main([*words, "--help"])

@@ -1,4 +1,4 @@
-"""docker-compose.yml and the Dockerfile, checked without an engine: whatever they name exists."""
+"""docker-compose.yml and the Dockerfile, checked without an engine: every name exists."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_commands_it_runs_are_verbs_with_options_that_exist(name, capsys):
 
 
 def test_each_profile_is_complete():
-    """What a service waits for, or talks to, is in the same set."""
+    """A profile includes the services that its services wait for or connect to."""
     sets = {"light": {"single"}, "full": set(SERVICES) - {"single"}}
     for profile, expected in sets.items():
         results = {name for name, service in SERVICES.items() if profile in service["profiles"]}

@@ -1,4 +1,4 @@
-"""Dashboards as files: built from the program beside them, and well formed as Grafana wants them."""
+"""Dashboards as files: built from the program, and well formed for Grafana."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_every_rule_is_tested_firing_and_silent():
 
 
 def metric_names(text: str) -> set[str]:
-    """Without what Prometheus adds to the name of a histogram."""
+    """Remove the suffixes that Prometheus adds to the name of a histogram."""
     return {
         re.sub(r"_(bucket|count|sum)$", "", name)
         for name in re.findall(r"\bmemagent_[a-z_]+", text)

@@ -1,4 +1,4 @@
-"""A database of the suite that was used is as good as new for the next test."""
+"""A used database of the test suite is empty for the next test."""
 
 from __future__ import annotations
 

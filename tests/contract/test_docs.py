@@ -1,4 +1,4 @@
-"""Whatever users can set, call or see on the wire has its place in the docs; removing one from the docs fails here."""
+"""Settings, verbs, messages, routes and fields each have a place in the docs."""
 
 from __future__ import annotations
 

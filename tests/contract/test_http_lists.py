@@ -1,4 +1,4 @@
-"""Lists are paged to their end, cut to fields, and cheap to ask again; what makes no sense is refused with what to do."""
+"""Lists are paged to their end, reduced to fields and cached; invalid parameters are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/openapi.json says what the application does: every route, and of every answer every field and no other."""
+"""/openapi.json describes every route, and every field of every response."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def document(sqlite_client):
 
 
 def strict(document):
-    """The same with shapes that have all of their fields and no others: what an answer is held against that was not cut by `fields`."""
+    """Return the document with schemas that require all their fields and forbid others."""
     whole = deepcopy(document)
     for name, schema in whole["components"]["schemas"].items():
         if name in SHAPES:
@@ -46,7 +46,7 @@ def strict(document):
 
 
 def check(document, method, rule, answer):
-    """Hold an answer against what the document says of it."""
+    """Check a response against the document."""
     path = re.sub(r"<any\(([\w-]+)[^)]*\):\w+>", r"\1", rule.rule)
     described = document["paths"][re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", path)][method.lower()]
     of_status = described["responses"][str(answer.status_code)]
@@ -77,7 +77,7 @@ def test_the_document_is_valid_openapi(document):
 
 
 def test_every_route_is_documented_or_is_a_page(sqlite_app):
-    """A route that is neither would be a promise that nobody wrote down."""
+    """A route that is neither would be undocumented."""
     for rule in sqlite_app.url_map.iter_rules():
         if operation_of(sqlite_app.view_functions[rule.endpoint]) is not None:
             continue

@@ -1,6 +1,6 @@
-"""A token that is limited to projects: no route, whatever the scope, shows or changes a run of another project.
+"""A token of some projects: no route of any scope shows or changes a run of another project.
 
-The routes are those that the application has, so a new one is asked as soon as it is there.
+The routes are read from the application, so new ones are included.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAY_GO_ELSEWHERE = {"post_test"}
 
 @pytest.fixture
 def server(sqlite_app, fill, token_of):
-    """An application with a run `hidden` of the project `secret` and the runs `seen` and `seen-too` of `vision`."""
+    """Return an application with a run `hidden` of `secret`, and `seen`, `seen-too` of `vision`."""
     hidden, visible = fill("hidden", "secret", HIDDEN), fill("seen", "vision", SEEN)
     fill("seen-too", "vision", SEEN + "-too")
     sqlite_app.hidden, sqlite_app.seen = hidden, visible
@@ -66,7 +66,7 @@ def test_no_route_shows_or_changes_another_projects_run(server, routes, ask, sco
 
 
 def test_the_same_routes_serve_runs_of_the_tokens_project(server, routes, ask):
-    """Delete last. For runs of its project, a limited token gets what an unlimited one gets."""
+    """Delete last. For runs of its projects, a token gets the responses of an unlimited one."""
     asked = sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
     for name, method, rule in asked:
         response = ask(server.tokens["admin"], name, method, rule, server.seen)

@@ -115,7 +115,7 @@ def failures(sqlite_database, make_settings, fill, monkeypatch):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Valid requests go without what only a page or a packer could have made (1)."""
+    """Omit parameters that only a page or a packer can create (1) from valid requests."""
     if case.meta is not None and case.meta.generation.mode.is_positive:
         for place, name in ((case.query, "cursor"), (case.body, "viewer")):
             if isinstance(place, dict):

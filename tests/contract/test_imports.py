@@ -1,4 +1,4 @@
-"""Who may import whom, and how little `import memagent` brings along."""
+"""Import borders, and the packages that `import memagent` loads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""deploy/kubernetes, checked without a cluster: what it names exists, and what it demands of containers holds."""
+"""deploy/kubernetes, checked without a cluster: names exist, and containers are restricted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/security.md: every claim has a test, and every test it names is there."""
+"""docs/security.md: every claim names a test, and every named test exists."""
 
 from __future__ import annotations
 

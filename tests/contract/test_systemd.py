@@ -1,4 +1,4 @@
-"""The systemd unit: systemd takes it, its command exists, and it may do no more than it needs."""
+"""The systemd unit: systemd accepts it, its command exists, and it is sandboxed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `pip install` brings: the files that the server reads at run time are in the wheel."""
+"""The wheel contains the files that the server reads at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.server`: all rows are printed, with reasons for missing ones. No time is checked."""
+"""`python -m benchmarks.server`: all rows are printed, with reasons for missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of killed owners are deleted by the next one, and those of live owners are kept."""
+"""Folders of killed owners are deleted by the next one, those of living owners are not."""
 
 from __future__ import annotations
 

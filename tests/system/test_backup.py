@@ -1,4 +1,7 @@
-"""The backup commands of docs/deployment.md, run while batches arrive: the copy holds what was acknowledged before, and opens."""
+"""The backup commands of docs/deployment.md, run while batches arrive.
+
+The copy opens and contains the batches acknowledged before.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,7 @@ def _run_documented(word: str, folder: Path, **variables: str) -> None:
 
 
 def _check_copy(url: str) -> None:
-    """It has the current schema, and a gapless beginning of the run that is as long as what was acknowledged before."""
+    """Check the schema of the copy, and that it has all acknowledged samples without a gap."""
     copy = Database(url)
     try:
         assert migrate.is_current(copy)

@@ -1,8 +1,8 @@
-"""The docs are run: Python snippets, shell commands and sessions, in order, as who reads them would; and what they show is what comes.
+"""Run the docs: Python snippets, shell commands and sessions in order, with their output.
 
-What cannot run here stands in one table with its reason. An entry that matches nothing any more fails, and so does a block that is
-neither run nor in the table. docs/quickstart.md is followed by test_quickstart.py; the JSON of docs/http.md is held against the server's
-own description by tests/contract/test_http_openapi.py.
+Tables below list blocks that can't run here, with a reason. A table entry without a block fails,
+and so does a block that is neither run nor listed. test_quickstart.py follows docs/quickstart.md;
+tests/contract/test_http_openapi.py checks the JSON of docs/http.md.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def to_run(*kinds: str) -> list[Block]:
 
 
 def prose_commands() -> list[str]:
-    """Each command of the prose that could be typed as it stands: more than the name of a verb, and no placeholder in it."""
+    """Return each complete command of the prose: with arguments and without placeholders."""
     results = {span for page in PAGES for span in spans(page) if span.startswith(PROGRAMS)}
     return sorted(
         text for text in results if not is_form(text) and not re.fullmatch(r"memagent [a-z]+", text)
@@ -242,7 +242,7 @@ def test_a_launcher_monitors_each_rank(shell, environ, command):
     "block", [block for block in to_run("sh") if not serves(block)], ids=lambda block: block.place
 )
 def test_a_block_of_commands_prints_what_the_page_shows(shell, page_server, block):
-    """What a page shows after them is the last that comes."""
+    """The output that a page shows ends the real output."""
     if shutil.which("curl") is None and not os.environ.get("CI"):
         pytest.skip("curl is not installed")
     printed = shell(block.text.replace("http://127.0.0.1:8420", page_server.url))
@@ -271,7 +271,7 @@ def documents(text: str) -> list[object]:
     ],
 )
 def test_serving_commands_become_ready_and_stop_on_request(block, environ, start_server, tmp_path):
-    """Each command that stays runs beside the others over one database, and a worker is heard of."""
+    """Start the serving commands over one database; the worker must send a heartbeat."""
     server = start_server("--role", "web", data=tmp_path / "data")
     variables = {
         "MEMAGENT_DATABASE_URL": server.database_url,

@@ -1,4 +1,6 @@
-"""Two servers and two workers on one PostgreSQL, agents that post to either: nothing is lost or doubled, every leak is told once."""
+"""Two servers and two workers on one PostgreSQL: no sample is lost or duplicated, and each leak is
+notified once.
+"""
 
 from __future__ import annotations
 

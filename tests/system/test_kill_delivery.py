@@ -1,11 +1,11 @@
-"""SIGKILL of a real worker at each point of a delivery, over a real database, with a real receiver in another process.
+"""SIGKILL of a real worker at each point of a delivery, with a receiver in another process.
 
-The points are numbered as in notify/dispatcher.py. Each is held open from outside: by a lock on the database, or by a receiver that
-does not answer yet. A second worker then finishes what the first began.
+The points are numbered as in notify/dispatcher.py. A lock on the database or a receiver that
+doesn't respond holds each one open. A second worker then completes the delivery.
 
 1. Before the lease: the database is locked while the worker starts.
-2. During the send: the receiver has the message and does not answer.
-3. After the send, before the mark: the receiver answers while the database is locked.
+2. During the send: the receiver has the message and does not respond.
+3. After the send, before the mark: the receiver responds while the database is locked.
 4. After the mark.
 """
 
@@ -179,7 +179,7 @@ def test_4_killed_after_the_mark(database, receiver, start_worker):
 
 @contextmanager
 def locked(database: Database) -> Iterator[None]:
-    """Nobody else writes notifications meanwhile."""
+    """Stop other writers of notifications."""
     with database.write() as session:
         if not database.is_sqlite:
             session.execute(text("LOCK TABLE notifications IN EXCLUSIVE MODE"))
@@ -187,7 +187,7 @@ def locked(database: Database) -> Iterator[None]:
 
 
 def wait_for_worker(database: Database, worker: subprocess.Popen) -> None:
-    """Until the worker waits for the lock: on PostgreSQL that can be seen; on SQLite it has had the time to."""
+    """Wait until the worker waits for the lock. PostgreSQL lists it; SQLite gets enough time."""
     if database.is_sqlite:
         time.sleep(3.0)
         assert worker.poll() is None

@@ -1,4 +1,4 @@
-"""A script that dies of its leak, under `memagent run`: the line is named wherever a person may look for it."""
+"""A script that runs out of memory by its leak: every channel names the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole path with nothing faked: a real training process, a real server process, and Slack's protocol at the far end."""
+"""The whole path: a real training process, a real server process, and Slack's protocol."""
 
 from __future__ import annotations
 

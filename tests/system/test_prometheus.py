@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real server that holds real runs: every panel of the dashboards has something to show."""
+"""A real Prometheus scrapes a real server: every panel of the dashboards has data."""
 
 from __future__ import annotations
 

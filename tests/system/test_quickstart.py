@@ -1,4 +1,4 @@
-"""The quick start as a stranger follows it: every command and script of the page, in order."""
+"""The quick start: every command and script of the page, in order."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What reaches the server when it was away, or the training was killed: real trainings, a real server, `memagent sync` as people run it.
+"""Delivery after an outage or a kill: real trainings, a real server and `memagent sync`.
 
-1. What a kill leaves in the file is uploaded: every step that the file held is on the server then, once.
-2. A server that comes back during the run gets everything from the run itself.
-3. `memagent sync` may be killed, repeated and run twice at the same time.
-4. Nobody but the training process writes to its file or keeps it locked, and no file holds the token.
+1. A killed run's file is uploaded: each of its steps is stored once.
+2. A server that returns during the run gets everything from the run.
+3. `memagent sync` may be killed, repeated and run concurrently.
+4. Only the training process writes to its file or locks it, and no file contains the token.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def train(fork_server, folder):
 
 @pytest.fixture
 def sync(folder):
-    """Run `memagent sync --json`; returns the exit status and the files it tells of."""
+    """Run `memagent sync --json`, and return its exit status and files."""
 
     def run(server, *arguments: str, **settings: str):
         done = subprocess.run(

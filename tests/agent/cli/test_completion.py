@@ -1,4 +1,4 @@
-"""What bash, zsh and fish complete with the printed scripts."""
+"""Completions of bash, zsh and fish with the printed scripts."""
 
 from __future__ import annotations
 

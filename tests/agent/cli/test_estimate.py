@@ -1,4 +1,4 @@
-"""`memagent estimate` as people call it."""
+"""`memagent estimate` from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line that says how far long work has come: in a real terminal, and in none."""
+"""The progress line of long work, in a real terminal and without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`memagent replay` on what real trainings and exports left behind."""
+"""`memagent replay` on recordings and exports of real trainings."""
 
 from __future__ import annotations
 

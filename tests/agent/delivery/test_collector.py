@@ -20,7 +20,7 @@ from memagent.wire.messages import Batch, Event, RunStart
 
 
 class Recorder:
-    """A collector that ticks when it is told to, and its file."""
+    """Return a collector with a manual clock, and its file."""
 
     def __init__(self, path, refresh=lambda: None) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Run files: complete frames in, complete frames out, whatever happens in between."""
+"""Run files: complete frames survive every interruption."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_clear_preserves_the_start_and_the_drafts(file):
 
 @pytest.mark.parametrize("stale", [draft(0, 1), draft(1, 1)])
 def test_a_kill_before_the_truncation_changes_nothing(file, stale):
-    """What is behind the last frame then are drafts of batches that have been made."""
+    """The bytes after the last frame are then drafts of written batches."""
     file.append(batch(0))
     file.append(batch(1))
     file.draft(stale)

@@ -82,7 +82,7 @@ def drops():
 
 @pytest.fixture
 def path(tmp_path):
-    """Where the run's file is to be."""
+    """Return the path of the run's file."""
     return tmp_path / "runs" / "r1.memagent"
 
 

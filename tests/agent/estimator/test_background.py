@@ -112,7 +112,7 @@ def autocast_model() -> torch.nn.Module:
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_it_predicts_a_script_under_autocast(recording, dtype):
-    """Real tensors of the same step, seen by the same recorder, are the truth."""
+    """Real tensors of the same step, recorded by the same recorder, are the truth."""
     rows = torch.randn(512, 256)
     name = None if dtype is None else "bf16"
     truth = real_trace(autocast_model, rows, autocast=name).summary()

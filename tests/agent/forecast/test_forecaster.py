@@ -1,4 +1,4 @@
-"""The forecaster on series whose end is known: what dies is foretold, what lives is left alone. Sizes are in bytes, GiB in the names."""
+"""The forecaster on series with a known end. Sizes are in bytes, GiB in the names."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def heavy_tailed(
     seed: int = 5,
     **options,
 ):
-    """Forecasts of batches of lognormal sizes beside a limit of four times their median."""
+    """Return forecasts of lognormal batches under a limit of four times their median."""
     forecaster = Forecaster(LIMIT, max_input_size=largest, **options)
     source = random.Random(seed)
     for step in range(1, count):

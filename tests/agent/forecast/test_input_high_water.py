@@ -1,4 +1,4 @@
-"""A host's floor keeps what the largest input needed. That isn't a leak; a leak next to it is one.
+"""A host's floor grows with the largest input. That isn't a leak; growth next to it is one.
 
 Numbers as in `memagent.forecast.input_high_water`.
 """
@@ -19,7 +19,9 @@ PAGES = ("warning", "critical")
 def first_page(
     length_of, leak=lambda step: 0.0, *, steps: int = 900, reserved: bool = False, **options
 ):
-    """The first page and the step that dies (or None), of a process that keeps 0.5 MiB an element of its largest input, and what leaks."""
+    """Return the first page and the step of the OOM (or None) of a process that retains 0.5 MiB an
+    element of its largest input, and the bytes that leak.
+    """
     generator = random.Random(1)
     forecaster = Forecaster(LIMIT, **options)
     largest, page = 0, None

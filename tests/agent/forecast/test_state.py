@@ -11,7 +11,7 @@ from memagent.forecast.replay_columns import feed_columns
 
 
 def forecasts(trace, *, stops: bool) -> list:
-    """What is told of a trace; with `stops` by a forecaster that is remembered and recalled again and again."""
+    """Return the forecasts of a trace. With `stops`, dump and load the forecaster at each stop."""
     forecaster = Forecaster(trace.limit_bytes, gc_probe=later, **trace.options)
     rows, series = len(trace.columns["step"]), []
     parts = 7 if stops else 1

@@ -1,4 +1,4 @@
-"""Tiny random models made here; the frameworks are told that there is no network."""
+"""Tiny random models, for frameworks without network access."""
 
 from __future__ import annotations
 

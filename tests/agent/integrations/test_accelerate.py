@@ -1,4 +1,4 @@
-"""`accelerate.Accelerator` with our tracker, the real one."""
+"""The tracker in the real `accelerate.Accelerator`."""
 
 from __future__ import annotations
 

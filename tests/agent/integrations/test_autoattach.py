@@ -1,4 +1,4 @@
-"""`memagent run` finds models and optimizers by itself; in this process, without the command around it."""
+"""Discovery of models and optimizers by `memagent run`, in this process without the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two gloo ranks as real processes, started by torchrun, against a real server: they join one run without talking to each other."""
+"""Two gloo ranks started by torchrun join one run on a real server without communicating."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lightning's Trainer, the real one, under both of its names."""
+"""The real Lightning Trainer, under both of its package names."""
 
 from __future__ import annotations
 

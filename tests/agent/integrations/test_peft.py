@@ -1,4 +1,4 @@
-"""LoRA by the real PEFT: only the adapters get gradients and optimizer state, and the components say so."""
+"""LoRA by the real PEFT: only adapters have gradients and optimizer state."""
 
 from __future__ import annotations
 

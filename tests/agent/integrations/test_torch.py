@@ -1,4 +1,4 @@
-"""What plain PyTorch loops do: compile, checkpoint, accumulate, scale gradients, step inside the backward."""
+"""Plain PyTorch loops: compile, checkpointing, accumulation, GradScaler, steps in backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TraceML, which patches and hooks the same steps, in one process with the agent: both are right."""
+"""TraceML and the agent hook the same steps of one process, and both report right values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`transformers.Trainer`, the real one, on a GPT-2 of two narrow layers."""
+"""The real `transformers.Trainer` on a GPT-2 of two narrow layers."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from memagent.leaks.suspect import KINDS, build_suspect
 
 @pytest.fixture(autouse=True)
 def small_world():
-    """What other tests have left in this process is not looked through: with it a diagnosis may give up for want of time."""
+    """Exclude objects of other tests: searching them could exceed the time budget."""
     gc.collect()
     gc.freeze()
 
@@ -64,7 +64,7 @@ def test_it_reports_a_tensor_retained_every_seventh_step():
             retained.append(torch.zeros(8))
 
     (suspect,) = find(step, steps=40).suspects
-    assert suspect.holder.startswith("kept: list of")
+    assert suspect.holder.startswith("retained: list of")
 
 
 def test_it_leaves_no_references_behind():
@@ -246,7 +246,7 @@ print(json.dumps({"suspects": found, "method": diagnosis.method, "stacks": stack
 
 
 def test_host_memory_is_traced_on_demand(tmp_path):
-    """In a process of its own: tracemalloc sees what every thread allocates, those of other tests too."""
+    """Run in another process: tracemalloc records the allocations of all threads and tests."""
     script = tmp_path / "train.py"
     script.write_text(HOST_LEAK)
     printed = subprocess.run(

@@ -28,7 +28,7 @@ class Keeper:
 
 @pytest.fixture(autouse=True)
 def small_world():
-    """What other tests have left in this process is not looked through."""
+    """Exclude objects of other tests."""
     gc.collect()
     gc.freeze()
 

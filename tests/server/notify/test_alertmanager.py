@@ -1,4 +1,4 @@
-"""Alertmanager, the real one: what it takes, and what it takes for over."""
+"""The real Alertmanager: the alerts that it accepts, and the ones that it ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`memagent notify`, in a process of its own."""
+"""`memagent notify` in another process."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def warned(database):
 
 @pytest.fixture
 def forecast(warned):
-    """forecast(step, **changes): the forecaster has said something new."""
+    """Return forecast(step, **changes), which stores a new forecast."""
 
     def forecast(step: int, **changes) -> None:
         with warned.write() as session:

@@ -1,4 +1,4 @@
-"""HTTPS to the address that was checked: the certificate must be the host's all the same."""
+"""HTTPS to a checked address: the certificate must be that of the host name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slack by bot token against a Slack that checks, remembers and refuses."""
+"""The Slack bot against a fake Slack that validates, stores and refuses messages."""
 
 from __future__ import annotations
 

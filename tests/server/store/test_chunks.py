@@ -1,4 +1,4 @@
-"""Chunks as arrays say what the wire's own reader says, and take no more than it does."""
+"""Chunks read as arrays equal those of the wire's reader, and have the same limits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_arrays_and_lists_of_a_chunk_are_equal(columns, codec):
     "steps", [[2**61, 2**61], [2**62 - 1, 2**62 - 1, 2**62 - 1, 2**62 - 1], [-(2**62)], [-(2**63)]]
 )
 def test_sums_of_differences_out_of_bounds_are_refused(steps):
-    """Nobody's `pack` makes them, but anybody can send them; some come back within 64 bits when they wrap."""
+    """`pack` can't create them, but a client can; some wrap around within 64 bits."""
     name = "allocated_bytes"
     packed = with_differences(steps, name)
     assert any(abs(value) >= MAX_INT for value in accumulate(steps))

@@ -1,4 +1,4 @@
-"""Small chunks become large ones and rollups, whoever reads or delivers meanwhile, and whenever the worker is killed."""
+"""Compaction of small chunks into large ones and rollups, under concurrency and SIGKILL."""
 
 from __future__ import annotations
 

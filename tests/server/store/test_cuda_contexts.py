@@ -1,4 +1,4 @@
-"""What agents measured of CUDA contexts, kept for runs that have not begun."""
+"""Sizes of CUDA contexts measured by agents, for predictions of later runs."""
 
 from __future__ import annotations
 

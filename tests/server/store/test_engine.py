@@ -1,4 +1,4 @@
-"""Addresses of databases: several hosts of which one can be written to, and those that are none."""
+"""Database addresses: several hosts, and invalid addresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memagent_server.store.engine import Database
 
 
 def arguments_of(address):
-    """What the driver is handed for MEMAGENT_DATABASE_URL."""
+    """Return the driver's arguments for MEMAGENT_DATABASE_URL."""
     settings = Settings.from_environ({"MEMAGENT_DATABASE_URL": address, "MEMAGENT_SECRET_KEY": "k"})
     database = Database(settings.database_url)
     _, result = database.engine.dialect.create_connect_args(database.engine.url)

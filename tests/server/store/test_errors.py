@@ -1,4 +1,4 @@
-"""What is wrong with the database: told by what real databases say, and left behind as soon as it is over."""
+"""Database problems by the errors of real databases, and recovery from them."""
 
 from __future__ import annotations
 

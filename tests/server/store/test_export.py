@@ -1,4 +1,4 @@
-"""Every sample of a run comes out as one row of CSV, from the API and from the command."""
+"""Export of every sample as a row of CSV, by API and command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crowds share a transaction: acknowledged after the commit, and nobody pays for another's fault."""
+"""Concurrent writers share a transaction, and a failure affects its own writer only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ def names(database):
 
 @pytest.fixture
 def crowd(sqlite_database):
-    """crowd(*works): all at once, while the database is held; what each returned or raised, and in how many transactions."""
+    """Return crowd(*works), which submits all at once and returns their results or errors,
+    and the number of transactions.
+    """
     begun = []
     event.listen(sqlite_database.engine, "begin", lambda connection: begun.append(connection))
 
@@ -59,7 +61,7 @@ def crowd(sqlite_database):
 
 
 def seen(database):
-    """How many wait; the first of them leads, and waits for its turn instead."""
+    """Return the number of waiting writers. The first one leads and isn't counted."""
     return len(database._group_writer._waiting)
 
 

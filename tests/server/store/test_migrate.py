@@ -1,4 +1,4 @@
-"""The schema's version: models and migrations agree, any number of processes may upgrade at once, newer databases are refused."""
+"""Schema versions: models match migrations, concurrent upgrades, and newer databases."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_an_interrupted_upgrade_is_rolled_back(empty, monkeypatch):
 
 
 def _old_chunks(database):
-    """What 0008 has: two chunks with samples, one whose samples were let go of, and a watch that has seen the first two."""
+    """Create rows of 0008: two chunks, one without samples, and a state that has read two."""
     with database.engine.begin() as connection:
         connection.execute(text(
             "INSERT INTO runs (id, project, name, status, attempt, world_size, step, created_at, last_seen_at, config, tags, environment) "
@@ -329,7 +329,7 @@ def _old_chunks(database):
 
 
 def test_chunks_are_numbered_by_their_samples_and_back(empty):
-    """0009; what was compacted and rolled up meanwhile comes back as chunks that the version before can read."""
+    """0009: compacted and rolled-up samples are chunks again that the older version can read."""
     migrate.upgrade(empty, "0008")
     _old_chunks(empty)
     migrate.upgrade(empty)

@@ -1,4 +1,4 @@
-"""What is sealed for keeping comes back to the last bit."""
+"""Sealed chunks are unsealed without a change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions that see some projects only, whatever is asked of them and however."""
+"""Sessions limited to projects, for every kind of statement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memagent_server.store.samples import add_batch
 
 @pytest.fixture
 def limited(database):
-    """The database as seen by the project `vision`, which has the run `a`; `b` is of another."""
+    """Return the database limited to the project `vision` with the run `a`; `b` is of another."""
     for run_id, project in (("a", "vision"), ("b", "nlp")):
         with database.write() as session:
             start_run(
@@ -103,7 +103,7 @@ def test_a_query_returns_rows_of_its_projects_only(limited):
 
 
 def test_a_cached_statement_is_scoped_to_each_session(limited, database):
-    """SQLAlchemy keeps compiled statements: what stays of one asker must not be told to the next."""
+    """SQLAlchemy caches statements: a cached one must not use another session's projects."""
     for name, (statement, read, _) in QUESTIONS.items():
         responses = []
         for projects in (("vision",), ("nlp",), ("vision", "nlp"), ("none",), ("vision",)):

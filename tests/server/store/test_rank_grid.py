@@ -1,4 +1,4 @@
-"""Ranks over the same steps: every stretch, every rank, no spike lost."""
+"""The grid of ranks over steps: every interval, every rank and every spike."""
 
 from __future__ import annotations
 

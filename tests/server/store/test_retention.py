@@ -1,4 +1,4 @@
-"""Old samples go, their charts stay; old runs go with all that is known of them; what has not ended or came back stays whole."""
+"""Deletion of old samples and runs. Charts of runs and recent samples are preserved."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_the_worker_deletes_samples_older_than_the_setting(
 
 @pytest.fixture
 def prune(database, monkeypatch, capsys):
-    """prune(*arguments): exit status and what was printed."""
+    """Return prune(*arguments), which returns the exit status and the output."""
     monkeypatch.setenv("MEMAGENT_DATABASE_URL", database.url)
     monkeypatch.setenv("MEMAGENT_SECRET_KEY", "for tests")
 

@@ -1,4 +1,4 @@
-"""Runs and their ranks: started once, resumed, finished as the worst of their ranks, lost and found."""
+"""Runs and ranks: start, resume, the worst status of ranks, lost contact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches: stored whole, once, in order, whoever sends them how often."""
+"""Batches are stored whole, once and in order, for any number of deliveries."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_late_batch_is_stored_and_reverts_nothing(database, send):
 
 
 def test_overlapping_steps_are_stored_as_sent(database, send):
-    """A rank may count its steps anew without saying so: both are its samples."""
+    """A rank can restart its count of steps without a new attempt: both parts are its samples."""
     send(0, range(10))
     send(1, range(5, 15))
     send(2, range(3))

@@ -1,4 +1,4 @@
-"""Charts: every window of a run in at most so many points, and no spike lost."""
+"""Charts: every window of a run in a limited number of points with every spike."""
 
 from __future__ import annotations
 

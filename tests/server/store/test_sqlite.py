@@ -1,4 +1,4 @@
-"""The write-ahead log is moved into the database beside the writers, and does not grow for ever."""
+"""Checkpoints truncate the write-ahead log during writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course of memory in a few figures: the same whichever way the samples came in, and no peak of it is lost."""
+"""Sparklines: bounded, with every peak, and independent of the batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lists and pages say of runs."""
+"""Summaries of runs for lists and pages."""
 
 from __future__ import annotations
 

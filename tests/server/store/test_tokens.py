@@ -1,4 +1,4 @@
-"""Tokens as they are kept, and the command that makes them."""
+"""Stored tokens, and the command that creates them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The primary's machine dies under load and its standby takes over: with synchronous replication nothing acknowledged is lost.
+"""Failover to a standby under load: synchronous replication loses nothing acknowledged.
 
-The worst moment is taken: the standby has lost touch with the primary before, and batches are committed there that it does not have.
+The test creates the worst case: the standby lost its connection to the primary, which has
+committed batches that the standby lacks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Every fault of `benchmarks.reliability` once, in its short form: one server a database, and one fault after the other.
+"""Every fault of `benchmarks.reliability` once, in its short form, on one server per database.
 
-What each promises: every acknowledged sample is there once and nothing else, the rest is delivered when the fault is over, no agent sees a
-500 or gives a batch up, and the log says what happened without a traceback. The faults that take longest run with `make test-long`.
+After each fault every acknowledged sample is stored once and nothing else is, the rest is
+delivered, no agent gets a 500 or gives up a batch, and the log names the fault without a traceback.
+The longest faults run with `make test-long`.
 """
 
 from __future__ import annotations

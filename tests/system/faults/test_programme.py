@@ -1,4 +1,4 @@
-"""The programme itself: a checker that overlooks nothing, a proxy that cuts as it is told, and agents that say what they were told."""
+"""The reliability programme: its checker, its proxy and its agents."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def proxy():
 
 
 def echoed(proxy, body):
-    """What comes back of `body` until the connection ends, and whether it was reset."""
+    """Return the bytes echoed until the connection ends, and whether it was reset."""
     response = b""
     try:
         with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as connection:

@@ -1,8 +1,7 @@
-"""The numbers that four widely read tutorials on GPU memory give, asked of the formula: GB are 10^9
-bytes, as theirs are.
+"""Figures of four widely read tutorials on GPU memory, by the formula. GB are 10^9 bytes.
 
-Those about bytes a parameter, ZeRO's table, 8-bit states, QLoRA's weights and attention's scores
-are in `test_training.py`; here are whole budgets, and the places where a tutorial is wrong.
+Bytes a parameter, ZeRO's table, 8-bit states, QLoRA's weights and attention's scores are in
+`test_training.py`. This file has whole budgets.
 """
 
 from __future__ import annotations

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 
+from memagent.wire.messages import RunStart
 from memagent_server.notify.channel import AlertMessage
+from memagent_server.notify.slack_bot import SlackBot
+from memagent_server.store.alerts import add_transition, open_alert
+from memagent_server.store.runs import start_run
 
 GIB = 2**30
 FACTS = {
@@ -304,6 +309,47 @@ def slack():
     slack = Slack()
     yield slack
     slack.close()
+
+
+@pytest.fixture
+def bot(slack):
+    """Return a Slack bot that doesn't wait between messages."""
+    return SlackBot(slack.token, slack.channel, base_url=slack.url, sleep=lambda _: None)
+
+
+class Clock:
+    """A clock that a test advances by setting `now`."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def queue_alert(database):
+    """queue_alert(run_id, name, states): start the run if it is new, open an alert, queue a message
+    per state for the channel `test`, and return the alert's id.
+    """
+
+    def queue_alert(
+        run_id: str = "r", name: str = "gpt", states: Sequence[str] = ("firing", "oom")
+    ) -> int:
+        with database.write() as session:
+            start_run(session, RunStart(run_id=run_id, name=name), 1.0)
+            alert = open_alert(session, run_id=run_id, stream_id=None, rule="oom_forecast", severity="warning", state="firing",
+                               step=5, summary="", data={"step": 5}, now=1.0)  # fmt: skip
+            for before, after in pairwise(("pending", *states)):
+                add_transition(session, alert, from_state=before, to_state=after, reason="", now=1.0,
+                               channels=["test"])  # fmt: skip
+            return alert.id
+
+    return queue_alert
 
 
 @pytest.fixture

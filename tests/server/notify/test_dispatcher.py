@@ -7,11 +7,10 @@ import time
 import pytest
 from sqlalchemy import select
 
-from memagent.wire.messages import RunStart
 from memagent_server.notify.channel import Channel, DeliveryFailedError, MissingChannel
 from memagent_server.notify.dispatcher import LEASE_S, Dispatcher
 from memagent_server.schemas.alerts import Delivery
-from memagent_server.store.alerts import add_transition, list_alerts, open_alert
+from memagent_server.store.alerts import add_transition, list_alerts
 from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow
 from memagent_server.store.outbox import (
     MAX_ATTEMPTS,
@@ -24,7 +23,6 @@ from memagent_server.store.outbox import (
     renew_lease,
     retry,
 )
-from memagent_server.store.runs import start_run
 
 TEST = ChannelFilter("test")
 
@@ -49,44 +47,11 @@ class Recording(Channel):
         return {"n": len(self.sent_states)}
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock():
-    return Clock()
-
-
-@pytest.fixture
-def outbox(database):
+def outbox(database, queue_alert):
     """Two changes of one alert that wait for the channel `test`."""
-    add_alert(database, "r")
+    queue_alert()
     return database
-
-
-def add_alert(database, run_id: str) -> None:
-    with database.write() as session:
-        start_run(session, RunStart(run_id=run_id), 1.0)
-        alert = new_alert(session, run_id)
-        for before, after in (("pending", "firing"), ("firing", "oom")):
-            add_transition(
-                session,
-                alert,
-                from_state=before,
-                to_state=after,
-                reason="",
-                now=1.0,
-                channels=["test"],
-            )
-
-
-def new_alert(session, run_id: str):
-    return open_alert(session, run_id=run_id, stream_id=None, rule="oom_forecast", severity="warning", state="firing", step=5,
-                      summary="", data={"step": 5}, now=1.0)  # fmt: skip
 
 
 def notifications(database) -> list[Delivery]:
@@ -216,8 +181,8 @@ def test_it_renews_the_lease_of_a_long_delivery(outbox, clock, monkeypatch):
     assert taken_by_another == [None]
 
 
-def test_a_channel_gets_no_request_before_retry_after(outbox, clock):
-    add_alert(outbox, "another")
+def test_a_channel_gets_no_request_before_retry_after(outbox, queue_alert, clock):
+    queue_alert("another")
     channel = Recording(DeliveryFailedError("slow down", retry_after_s=30.0))
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
     assert dispatcher.turn() and not dispatcher.turn() and channel.sent_states == []
@@ -271,8 +236,9 @@ def test_one_channel_does_not_wait_for_another(outbox, clock):
     assert other.sent_states == ["oom"]
 
 
-def test_alerts_of_one_incident_are_notified_in_order(outbox, clock):
+def test_alerts_of_one_incident_are_notified_in_order(outbox, queue_alert, clock):
     """Rank 1 joins an incident that rank 0 began: its message waits for those of rank 0."""
+    ids = [queue_alert(states=()) for _ in range(2)]
     with outbox.write() as session:
         incident = IncidentRow(
             run_id="r",
@@ -284,7 +250,7 @@ def test_alerts_of_one_incident_are_notified_in_order(outbox, clock):
         )
         session.add(incident)
         session.flush()
-        alerts = [new_alert(session, "r") for _ in range(2)]
+        alerts = [session.get_one(AlertRow, alert_id) for alert_id in ids]
         for alert, state in (
             (alerts[0], "firing"),
             (alerts[1], "averted"),

@@ -18,7 +18,7 @@ from sqlalchemy import func, select
 
 from memagent.wire.messages import RunStart
 from memagent_server.notify.dispatcher import LEASE_S
-from memagent_server.store.alerts import add_transition, open_alert
+from memagent_server.store.alerts import add_transition
 from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow, TransitionRow
 from memagent_server.store.runs import start_run
 
@@ -51,31 +51,16 @@ def run_and_kill(database, receiver):
 
 
 @pytest.fixture
-def two_messages(database):
+def two_messages(database, queue_alert):
     """two_messages(): queue the warning and the end of a new alert, return their keys."""
     with database.write() as session:
         start_run(session, RunStart(run_id="r"), 1.0)
 
     def two_messages() -> list[str]:
-        with database.write() as session:
-            alert = open_alert(session, run_id="r", stream_id=None, rule="oom_forecast", severity="warning", state="firing", step=5,
-                               summary="", data={"step": 5}, now=1.0)  # fmt: skip
-            for state in ("firing", "oom"):
-                add_transition(
-                    session,
-                    alert,
-                    from_state="pending",
-                    to_state=state,
-                    reason="",
-                    now=1.0,
-                    channels=["test"],
-                )
-            made = (
-                select(NotificationRow.dedup_key)
-                .where(NotificationRow.alert_id == alert.id)
-                .order_by(NotificationRow.id)
-            )
-            return list(session.scalars(made))
+        alert_id = queue_alert()
+        with database.read() as session:
+            keys = select(NotificationRow.dedup_key).where(NotificationRow.alert_id == alert_id)
+            return list(session.scalars(keys.order_by(NotificationRow.id)))
 
     return two_messages
 

@@ -11,42 +11,17 @@ from email.message import EmailMessage
 import pytest
 from sqlalchemy import func, select
 
-from memagent.wire.messages import RunStart
 from memagent_server.notify.channel import Channel, DeliveryFailedError
 from memagent_server.notify.dispatcher import LEASE_S, MAX_REFRESH_INTERVAL_S, Dispatcher
-from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.webhook import Webhook
-from memagent_server.store.alerts import add_transition, list_alerts, open_alert
+from memagent_server.store.alerts import list_alerts
 from memagent_server.store.models import NotificationRow
 from memagent_server.store.outbox import MAX_ATTEMPTS, ChannelFilter
-from memagent_server.store.runs import delete_run, start_run
+from memagent_server.store.runs import delete_run
 
 KEY = "the key"
 TEST = ChannelFilter("test")
-
-
-@pytest.fixture
-def alert(database):
-    """alert(run_id, name, states): an alert whose transitions wait for the channel `test`."""
-
-    def alert(run_id="r", name="gpt", states=("firing",)):
-        with database.write() as session:
-            start_run(session, RunStart(run_id=run_id, name=name), 1.0)
-            opened = open_alert(session, run_id=run_id, stream_id=None, rule="oom_forecast", severity="warning", state="firing",
-                                step=5, summary="", data={"step": 5}, now=1.0)  # fmt: skip
-            for state in states:
-                add_transition(
-                    session,
-                    opened,
-                    from_state="pending",
-                    to_state=state,
-                    reason="",
-                    now=1.0,
-                    channels=["test"],
-                )
-
-    return alert
 
 
 class Recording(Channel):
@@ -58,8 +33,8 @@ class Recording(Channel):
         return {}
 
 
-def test_a_retry_has_the_same_key_and_a_signature_of_its_body(database, alert, receiver):
-    alert()
+def test_a_retry_has_the_same_key_and_a_signature_of_its_body(database, queue_alert, receiver):
+    queue_alert(states=("firing",))
     receiver.answers = [(500, b"", {}), (503, b"", {})]
     now = 100.0
     dispatcher = Dispatcher(
@@ -84,8 +59,8 @@ def test_a_retry_has_the_same_key_and_a_signature_of_its_body(database, alert, r
         assert headers["X-Memagent-Signature"] == f"v1={expected}"
 
 
-def test_each_transition_has_its_own_key(database, alert, receiver):
-    alert(states=("firing", "averted"))
+def test_each_transition_has_its_own_key(database, queue_alert, receiver):
+    queue_alert(states=("firing", "averted"))
     dispatcher = Dispatcher(
         database,
         TEST,
@@ -98,12 +73,12 @@ def test_each_transition_has_its_own_key(database, alert, receiver):
     assert len({headers["Idempotency-Key"] for _, headers, _ in receiver.requests}) == 2
 
 
-def test_the_waits_grow_from_seconds_to_minutes(database, alert):
+def test_the_waits_grow_from_seconds_to_minutes(database, queue_alert):
     class Down(Channel):
         def send(self, message):
             raise DeliveryFailedError("down")
 
-    alert()
+    queue_alert(states=("firing",))
     now, waits = 100.0, []
     dispatcher = Dispatcher(database, TEST, Down(), "http://x", lambda: now)
     for _ in range(12):
@@ -115,7 +90,7 @@ def test_the_waits_grow_from_seconds_to_minutes(database, alert):
         assert 0.69 <= wait / min(2.0 * 2**number, 900.0) <= 1.31
 
 
-def test_a_message_whose_attempts_are_all_interrupted_dies(database, alert):
+def test_a_message_whose_attempts_are_all_interrupted_dies(database, queue_alert):
     class KilledError(BaseException):
         """The end of the process, which no handler sees."""
 
@@ -126,7 +101,7 @@ def test_a_message_whose_attempts_are_all_interrupted_dies(database, alert):
             self.attempts += 1
             raise KilledError
 
-    alert()
+    queue_alert(states=("firing",))
     now, channel = 100.0, Killing()
     dispatcher = Dispatcher(database, TEST, channel, "http://x", lambda: now)
     for _ in range(MAX_ATTEMPTS):
@@ -139,7 +114,7 @@ def test_a_message_whose_attempts_are_all_interrupted_dies(database, alert):
     assert notification.state == "dead" and "interrupted" in notification.last_error
 
 
-def test_a_receipt_that_no_database_stores_is_left_out(database, alert):
+def test_a_receipt_that_no_database_stores_is_left_out(database, queue_alert):
     class Odd(Channel):
         can_refresh = True
 
@@ -152,7 +127,7 @@ def test_a_receipt_that_no_database_stores_is_left_out(database, alert):
         def refresh(self, message):
             return self.send(message)
 
-    alert(states=("firing",))
+    queue_alert(states=("firing",))
     now = 100.0
     dispatcher = Dispatcher(database, TEST, Odd(), "http://x", lambda: now)
     for _ in range(2):
@@ -164,9 +139,9 @@ def test_a_receipt_that_no_database_stores_is_left_out(database, alert):
         assert set(notification.receipt) == {"ts", "fingerprint", "edited_at"}
 
 
-def test_a_deleted_run_blocks_no_other_message(database, alert):
-    alert("gone")
-    alert("stays")
+def test_a_deleted_run_blocks_no_other_message(database, queue_alert):
+    queue_alert("gone", states=("firing",))
+    queue_alert("stays", states=("firing",))
     channel = Recording()
 
     class Deleting(Dispatcher):
@@ -181,10 +156,10 @@ def test_a_deleted_run_blocks_no_other_message(database, alert):
     assert channel.states == [("stays", "firing")]
 
 
-def test_dispatchers_at_the_same_moment_send_each_message_once(database, alert):
+def test_dispatchers_at_the_same_moment_send_each_message_once(database, queue_alert):
     runs = [f"run-{number}" for number in range(12)]
     for run_id in runs:
-        alert(run_id, states=("firing", "oom"))
+        queue_alert(run_id, states=("firing", "oom"))
     channel, barrier = Recording(), threading.Barrier(4)
 
     def work() -> None:
@@ -209,8 +184,8 @@ def test_dispatchers_at_the_same_moment_send_each_message_once(database, alert):
         assert [state for states, state in channel.states if states == run_id] == ["firing", "oom"]
 
 
-def test_a_dead_message_is_in_the_list_of_alerts(database, alert, receiver):
-    alert()
+def test_a_dead_message_is_in_the_list_of_alerts(database, queue_alert, receiver):
+    queue_alert(states=("firing",))
     receiver.answers = [(404, b"", {})]
     secret = receiver.url + "/services/T0/B0/secret"
     Dispatcher(
@@ -223,9 +198,8 @@ def test_a_dead_message_is_in_the_list_of_alerts(database, alert, receiver):
 
 
 @pytest.mark.parametrize("kind", ["webhook", "bot"])
-def test_a_name_cannot_mention_the_whole_channel(database, alert, receiver, slack, kind):
-    alert(name="<!channel> & co", states=("firing", "oom"))
-    bot = SlackBot(slack.token, slack.channel, base_url=slack.url, sleep=lambda _: None)
+def test_a_name_cannot_mention_the_whole_channel(database, queue_alert, receiver, slack, bot, kind):
+    queue_alert(name="<!channel> & co", states=("firing", "oom"))
     channel = SlackWebhook(receiver.url, allow_local=True) if kind == "webhook" else bot
     dispatcher = Dispatcher(database, TEST, channel, "http://x", lambda: 100.0)
     while dispatcher.turn():

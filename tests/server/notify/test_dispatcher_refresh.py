@@ -12,7 +12,6 @@ from memagent.wire.messages import Batch, Chunk, Device, Event, RunStart, Snapsh
 from memagent_server.notify.channel import Channel
 from memagent_server.notify.dispatcher import LEASE_S, REFRESH_EVERY_S, Dispatcher
 from memagent_server.notify.pagerduty import PagerDuty
-from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.store.alerts import add_transition, change_alert, open_alert
 from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow, StreamRow
@@ -25,18 +24,6 @@ GIB = 2**30
 TEST = ChannelFilter("test")
 WARNING = Forecast(step=10, level="warning", cause="leak", eta_step=110.0, eta_low=100.0, eta_high=120.0, eta_s=100.0,
                    used_bytes=30 * GIB, limit_bytes=40 * GIB, growth_bytes_per_step=1e8, growing_since_step=1)  # fmt: skip
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 @pytest.fixture
@@ -100,11 +87,6 @@ def forecast(warned):
             )
 
     return forecast
-
-
-@pytest.fixture
-def bot(slack):
-    return SlackBot(slack.token, slack.channel, base_url=slack.url, sleep=lambda _: None)
 
 
 def test_a_message_has_all_stored_details(warned, slack, bot, clock):

@@ -140,7 +140,7 @@ def test_each_alert_is_raised_once_when_one_of_two_workers_is_killed(
     left.terminate()
     assert left.wait(PATIENCE_S) == 0
     with database.read() as session:
-        told = [
+        webhooks = [
             alert.run_id
             for alert in list_alerts(session, limit=100).alerts
             if alert.severity != "note"
@@ -148,7 +148,7 @@ def test_each_alert_is_raised_once_when_one_of_two_workers_is_killed(
         forecasts = Counter(session.execute(select(ForecastRow.stream_id, ForecastRow.step)).all())
         keys = Counter(session.scalars(select(NotificationRow.dedup_key)))
         assert session.scalar(select(func.count()).select_from(WorkerRow)) == 0
-    assert sorted(told) == sorted(RUNS)
+    assert sorted(webhooks) == sorted(RUNS)
     assert set(forecasts.values()) == {1}
     assert {key for key, _, _ in receiver.got} == set(keys)
     assert parts(database) == []

@@ -48,8 +48,8 @@ def send(servers, number: int) -> None:
 
 
 def post(server, path: str, message) -> None:
-    answer = server.post(f"/api/v1/runs{path}", encode(message))
-    assert answer.status in (200, 201), answer.body
+    response = server.post(f"/api/v1/runs{path}", encode(message))
+    assert response.status in (200, 201), response.body
 
 
 def wait_until(condition, what: str) -> None:
@@ -89,8 +89,8 @@ def test_two_servers_and_two_workers_on_one_postgresql_lose_and_duplicate_nothin
 
     def ended() -> list[str]:
         with database.read() as session:
-            found = list_incidents(session, limit=100).incidents
-        return [item.run_id for item in found if item.severity != "note" and item.state == "oom"]
+            result = list_incidents(session, limit=100).incidents
+        return [item.run_id for item in result if item.severity != "note" and item.state == "oom"]
 
     wait_until(lambda: len(set(ended())) == RUNS, "every death is told")
     assert sorted(ended()) == [f"run-{number}" for number in range(RUNS)]
@@ -100,6 +100,6 @@ def test_two_servers_and_two_workers_on_one_postgresql_lose_and_duplicate_nothin
                 step for _, chunk in read_samples(session, stream_id) for step in chunk["step"]
             ]
             assert steps == list(range(BATCHES * ROWS))
-    shown = [{run["id"] for run in server.get("/api/v1/runs").json["runs"]} for server in servers]
-    assert shown[0] == shown[1] == {f"run-{number}" for number in range(RUNS)}
+    visible = [{run["id"] for run in server.get("/api/v1/runs").json["runs"]} for server in servers]
+    assert visible[0] == visible[1] == {f"run-{number}" for number in range(RUNS)}
     database.close()

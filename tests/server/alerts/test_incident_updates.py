@@ -262,15 +262,15 @@ def test_the_scoreboard_counts_what_came_true_and_how_early(bench):
     bench.finish("oom", 1600, "sudden")
     bench.worker.evaluate()
     with bench.database.read() as session:
-        found = scoreboard(session, now=bench.now, days=10_000)
+        result = scoreboard(session, now=bench.now, days=10_000)
         none = scoreboard(session, now=bench.now + 1 + DAY_S, days=1)
-    total = found.total
+    total = result.total
     assert (total.warnings, total.came_true, total.unforeseen) == (1, 1, 1)
     assert (total.true_ratio, total.foreseen_ratio) == (1.0, 0.5)
     assert 100 < total.lead_steps < 650 and total.lead_s > 100
-    assert [(row.name, row.unforeseen) for row in found.by_project] == [
+    assert [(row.name, row.unforeseen) for row in result.by_project] == [
         ("default", 0),
         ("vision", 1),
     ]
-    assert [row.name for row in found.by_cause] == ["leak"]
+    assert [row.name for row in result.by_cause] == ["leak"]
     assert none.total.warnings == 0 and none.total.true_ratio is None

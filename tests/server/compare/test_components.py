@@ -50,16 +50,16 @@ def test_an_unknown_run_has_none(sqlite_database):
 
 
 def test_observed_bytes_are_returned_without_a_prediction(observe):
-    found = observe()
-    assert (found.method, found.device, found.step) == (None, "D", 5)
-    assert to_builtins(row(found, "parameters")) == {
+    result = observe()
+    assert (result.method, result.device, result.step) == (None, "D", 5)
+    assert to_builtins(row(result, "parameters")) == {
         "component": "parameters",
         "predicted_bytes": None,
         "observed_bytes": 30,
         "residual_bytes": None,
         "reason": None,
     }
-    assert row(found, "gradients") is None
+    assert row(result, "gradients") is None
 
 
 def test_a_residual_is_observed_minus_predicted(observe):
@@ -69,10 +69,10 @@ def test_a_residual_is_observed_minus_predicted(observe):
         peak_allocated_bytes=50,
         components={"parameters": 40, "context": 11},
     )
-    found = observe(predictions=[message])
-    assert row(found, "parameters").residual_bytes == -10
-    assert row(found, "context").residual_bytes == 0
-    assert to_builtins(found.peak) == {
+    result = observe(predictions=[message])
+    assert row(result, "parameters").residual_bytes == -10
+    assert row(result, "context").residual_bytes == 0
+    assert to_builtins(result.peak) == {
         "predicted_bytes": 50,
         "observed_bytes": 90,
         "residual_bytes": 40,
@@ -92,18 +92,18 @@ def test_the_newest_prediction_counts_and_a_trace_before_a_formula(observe):
         PredictionMessage(method=method, device="D", peak_allocated_bytes=peak)
         for method, peak in (("formula", 1), ("trace", 2), ("trace", 3), ("formula", 4))
     ]
-    found = observe(predictions=predictions)
-    assert (found.method, found.peak.predicted_bytes) == ("trace", 3)
+    result = observe(predictions=predictions)
+    assert (result.method, result.peak.predicted_bytes) == ("trace", 3)
 
 
 def test_a_prediction_for_a_device_without_samples_is_shown_alone(observe):
-    found = observe(
+    result = observe(
         predictions=[
             PredictionMessage(method="formula", rank=1, device="E", peak_allocated_bytes=9)
         ]
     )
-    assert (found.rank, found.device, found.step) == (1, "E", None)
-    assert to_builtins(found.peak) == {
+    assert (result.rank, result.device, result.step) == (1, "E", None)
+    assert to_builtins(result.peak) == {
         "predicted_bytes": 9,
         "observed_bytes": None,
         "residual_bytes": None,
@@ -111,8 +111,8 @@ def test_a_prediction_for_a_device_without_samples_is_shown_alone(observe):
 
 
 def test_the_last_known_reading_counts(observe):
-    found = observe(readings={"step": [5, 6], "parameters_bytes": [30, None]})
-    assert row(found, "parameters").observed_bytes == 30
+    result = observe(readings={"step": [5, 6], "parameters_bytes": [30, None]})
+    assert row(result, "parameters").observed_bytes == 30
 
 
 def test_a_large_residual_has_a_reason_with_the_observed_inputs(observe):
@@ -130,12 +130,12 @@ def test_a_large_residual_has_a_reason_with_the_observed_inputs(observe):
         "activations_bytes": [19 * gib],
         "parameters_bytes": [10 * gib + 5],
     }
-    found = observe(readings=readings, predictions=[message])
+    result = observe(readings=readings, predictions=[message])
     assert (
-        row(found, "activations").reason
+        row(result, "activations").reason
         == "inputs were 2.00 times as large as those of the prediction"
     )
-    assert row(found, "parameters").reason is None
+    assert row(result, "parameters").reason is None
 
 
 LEVEL_READINGS = {
@@ -190,14 +190,14 @@ def test_a_host_has_one_level(compare):
 
 
 def test_phases_have_their_launch_peaks_in_step_order_then_user_phases(compare):
-    found = {row.phase: (row.predicted_bytes, row.observed_bytes) for row in compare().phases}
-    assert found == {
+    results = {row.phase: (row.predicted_bytes, row.observed_bytes) for row in compare().phases}
+    assert results == {
         "forward": (85, 85),
         "backward": (94, None),
         "optimizer": (70, 95),
         "my_eval": (None, 60),
     }
-    assert list(found) == ["forward", "backward", "optimizer", "my_eval"]
+    assert list(results) == ["forward", "backward", "optimizer", "my_eval"]
 
 
 def test_an_optimizer_phase_far_above_its_prediction_is_explained_by_temporaries(compare):
@@ -214,8 +214,8 @@ def test_a_later_lower_peak_does_not_lower_the_phase_peak(compare, sqlite_databa
     with sqlite_database.write() as session:
         lower = {"step": [7], "phase_forward_peak_bytes": [1], "peak_reserved_bytes": [1]}
         add_batch(session, "r", Batch(seq=1, chunks=[Chunk(stream="D", columns=lower)]), 4.0)
-        found = {row.phase: row.observed_bytes for row in components(session, "r").phases}
-    assert found["forward"] == 85
+        results = {row.phase: row.observed_bytes for row in components(session, "r").phases}
+    assert results["forward"] == 85
 
 
 def test_the_number_of_phases_of_a_stream_is_limited(compare, sqlite_database):

@@ -20,7 +20,7 @@ def tell(sqlite_database):
 
     def tell(run_id, streams, *, limit_bytes=1000, **facts):
         with sqlite_database.write() as session:
-            for seq, ((rank, stream), given) in enumerate(streams.items()):
+            for seq, ((rank, stream), readings) in enumerate(streams.items()):
                 devices = (
                     []
                     if stream == "scalars"
@@ -31,8 +31,8 @@ def tell(sqlite_database):
                     RunStart(run_id=run_id, rank=rank, world_size=2, devices=devices, **facts),
                     1.0,
                 )
-                steps = list(range(len(next(iter(given.values())))))
-                columns = {"step": steps, "time_s": [float(step) for step in steps], **given}
+                steps = list(range(len(next(iter(readings.values())))))
+                columns = {"step": steps, "time_s": [float(step) for step in steps], **readings}
                 add_batch(
                     session,
                     run_id,
@@ -69,9 +69,9 @@ def test_configs_and_environments_are_compared(tell, compare):
     readings = {"allocated_bytes": [1, 1]}
     tell("a", {(0, "D"): readings}, config={"lr": 1, "batch": 8}, environment={"torch": "2.12"})
     tell("b", {(0, "D"): readings}, config={"lr": 1, "batch": 16}, environment={"torch": "2.13"})
-    found = compare("b", "a")
-    assert found.config_differences == {"batch": [16, 8]}
-    assert found.environment_differences == {"torch": ["2.13", "2.12"]}
+    result = compare("b", "a")
+    assert result.config_differences == {"batch": [16, 8]}
+    assert result.environment_differences == {"torch": ["2.13", "2.12"]}
 
 
 def test_the_fullest_rank_represents_its_run(tell, compare, sqlite_database):

@@ -192,9 +192,9 @@ def test_a_dead_message_is_in_the_list_of_alerts(database, queue_alert, receiver
         database, TEST, SlackWebhook(secret, allow_local=True), "http://x", lambda: 100.0
     ).turn()
     with database.read() as session:
-        (found,) = list_alerts(session).alerts[0].notifications
-    assert (found.state, found.attempts) == ("dead", 1)
-    assert "404" in found.last_error and "secret" not in found.last_error
+        (result,) = list_alerts(session).alerts[0].notifications
+    assert (result.state, result.attempts) == ("dead", 1)
+    assert "404" in result.last_error and "secret" not in result.last_error
 
 
 @pytest.mark.parametrize("kind", ["webhook", "bot"])

@@ -74,22 +74,22 @@ def test_no_value_is_lost_or_moved_to_a_later_interval(steps, columns, data):
     steps = sorted(steps)
     values = data.draw(st.lists(st.integers(0, 99), min_size=len(steps), max_size=len(steps)))
     edges = interval_ends(0, steps[-1], columns)
-    found = interval_maxima(steps, values, 0, edges)
-    assert None not in found
+    result = interval_maxima(steps, values, 0, edges)
+    assert None not in result
     for step, value in zip(steps, values, strict=True):
         at = next(place for place, edge in enumerate(edges) if edge >= step)
-        assert found[at] >= value
-    assert max(found) == max(values)
+        assert result[at] >= value
+    assert max(result) == max(values)
 
 
 def test_each_rank_is_a_row_over_the_same_steps(grid):
-    found = grid({0: {"D0": [10] * 100}, 1: {"D1": [20] * 60}}, columns=10)
-    assert found.step == list(range(9, 100, 10))
-    first, second = found.ranks
+    result = grid({0: {"D0": [10] * 100}, 1: {"D1": [20] * 60}}, columns=10)
+    assert result.step == list(range(9, 100, 10))
+    first, second = result.ranks
     assert (first.rank, first.device, first.limit_bytes, first.max) == (0, "D0", 100, [10] * 10)
     assert second.max == [20] * 6 + [None] * 4
-    assert found.time_s == pytest.approx([9.0 + 10 * n for n in range(10)])
-    assert found.left_out == 0
+    assert result.time_s == pytest.approx([9.0 + 10 * n for n in range(10)])
+    assert result.left_out == 0
 
 
 def test_a_spike_is_in_its_interval(grid):
@@ -100,14 +100,14 @@ def test_a_spike_is_in_its_interval(grid):
 
 
 def test_a_smaller_window_has_finer_intervals(grid):
-    found = grid({0: {"D": list(range(100))}}, first=40, last=49, columns=60)
-    assert found.step == list(range(40, 50))
-    assert found.ranks[0].max == list(range(40, 50))
+    result = grid({0: {"D": list(range(100))}}, first=40, last=49, columns=60)
+    assert result.step == list(range(40, 50))
+    assert result.ranks[0].max == list(range(40, 50))
 
 
 def test_host_memory_is_omitted_if_there_are_gpus(grid):
-    found = grid({0: {"host": [1] * 10, "D0": [2] * 10}, 1: {"host": [1] * 10, "D1": [3] * 10}})
-    assert [row.device for row in found.ranks] == ["D0", "D1"]
+    result = grid({0: {"host": [1] * 10, "D0": [2] * 10}, 1: {"host": [1] * 10, "D1": [3] * 10}})
+    assert [row.device for row in result.ranks] == ["D0", "D1"]
 
 
 def test_ranks_without_gpus_are_rows(grid):

@@ -69,10 +69,10 @@ def test_it_can_be_revoked_by_its_id_and_only_once(database):
 
 def test_a_listed_token_has_all_fields_but_its_hash(database):
     with database.write() as session:
-        told = describe_token(make(session, projects=["b", "a", "b"], expires_at=10.0))
-    assert HASH not in str(told)
-    assert (told.name, told.scope, told.projects) == ("ci", "ingest", ["b", "a"])
-    assert (told.created_at, told.expires_at, told.last_used_at) == (
+        body = describe_token(make(session, projects=["b", "a", "b"], expires_at=10.0))
+    assert HASH not in str(body)
+    assert (body.name, body.scope, body.projects) == ("ci", "ingest", ["b", "a"])
+    assert (body.created_at, body.expires_at, body.last_used_at) == (
         "1970-01-01T00:00:01.000Z",
         "1970-01-01T00:00:10.000Z",
         None,

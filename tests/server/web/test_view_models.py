@@ -105,8 +105,8 @@ def test_components_are_listed_with_their_prediction():
 
 
 def test_an_empty_group_is_omitted_and_a_reason_is_shown():
-    [(title, [shown])] = groups(components=[ComponentResidual(9, 1, -8, "x", "it is lazy")])
-    assert (title, shown.note) == ("Components", "Likely: it is lazy.")
+    [(title, [text])] = groups(components=[ComponentResidual(9, 1, -8, "x", "it is lazy")])
+    assert (title, text.note) == ("Components", "Likely: it is lazy.")
 
 
 @pytest.mark.parametrize(
@@ -114,8 +114,8 @@ def test_an_empty_group_is_omitted_and_a_reason_is_shown():
 )
 def test_only_more_memory_than_predicted_stands_out(residual, tone):
     row = ComponentResidual(100, 100 + residual, residual, "x", None)
-    [(_, [shown])] = groups(components=[row])
-    assert shown.tone == tone
+    [(_, [text])] = groups(components=[row])
+    assert text.tone == tone
 
 
 def test_the_fullest_stream_is_charted_by_default():
@@ -214,8 +214,8 @@ def test_a_repeated_reason_is_shortened():
             ("optimizer", "foreach"),
         )
     ]
-    [(_, said)] = groups(phases=phases)
-    assert [row.note for row in said] == [
+    [(_, rows)] = groups(phases=phases)
+    assert [row.note for row in rows] == [
         "Likely: a leak.",
         "Likely the same.",
         "Likely the same.",

@@ -1,6 +1,8 @@
 # Task list. `make demo` and `make test` need nothing but make and a Python of 3.10 or newer.
 PYTHON ?= python3
 VENV := .venv
+# The demo's own environment is small. Where the developers' one is installed, the demo uses that.
+DEMO_VENV := $(if $(wildcard $(VENV)/.installed),$(VENV),.venv-demo)
 BIN := $(VENV)/bin
 # The torch that is installed where there is none: the one place that names it. Any torch >= 2.4 works.
 TORCH := torch==2.13.0
@@ -10,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test test-long test-fast lint audit format bench secrets clean
 
 help:
-	@echo "make demo       run a real training with a real leak, and see the warning before it crashes"
+	@echo "make demo       run a real training with a real leak, and see the warning before it crashes (two minutes)"
 	@echo "make test       set up everything the tests need and run them all"
 	@echo "make test-long  the tests of the benchmarks, which take minutes each"
 	@echo "make test-fast  the tests without browsers, Prometheus and long system tests"
@@ -18,16 +20,20 @@ help:
 	@echo "make audit      ask the lists of known vulnerabilities about what is installed"
 	@echo "make bench      what the agent costs, beside other trackers, in one table"
 	@echo "make secrets    make ./secrets/ for docker compose"
-	@echo "make setup      only create $(VENV) and install into it"
+	@echo "make setup      only create $(VENV) and install into it what developers need"
 
 setup: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml
-	$(PYTHON) scripts/setup.py --venv $(VENV) --torch "$(TORCH)"
+	@$(PYTHON) scripts/setup.py --profile dev --venv $(VENV) --torch "$(TORCH)"
 	@touch $@
 
-demo: setup
-	$(BIN)/memagent demo
+.venv-demo/.installed: pyproject.toml
+	@$(PYTHON) scripts/setup.py --profile demo --venv $(@D) --torch "$(TORCH)"
+	@touch $@
+
+demo: $(DEMO_VENV)/.installed
+	@$(DEMO_VENV)/bin/memagent demo
 
 test: setup lint audit
 	$(PYTHON) scripts/system_packages.py
@@ -66,4 +72,4 @@ secrets: setup
 	$(BIN)/python scripts/make_secrets.py
 
 clean:
-	rm -rf $(VENV) build dist test-artifacts .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .venv-demo build dist test-artifacts .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

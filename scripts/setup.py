@@ -1,7 +1,9 @@
-"""Create a virtual environment and install memagent for development. Standard library only.
+"""Create a virtual environment and install memagent into it. Standard library only.
 
-torch is installed first and separately, so that no dependency pulls another build. An existing
-torch is kept.
+1. The profile `demo` installs what `memagent demo` needs, `dev` what the tests and linters need.
+2. torch comes first and separately, so that no dependency pulls another build. A torch that is
+   installed stays.
+3. The demo borrows the torch of the Python that runs this script: a .pth file names its folder.
 """
 
 from __future__ import annotations
@@ -15,10 +17,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MIN_PYTHON = (3, 10)
 RARELY_IMPORTED = r"/transformers/models/|/tests?/|/testing/"
+EXTRAS = {"demo": "server", "dev": "dev"}
+DURATIONS = {"demo": "30 packages, about 20 s", "dev": "200 packages, 1 GB, some minutes"}
+FIND_TORCH = """
+import pathlib, torch
+assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)
+print(torch.__version__, pathlib.Path(torch.__file__).parent.parent)
+"""
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", choices=EXTRAS, default="dev")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv")
     parser.add_argument("--torch", required=True, help="requirement to install if torch is missing")
     arguments = parser.parse_args()
@@ -30,37 +40,79 @@ def main() -> int:
         )
         return 1
     python = arguments.venv / "bin" / "python"
-    if not python.exists():
-        print(f"creating {arguments.venv}", flush=True)
-        try:
-            venv.create(arguments.venv, with_pip=True)
-        except subprocess.CalledProcessError:
-            print(
-                "Python's venv module is incomplete: apt-get install python3-venv", file=sys.stderr
-            )
-            return 1
-    command = [python, "-c", "import torch"]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        install(python, arguments.torch, "numpy")
-    install(python, "--editable", f"{ROOT}[dev]")
-    compile_installed(python)
+    try:
+        create(python)
+        install_torch(python, arguments.torch, may_borrow=arguments.profile == "demo")
+        say(3, f"install memagent[{EXTRAS[arguments.profile]}] ({DURATIONS[arguments.profile]})")
+        install(python, "--editable", f"{ROOT}[{EXTRAS[arguments.profile]}]")
+    except subprocess.CalledProcessError as error:
+        print(f"setup: {' '.join(map(str, error.cmd))} failed", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if arguments.profile == "dev":
+        compile_installed(python)
     return 0
 
 
+def create(python: Path) -> None:
+    """Create the environment of `python` unless it is complete."""
+    if python.with_name("pip").exists():
+        return
+    folder = python.parent.parent
+    say(1, f"create {folder.name} (about 5 s)")
+    try:
+        venv.create(folder, with_pip=True)
+    except subprocess.CalledProcessError:
+        print("Python's venv module is incomplete: apt-get install python3-venv", file=sys.stderr)
+        raise
+
+
+def install_torch(python: Path, requirement: str, *, may_borrow: bool) -> None:
+    """Install torch unless it is there, or borrow that of the Python that runs this script."""
+    if find_torch(python):
+        return
+    borrowed = find_torch(Path(sys.executable)) if may_borrow else None
+    if borrowed:
+        version, folder = borrowed
+        say(2, f"use torch {version} in {folder}")
+        code = "import sysconfig; print(sysconfig.get_path('purelib'))"
+        (Path(output_of(python, code)) / "borrowed_torch.pth").write_text(f"{folder}\n")
+    else:
+        say(2, f"install {requirement} (a download of 0.2 to 3 GB, then about 30 s)")
+        install(python, requirement, "numpy")
+
+
+def find_torch(python: Path) -> tuple[str, str] | None:
+    """Return version and folder of a torch >= 2.4 that `python` can import."""
+    try:
+        version, _, folder = output_of(python, FIND_TORCH).partition(" ")
+    except subprocess.CalledProcessError:
+        return None
+    return version, folder
+
+
+def output_of(python: Path, code: str) -> str:
+    command = [python, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def install(python: Path, *requirements: str) -> None:
-    print(f"installing {' '.join(requirements)}", flush=True)
-    options = ["--quiet", "--disable-pip-version-check", "--no-compile"]
+    """Install without compiling: the first import compiles what it needs."""
+    options = ["-qq", "--disable-pip-version-check", "--no-compile"]
     subprocess.run([python, "-m", "pip", "install", *options, *requirements], check=True)
 
 
 def compile_installed(python: Path) -> None:
     """Compile with all processors, which pip does with one. Skip what is rarely imported."""
-    print("compiling", flush=True)
-    code = "import sysconfig; print(sysconfig.get_path('platlib'))"
-    output = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout
-    options = ["-q", "-j", "0", "-x", RARELY_IMPORTED, output.strip()]
+    folder = output_of(python, "import sysconfig; print(sysconfig.get_path('platlib'))")
+    options = ["-q", "-j", "0", "-x", RARELY_IMPORTED, folder]
     # Not checked: some packages ship templates that end in .py and don't compile.
     subprocess.run([python, "-m", "compileall", *options], capture_output=True, check=False)
+
+
+def say(stage: int, text: str) -> None:
+    print(f"setup: {stage}/3 {text}", flush=True)
 
 
 if __name__ == "__main__":

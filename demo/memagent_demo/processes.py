@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +19,7 @@ from typing import Any
 import msgspec
 
 from memagent.delivery.api_client import ApiClient
-from memagent.errors import DeliveryError, MemagentError
+from memagent.errors import MemagentError
 
 TRAIN = Path(__file__).with_name("train.py")
 START_TIMEOUT_S = 60.0
@@ -34,39 +36,35 @@ class Server:
     database: str = field(init=False)
 
     def start(self) -> None:
-        """Start the server. Raises MemagentError if it doesn't become ready."""
+        """Start the server, and return before it answers."""
         self.database = f"sqlite:///{self.folder / 'demo.db'}"
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
-        }
-        environment |= {
+        environment = _environment() | {
             "MEMAGENT_DATABASE_URL": self.database,
             "MEMAGENT_SECRET_KEY": os.urandom(24).hex(),
             "MEMAGENT_SLACK_WEBHOOK_URL": self.slack_url,
             "MEMAGENT_ALLOW_LOCAL_WEBHOOKS": "1",
             "XDG_DATA_HOME": str(self.folder),
         }
-        port = _free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        log = (self.folder / "server.log").open("w")
-        self.process = subprocess.Popen(  # noqa: S603
-            [
-                sys.executable,
-                "-m",
-                "memagent",
-                "serve",
-                "--listen",
-                f"127.0.0.1:{port}",
-                "--parent",
-                str(os.getpid()),
-            ],
-            env=environment,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self._wait_until_ready()
+        serve = ["serve", "--listen", "127.0.0.1:0", "--parent", str(os.getpid())]
+        with (self.folder / "server.log").open("w") as log:
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", "memagent", *serve],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+
+    def wait_until_ready(self) -> None:
+        """Wait until the server prints its address. Raises MemagentError if it doesn't."""
+        output = self.process.stdout
+        is_readable = output is not None and select.select([output], [], [], START_TIMEOUT_S)[0]
+        line = output.readline() if output is not None and is_readable else ""
+        self.url = line.strip().rpartition(" ")[2]
+        if not self.url:
+            log = (self.folder / "server.log").read_text()[-2000:]
+            raise MemagentError(f"the demo's server did not start:\n{log}")
 
     def get(self, path: str) -> Any:
         """Return the JSON of a GET request."""
@@ -83,17 +81,8 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            with suppress(DeliveryError), closing(ApiClient(self.url)) as client:
-                if client.request("/readyz", timeout_s=2).status == 200:
-                    return
-            time.sleep(0.1)
-        log = (self.folder / "server.log").read_text()[-2000:]
-        self.stop()
-        raise MemagentError(f"the demo's server did not start:\n{log}")
+        if self.process.stdout is not None:
+            self.process.stdout.close()
 
 
 @dataclass(frozen=True)
@@ -123,10 +112,7 @@ def train(
     on_line: Callable[[str], None],
 ) -> TrainingResult:
     """Run the training script under a memory limit of the operating system or the GPU's driver."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
-    }
-    environment |= {
+    environment = _environment() | {
         "MEMAGENT_SERVER": server.url,
         "MEMAGENT_PROJECT": "demo",
         "MEMAGENT_NAME": name,
@@ -151,6 +137,7 @@ def train(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        start_new_session=True,  # Ctrl-C is for the demo, which ends the training
     )
     lines: list[str] = []
 
@@ -164,7 +151,8 @@ def train(
     try:
         returncode = process.wait()
     finally:
-        process.kill()  # has no effect after the process has ended
+        with suppress(ProcessLookupError):  # the group is gone once all its processes have ended
+            os.killpg(process.pid, signal.SIGKILL)
     ended_at = time.time()
     reader.join(5)
     return TrainingResult(returncode, ended_at, "\n".join(lines))
@@ -196,10 +184,6 @@ def limited(command: list[str], limit_bytes: int) -> list[str]:
     return [sys.executable, "-c", code, str(limit_bytes), *command]
 
 
-def _free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _environment() -> dict[str, str]:
+    """Return the environment without the user's settings of memagent."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")}

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from memagent.forecast.types import PAGING_LEVELS
@@ -11,6 +15,8 @@ from memagent_demo.fake_slack import Message
 from memagent_demo.processes import Server, TrainingResult
 
 MAX_ERROR_LENGTH = 160
+DEFAULT_URL = "http://127.0.0.1:8420"
+WEBHOOK = "https://hooks.slack.com/services/..."
 
 
 @dataclass(frozen=True)
@@ -129,14 +135,17 @@ def to_json(healthy: HealthyRun, leaking: LeakingRun, server: Server) -> dict[st
     }
 
 
-def to_text(healthy: HealthyRun, leaking: LeakingRun, server: Server) -> str:
-    """Return the timeline as text."""
+def to_text(healthy: HealthyRun, leaking: LeakingRun, url: str | None) -> str:
+    """Return the timeline, the Slack message and what to do next.
+
+    `url` is the server's if it stays up; otherwise the text has no links to it.
+    """
     lines = [
         "",
         f"healthy  {healthy.steps:,} steps, peak {format_bytes(healthy.peak_bytes)} "
         f"of {format_bytes(healthy.limit_bytes)}: "
         f"{healthy.status}, {healthy.alerts} alerts",
-        f"         {server.url}/runs/{healthy.run_id}",
+        *_link(url, healthy.run_id),
         f"leaking  {_warning_line(leaking)}",
         f"         step {leaking.oom_step:,}: ended as {leaking.status} ({_short(leaking.error)})",
     ]
@@ -146,11 +155,27 @@ def to_text(healthy: HealthyRun, leaking: LeakingRun, server: Server) -> str:
         lines.append(f"         Slack had the warning {ahead} before the crash{error}")
     if leaking.checkpoint_step is not None:
         lines.append(f"         on_risk saved a checkpoint at step {leaking.checkpoint_step:,}")
-    lines += [f"         {server.url}/runs/{leaking.run_id}", "", "The Slack message:", ""]
-    lines += [
-        f"  {line}" for line in (leaking.slack_text or "none arrived before the crash").splitlines()
+    lines += [*_link(url, leaking.run_id), "", "The Slack message:", ""]
+    message = leaking.slack_text or "none arrived before the crash"
+    is_dead = re.compile(r"https?://127\.0\.0\.1|^Runbook:")
+    lines += [f"  {line}" for line in message.splitlines() if url or not is_dead.search(line)]
+    return "\n".join([*lines, "", *_next_steps(url)])
+
+
+def _link(url: str | None, run_id: str) -> list[str]:
+    return [f"         {url}/runs/{run_id}"] if url else []
+
+
+def _next_steps(url: str | None) -> list[str]:
+    program = "memagent" if shutil.which("memagent") else Path(sys.executable).parent / "memagent"
+    server, start = (url, "") if url else (DEFAULT_URL, f"start `{program} serve`, then ")
+    return [
+        "Next:",
+        f"  attach  {start}put `run = memagent.attach(model, optimizer)` into your script, "
+        f"and run it with MEMAGENT_SERVER={server}",
+        f"  read    {server}/docs/quickstart",
+        f"  Slack   MEMAGENT_SLACK_WEBHOOK_URL={WEBHOOK} {program} serve",
     ]
-    return "\n".join(lines)
 
 
 def _warning_line(leaking: LeakingRun) -> str:

@@ -50,7 +50,7 @@ class TransformerBlock(nn.Module):
 
 class GPT(nn.Module):
     def __init__(
-        self, width: int = 128, layers: int = 3, heads: int = 4, context: int = 128
+        self, width: int = 96, layers: int = 2, heads: int = 4, context: int = 128
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, width)

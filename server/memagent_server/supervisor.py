@@ -44,7 +44,6 @@ PARENT_CHECK_S = 0.25
 RESTART_DELAY_S = 0.5
 """The delay doubles while the worker dies within MAX_RESTART_DELAY_S of its start."""
 MAX_RESTART_DELAY_S = 30.0
-READY_TIMEOUT_S = 30.0
 
 
 _log = logging.getLogger(__name__)
@@ -275,9 +274,8 @@ def _announce(
     address = (
         f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
     )
-    deadline = time.monotonic() + READY_TIMEOUT_S
     with urllib3.PoolManager(retries=False) as pool:
-        while not stopping.is_set() and time.monotonic() < deadline:
+        while not stopping.is_set():
             with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
                 if pool.request("GET", f"{address}/healthz", timeout=2.0).status == 200:
                     announce(f"memagent: listening on {address}")

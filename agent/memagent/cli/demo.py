@@ -14,23 +14,24 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from memagent.errors import MemagentError, SettingError
-from memagent.units import format_bytes, parse_bytes
+from memagent.units import format_bytes, format_duration, parse_bytes
 from memagent_demo import processes, summary
 from memagent_demo.fake_slack import SlackReceiver
 
 MAX_WAIT_S = 20.0
 """Time for the server to notice the end of a run and send its last message."""
+STEP_S = 0.1
+"""A step on one core, for the duration that is announced."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--limit",
-        default="2GiB",
+        default="1.5GiB",
         metavar="SIZE",
         help="memory that each training may use (default %(default)s)",
     )
@@ -43,10 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         type=int,
-        default=400,
+        default=300,
         help="steps of the healthy run; the leaking one plans three times as many",
     )
-    parser.add_argument("--keep", action="store_true", help="leave the server up until Ctrl-C")
+    parser.add_argument(
+        "--keep",
+        action=argparse.BooleanOptionalAction,
+        help="leave the server up until Ctrl-C (default: in a terminal)",
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object and nothing else on stdout"
     )
@@ -56,23 +61,25 @@ def run(arguments: argparse.Namespace) -> int:
     limit_bytes = parse_bytes(arguments.limit)
     if arguments.steps < 1:
         raise SettingError(f"--steps must be 1 or more, got {arguments.steps}")
-    # The server and the trainings must end with the demo.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    on_gpu = processes.has_gpu()
-    if not on_gpu and not sys.platform.startswith("linux"):
-        raise MemagentError(
-            "Without a GPU the demo needs Linux: this system can't limit a process's memory."
-        )
+    is_kept = (
+        sys.stdout.isatty() and not arguments.json if arguments.keep is None else arguments.keep
+    )
+    # The server and the trainings must end with the demo, and with its terminal.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit(143))
     with (
         SlackReceiver() as slack,
-        _temporary_folder(is_kept=arguments.keep or arguments.json) as folder,
+        _temporary_folder(is_kept=arguments.json) as folder,
+        _running_server(folder, slack) as (server, on_gpu),
     ):
-        server = processes.Server(folder, slack.url)
-        server.start()
-        try:
-            return _run_trainings(arguments, server, slack, limit_bytes, on_gpu)
-        finally:
-            server.stop()
+        healthy, leaking = _run_trainings(arguments, server, slack, limit_bytes, on_gpu)
+        if arguments.json:
+            print(json.dumps(summary.to_json(healthy, leaking, server)), flush=True)
+        else:
+            print(summary.to_text(healthy, leaking, server.url if is_kept else None), flush=True)
+        if is_kept:
+            _serve_until_interrupted(server)
+    return 0 if summary.is_success(healthy, leaking) else 1
 
 
 @contextlib.contextmanager
@@ -88,56 +95,56 @@ def _temporary_folder(*, is_kept: bool) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def _running_server(folder: Path, slack: SlackReceiver) -> Iterator[tuple[processes.Server, bool]]:
+    """Start the server, and import torch meanwhile; yield the server and whether there is a GPU."""
+    _say("1/4 start the server and import torch (5 to 20 s)")
+    server = processes.Server(folder, slack.url)
+    server.start()
+    try:
+        on_gpu = processes.has_gpu()
+        if not on_gpu and not sys.platform.startswith("linux"):
+            raise MemagentError(
+                "Without a GPU the demo needs Linux: this system can't limit a process's memory."
+            )
+        server.wait_until_ready()
+        _say(f"1/4 open {server.url}: it shows the runs while they train")
+        yield server, on_gpu
+    finally:
+        server.stop()
+
+
 def _run_trainings(
     arguments: argparse.Namespace,
     server: processes.Server,
     slack: SlackReceiver,
     limit_bytes: int,
     on_gpu: bool,
-) -> int:
+) -> tuple[summary.HealthyRun, summary.LeakingRun]:
     suffix = secrets.token_hex(2)
     healthy_id, leaking_id = f"healthy-{suffix}", f"leaking-{suffix}"
-    device = "the GPU" if on_gpu else "the CPU"
-    _say(f"server on {server.url}; training on {device}, limit {format_bytes(limit_bytes)}")
-    _say(f"healthy: {arguments.steps} steps")
     train = functools.partial(
         processes.train, server, limit_bytes=limit_bytes, on_gpu=on_gpu, on_line=_print_output
     )
+    limit = f"limit {format_bytes(limit_bytes)}"
+    duration = "seconds" if on_gpu else f"about {format_duration(STEP_S * arguments.steps)}"
+    device = "the GPU" if on_gpu else "the CPU"
+    _say(f"2/4 train on {device}, {arguments.steps} steps, {limit} ({duration})")
     train("healthy", run_id=healthy_id, leak="none", steps=arguments.steps)
-    _say(f"leaking ({arguments.leak}): until it runs out of memory")
+    _say(f"3/4 train with a leak ({arguments.leak}) until memory runs out (about a minute)")
     leaking_process = train(
         "leaking", run_id=leaking_id, leak=arguments.leak, steps=3 * arguments.steps
     )
-    _wait_for_end(server, leaking_id)
+    _say("4/4 wait for the server's last message to Slack (a few seconds)")
+    slack.wait_for(lambda message: message.is_end_of(leaking_id), MAX_WAIT_S)
     healthy = summary.read_healthy(server, healthy_id)
-    leaking = summary.read_leaking(server, leaking_id, leaking_process, slack.messages)
-    if arguments.json:
-        print(json.dumps(summary.to_json(healthy, leaking, server)), flush=True)
-    else:
-        print(summary.to_text(healthy, leaking, server), flush=True)
-    if arguments.keep:
-        _serve_until_interrupted(server)
-    return 0 if summary.is_success(healthy, leaking) else 1
-
-
-def _wait_for_end(server: processes.Server, run_id: str) -> None:
-    """Wait until the server has noticed the end of the run and closed its alerts."""
-    deadline = time.monotonic() + MAX_WAIT_S
-    while time.monotonic() < deadline:
-        run = server.get(f"/api/v1/runs/{run_id}")
-        alerts = server.get(f"/api/v1/alerts?run={run_id}")["alerts"]
-        if run["status"] != "running" and alerts and all(alert["closed_at"] for alert in alerts):
-            return
-        time.sleep(0.25)
+    return healthy, summary.read_leaking(server, leaking_id, leaking_process, slack.messages)
 
 
 def _serve_until_interrupted(server: processes.Server) -> None:
-    _say(f"the server runs on {server.url} until Ctrl-C; its database is {server.database}")
-    try:
-        while server.process.poll() is None:
-            time.sleep(0.5)
-    except (KeyboardInterrupt, SystemExit):
-        pass  # The expected end; the database stays, since its name was printed.
+    _say(f"the server runs on {server.url} until Ctrl-C, which also deletes the demo's files")
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):  # the expected end
+        server.process.wait()
 
 
 def _say(text: str) -> None:

@@ -118,6 +118,7 @@ def train(
         "MEMAGENT_NAME": name,
         "MEMAGENT_RUN_ID": run_id,
         "MEMAGENT_DIR": str(server.folder / "runs"),
+        "TMPDIR": str(server.folder),  # for torch's own folders, which it leaves
         "PYTHONUNBUFFERED": "1",
     }
     command = [

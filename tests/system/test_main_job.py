@@ -155,7 +155,7 @@ def test_the_demo_meets_its_claims(tmp_path):
         "demo",
         "--json",
         "--limit",
-        "1.5GiB",
+        "1GiB",
         "--steps",
         "130",
     ]

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         type=int,
-        default=300,
+        default=200,
         help="steps of the healthy run; the leaking one plans three times as many",
     )
     parser.add_argument(

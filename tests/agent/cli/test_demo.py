@@ -1,0 +1,134 @@
+"""`memagent demo` in a terminal: its links answer while it says so, and Ctrl-C leaves nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import urllib3
+
+from memagent_demo import summary
+
+HEALTHY = summary.HealthyRun("healthy-1", "completed", 300, 0, 2**28, 2**30)
+LEAKING = summary.LeakingRun(
+    run_id="leaking-1", status="oom", oom_step=300, first_warning_step=200, eta_at_warning=290.0,
+    warned_seconds_before=12.0, slack_text="it leaks\nRunbook: http://h/runbooks\nhttp://127.0.0.1:1/runs/leaking-1",
+    cause="leak", peak_bytes=2**30, limit_bytes=2**30, error=None, checkpoint_step=201,
+)  # fmt: skip
+
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel enforces RLIMIT_DATA only on Linux"
+)
+
+
+class Terminal:
+    """A demo whose output is a terminal; Ctrl-C reaches its process group."""
+
+    def __init__(self, folder, *options: str) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "memagent", "demo", *options],
+            env={**os.environ, "TMPDIR": str(folder)},
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.text = ""
+        self._lines = self._read()
+
+    def _read(self) -> Iterator[str]:
+        with os.fdopen(self._master, "rb", buffering=0) as master:
+            pending = b""
+            try:
+                while data := master.read(4096):
+                    *lines, pending = (pending + data).split(b"\r\n")
+                    yield from (line.decode() for line in lines)
+            except OSError:  # no process has the terminal open any more
+                return
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        for line in self._lines:
+            self.text += f"{line}\n"
+            if match := re.search(pattern, line):
+                return match
+        raise AssertionError(f"never printed {pattern}:\n{self.text}")
+
+    def press_ctrl_c(self) -> int:
+        os.killpg(self.process.pid, signal.SIGINT)
+        self.text += "\n".join(self._lines)
+        return self.process.wait()
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    """terminal(*options): start a demo; it is ended with the test."""
+    started: list[Terminal] = []
+
+    def terminal(*options: str) -> Terminal:
+        started.append(Terminal(tmp_path, *options))
+        return started[-1]
+
+    yield terminal
+    for demo in started:
+        demo.process.terminate()
+        demo.process.wait()
+
+
+def status_of(url: str) -> int:
+    return urllib3.request("GET", url, retries=False).status
+
+
+@pytest.mark.slow
+def test_the_links_answer_during_and_after_the_demo_until_ctrl_c(terminal, tmp_path):
+    demo = terminal("--limit", "700MiB", "--steps", "60")
+    demo.wait_for("demo: 1/4 start")
+    url = demo.wait_for(r"demo: 1/4 open (http://\S+):")[1]
+    assert status_of(url) == 200
+    for stage in (2, 3, 4):
+        demo.wait_for(rf"demo: {stage}/4 .*\(.*\)$")
+    demo.wait_for("^healthy ")
+    page = demo.wait_for(r"(http://\S+/runs/leaking-\w+)")[1]
+    docs = demo.wait_for(r"read +(\S+)")[1]
+    demo.wait_for("until Ctrl-C")
+    assert docs.startswith(url) and (status_of(page), status_of(docs)) == (200, 200)
+    assert demo.press_ctrl_c() == 0, demo.text
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(urllib3.exceptions.HTTPError):
+        status_of(url)
+
+
+def test_ctrl_c_during_a_training_leaves_no_process_and_no_file(terminal, tmp_path):
+    demo = terminal()
+    demo.wait_for("run healthy-.* is recorded")
+    processes = psutil.Process(demo.process.pid).children(recursive=True)
+    assert len(processes) >= 3  # server, worker and training
+    assert demo.press_ctrl_c() == 130
+    assert "Traceback" not in demo.text
+    assert psutil.wait_procs(processes, timeout=60)[1] == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_summary_has_no_links_to_a_server_that_stops():
+    text = summary.to_text(HEALTHY, LEAKING, None)
+    assert "/runs/" not in text and "Runbook" not in text and "it leaks" in text
+    assert "memagent serve`, then" in text
+
+
+def test_the_summary_links_the_runs_of_a_server_that_stays():
+    text = summary.to_text(HEALTHY, LEAKING, "http://127.0.0.1:1")
+    assert "http://127.0.0.1:1/runs/healthy-1" in text and "Runbook: " in text
+
+
+def test_the_summary_says_if_no_message_arrived():
+    late = dataclasses.replace(LEAKING, slack_text=None, warned_seconds_before=None)
+    text = summary.to_text(HEALTHY, late, None)
+    assert "none arrived before the crash" in text and "Slack had" not in text

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,8 @@ _MIN_PEAKS = 2
 _MAX_TENSORS = 10
 _MAX_ITEMS = 3
 """Suspects, tensors and changes in a terminal's report."""
+_NUMBER_ENDINGS = ("_bytes", "step", "line")
+"""Endings of the names of fields that must be numbers."""
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
@@ -123,22 +125,19 @@ def oom_report(
 ) -> OomReport:
     """Build the report of a run that crashed in step `step` + 1.
 
-    `event_data` is that of its `oom` event; anything may be missing. `device` ran out of memory, by
-    default the first; `reading` is its newest sample. `suspects` and `advice` are `Suspect`s and
-    `AdviceItem`s as dicts, the best first. Suspects default to those of the event. Files are shown
-    relative to `roots` (`memagent.diagnostics`).
+    `event_data` is that of its `oom` event; anything may be missing or of a wrong type. `device`
+    ran out of memory, by default the first; `reading` is its newest sample. `suspects` and `advice`
+    are `Suspect`s and `AdviceItem`s as dicts, the best first. Suspects default to those of the
+    event. Files are shown relative to `roots` (`memagent.diagnostics`).
     """
-    suspects = suspects or [
-        item
-        for item in _list_of(event_data, "suspects")
-        if isinstance(item, Mapping) and "holder" in item
-    ]
+    event_data = _well_typed(event_data)
+    suspects = suspects or [item for item in event_data.get("suspects", ()) if "holder" in item]
     search = _search_of(event_data)
-    devices = event_data.get("devices") or {}
+    devices = event_data.get("devices", {})
     device_state: EventData = devices.get(device) or next(iter(devices.values()), {})
-    state = {**(reading or {}), **device_state}
-    components = {name: size for name, size in (state.get("components") or {}).items() if size}
-    tensors = (event_data.get("largest_tensors") or ())[:_MAX_TENSORS]
+    state = {**_well_typed(reading or {}), **device_state}
+    components = {name: size for name, size in state.get("components", {}).items() if size}
+    tensors = event_data.get("largest_tensors", ())[:_MAX_TENSORS]
     phase = str(event_data.get("phase") or "")
     asked, free = event_data.get("asked_bytes"), event_data.get("free_bytes")
     findings = (
@@ -147,7 +146,7 @@ def oom_report(
         _fragmentation_finding(asked, free, state),
         _other_processes_finding(state),
         _prediction_finding(state, predicted_peak_bytes),
-        _peaks_finding(_list_of(event_data, "last_peaks")),
+        _peaks_finding(event_data.get("last_peaks", ())),
     )
     where = f" in {phase} of step {step + 1:,}" if phase else f" in step {step + 1:,}"
     name = device_state.get("name")
@@ -282,10 +281,55 @@ def _tensor_text(tensor: EventData) -> str:
     return f"{tensor.get('name')}: {shape} {tensor.get('dtype')}, {size}{location}"
 
 
-def _list_of(event_data: EventData, name: str) -> Sequence[Any]:
-    """Return a list of an event's data, which nothing has validated so far."""
-    value = event_data.get(name)
+def _well_typed(values: EventData) -> EventData:
+    """Return free-form data without values of a wrong type, which nothing has validated so far."""
+    typed = ((name, _typed_value(name, value)) for name, value in values.items())
+    return {name: value for name, value in typed if value is not None}
+
+
+def _typed_value(name: str, value: Any) -> Any:
+    """Return a field's value in the type that a report reads; None if it has another."""
+    if name.endswith(_NUMBER_ENDINGS):
+        return value if _is_number(value) else None
+    read = _READERS.get(name)
+    return value if read is None else read(value)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else ()
+
+
+def _typed_items(value: Any) -> list[EventData]:
+    return [_well_typed(item) for item in _list(value) if isinstance(item, Mapping)]
+
+
+def _devices(value: Any) -> dict[str, EventData]:
+    items = value.items() if isinstance(value, Mapping) else ()
+    return {name: _well_typed(item) for name, item in items if isinstance(item, Mapping)}
+
+
+def _components(value: Any) -> dict[str, float]:
+    items = value.items() if isinstance(value, Mapping) else ()
+    return {name: size for name, size in items if _is_number(size)}
+
+
+_READERS: Mapping[str, Callable[[Any], Any]] = {
+    "components": _components,
+    "devices": _devices,
+    "file": _text,
+    "largest_tensors": _typed_items,
+    "last_peaks": _list,
+    "shape": _list,
+    "suspects": _typed_items,
+}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
 
 
 def _search_of(event_data: EventData) -> EventData:

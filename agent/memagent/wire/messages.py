@@ -24,7 +24,8 @@ Identifier = Annotated[
 ]
 Label = Annotated[str, Meta(min_length=1, max_length=200)]
 Text = Annotated[str, Meta(max_length=20_000)]
-Count = Annotated[int, Meta(ge=0, lt=2**62)]
+Count = Annotated[int, Meta(ge=0, lt=2**53)]
+"""Below the limit of integers that JSON readers, browsers and Prometheus represent exactly."""
 Rank = Annotated[int, Meta(ge=0, lt=2**31)]
 Attempt = Annotated[
     int,
@@ -36,6 +37,7 @@ Attempt = Annotated[
 ]
 Time = Annotated[float, Meta(ge=0, lt=1e12)]
 Bytes = Annotated[int, Meta(ge=0, lt=2**62, description="bytes")]
+BytesPerStep = Annotated[float, Meta(ge=-(2.0**62), le=2.0**62)]
 
 VIEWER_BYTES = 4 * 2**20
 """Maximum size of a snapshot's page for torch's viewer, compressed."""
@@ -191,7 +193,7 @@ class Suspect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     file: Text = ""
     line: Count = 0
     function: Label | None = None
-    bytes_per_step: float | None = None
+    bytes_per_step: BytesPerStep | None = None
     confidence: Annotated[float, Meta(ge=0, le=1)] = 0.0
     fix: Text = ""
 

@@ -10,7 +10,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
+from typing import Any
 
 from msgspec.structs import asdict
 
@@ -38,6 +40,9 @@ OBSERVED_COLUMNS = (
 )
 """Components that agents measure: the column of `parameters` is `parameters_bytes`."""
 LEVELS = ("allocated", "reserved", "device")
+_MAX_INPUT_SIZE = 2**62
+_MAX_DIMENSIONS = 16
+"""Shapes beyond these bounds are ignored: a prediction's assumptions are free-form."""
 
 
 def components(session: Session, run_id: str) -> Components | None:
@@ -101,11 +106,7 @@ def observe(stream: StreamRow | None) -> dict[str, int]:
 
 def _mismatch_input(prediction: PredictionRow | None, stream: StreamRow | None) -> MismatchInput:
     assumptions = prediction.assumptions if prediction else {}
-    predicted_size = sum(
-        prod(shape)
-        for tensor in assumptions.get("inputs", ())
-        if (shape := tensor.get("shape")) is not None
-    )
+    predicted_size = _input_size(assumptions.get("inputs"))
     observed_size = stream.latest.get("input_size") if stream else None
     return MismatchInput(
         method=prediction.method if prediction else "formula",
@@ -113,6 +114,21 @@ def _mismatch_input(prediction: PredictionRow | None, stream: StreamRow | None) 
         input_ratio=observed_size / predicted_size if predicted_size and observed_size else None,
         on_host=stream is not None and stream.kind == "host",
         retained_bytes=_retained_bytes(stream),
+    )
+
+
+def _input_size(inputs: Any) -> int:
+    """Return the number of elements of a prediction's inputs, as far as their shapes are valid."""
+    items = inputs if isinstance(inputs, list) else ()
+    tensors = [item for item in items if isinstance(item, Mapping)]
+    shapes = [shape for tensor in tensors if isinstance(shape := tensor.get("shape"), list)]
+    sizes = [prod(shape) for shape in shapes if _is_shape(shape)]
+    return min(sum(sizes), _MAX_INPUT_SIZE)
+
+
+def _is_shape(shape: list[Any]) -> bool:
+    return len(shape) <= _MAX_DIMENSIONS and all(
+        type(side) is int and 0 <= side <= _MAX_INPUT_SIZE for side in shape
     )
 
 

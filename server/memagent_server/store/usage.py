@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import func, select, text
+from sqlalchemy import Float, cast, func, select, text
 from sqlalchemy.orm import Session
 
 from memagent_server.store.models import DroppedRow, RunRow, SnapshotRow, StreamRow
@@ -47,8 +47,12 @@ def count_runs_by_status(session: Session) -> dict[str, int]:
 
 
 def dropped_samples(session: Session, run_id: str | None = None) -> dict[str, int]:
-    """Return {reason: samples that agents dropped}, of one run or of all."""
-    query = select(DroppedRow.reason, func.sum(DroppedRow.count)).group_by(DroppedRow.reason)
+    """Return {reason: samples that agents dropped}, of one run or of all; exact below 2**53.
+
+    The sum is one of floats: SQLite raises an error if a sum of integers exceeds 63 bits.
+    """
+    total = func.sum(cast(DroppedRow.count, Float(53)))
+    query = select(DroppedRow.reason, total).group_by(DroppedRow.reason)
     if run_id is not None:
         query = query.where(DroppedRow.run_id == run_id)
     return {reason: int(count) for reason, count in session.execute(query)}

@@ -17,6 +17,7 @@ from memagent_server.web.labels import Badge, count, duration_between, signed_by
 from memagent_server.web.view_models import BarPart, bar_parts, plain, residual_tone
 
 TONES = 10
+_MAX_PERCENT = 1_000_000
 """The number of distinct colors of runs. Further runs reuse them with dashed lines."""
 CURVES = (
     ("peak_allocated_bytes", "Peak within the step"),
@@ -169,7 +170,7 @@ def _peak_difference(run: ComparedRun, first: ComparedRun) -> str:
 def _step_time_change(run: ComparedRun, first: ComparedRun) -> str:
     if run is first or not run.step_s or not first.step_s:
         return ""
-    percent = round(100 * (run.step_s / first.step_s - 1))
+    percent = round(min(100 * (run.step_s / first.step_s - 1), _MAX_PERCENT))
     return f"{percent:+} %".replace("-", "−") if percent else "the same"
 
 

@@ -299,7 +299,7 @@ def event_details(event: RunEvent) -> list[tuple[str, str]]:
 
 def _short_pair(key: str, value: Any) -> tuple[str, str]:
     """Return (`asked`, `8.0 MiB`) for asked_bytes: exact bytes don't help to understand an OOM."""
-    if key.endswith("_bytes"):
+    if key.endswith("_bytes") and (value is None or type(value) in (int, float)):
         return humanize(key.removesuffix("_bytes")), format_bytes(value)
     return humanize(key), plain(value)
 

@@ -31,6 +31,8 @@ from flask import Flask
 
 from memagent.errors import MemagentError, SettingError
 from memagent_server import files
+from memagent_server.http import heartbeat, listener
+from memagent_server.http.asgi import AsgiApp
 from memagent_server.observability import logs, self_metrics
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
@@ -69,6 +71,16 @@ def wsgi_app() -> Flask:
     return create_app(settings)
 
 
+def asgi_app() -> AsgiApp:
+    """Create the app of a web process of `memagent serve`."""
+    return AsgiApp(wsgi_app(), BLOCKING_THREADS, _background)
+
+
+async def _background(app: AsgiApp) -> None:
+    await listener.limit_sending()
+    await heartbeat.beat(app)
+
+
 def serve(
     settings: Settings,
     *,
@@ -91,6 +103,8 @@ def serve(
     with _metrics_folder():
         worker = WorkerProcess() if with_worker else None
         threading.Thread(target=_announce, args=(settings, stopping, announce), daemon=True).start()
+        monitor = heartbeat.HeartbeatMonitor()
+        threading.Thread(target=monitor.run, args=(stopping,), daemon=True).start()
         try:
             return _run_granian(settings, workers)
         finally:
@@ -238,19 +252,19 @@ def _metrics_folder() -> Iterator[None]:
 
 def _run_granian(settings: Settings, workers: int) -> int:
     from granian import Granian
-    from granian.constants import Interfaces
+    from granian.constants import HTTPModes, Interfaces
     from granian.log import LogLevels
 
     # spawn, not fork: a fork would copy the locks of this process's threads in any state
     multiprocessing.set_start_method("spawn", force=True)
     server = Granian(
-        "memagent_server.supervisor:wsgi_app",
+        "memagent_server.supervisor:asgi_app",
         factory=True,
-        interface=Interfaces.WSGI,
+        interface=Interfaces.ASGI,
+        http=HTTPModes.http1,  # HTTP/2 has no deadline for headers and idle connections
         address=settings.host,
         port=settings.port,
         workers=workers,
-        blocking_threads=BLOCKING_THREADS,
         respawn_failed_workers=True,
         workers_kill_timeout=KILL_AFTER_S,
         log_level=LogLevels.error,

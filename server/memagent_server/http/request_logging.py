@@ -11,19 +11,15 @@ import logging
 import re
 import secrets
 import time
-from contextlib import suppress
 from typing import Any
 
 from flask import Flask, Response, g, request
-from werkzeug.exceptions import HTTPException
 
 from memagent_server.observability import self_metrics
 from memagent_server.observability.logs import FIELDS, REQUEST_ID
 
 HEADER = "X-Request-ID"
 _STARTED_AT = "memagent_started_at"
-_BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
-_MAX_DRAINED_BYTES = 65_536
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _FREQUENT_ROUTES = ("/healthz", "/readyz", "/metrics", "/static/", "/api/v1/runs/<run_id>/batches")
 """Routes called every few seconds. Their successes are logged at DEBUG: they would drown all other
@@ -54,7 +50,6 @@ def _start() -> None:
 
 def _finish(response: Response) -> Response:
     duration_s = time.perf_counter() - g.get(_STARTED_AT, time.perf_counter())
-    _drain_body()
     response.headers.setdefault(HEADER, request_id() or "")
     method = request.method if request.method in _METHODS else "other"
     route = request.url_rule.rule if request.url_rule is not None else "none"
@@ -69,14 +64,6 @@ def _finish(response: Response) -> Response:
             extra={FIELDS: _log_fields(response, duration_s)},
         )
     return response
-
-
-def _drain_body() -> None:
-    """Read a short unread body: if it arrived after the response, the client would be cut off."""
-    if request.method in _BODY_METHODS and 0 < (request.content_length or 0) <= _MAX_DRAINED_BYTES:
-        # An incomplete body, or one too long for its route, may cost the connection.
-        with suppress(HTTPException, OSError):
-            request.stream.read()
 
 
 def _is_frequent_success(route: str, status: int) -> bool:

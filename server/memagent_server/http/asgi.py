@@ -1,0 +1,260 @@
+"""Serve the WSGI application under ASGI, so that no slow client holds a thread.
+
+1. The event loop reads a body within BODY_TIMEOUT_S, and only then takes a thread. After the
+   deadline the application gets a body that can't be read, and answers 408.
+2. A body that declares more than MAX_SENT_BYTES isn't read. All bodies together may take
+   MAX_BUFFERED_BYTES; above it, those that exceed SMALL_BODY_BYTES aren't read on.
+3. The event loop sends the response. A thread of its own makes the pieces of MAX_STREAMS downloads
+   at a time, each when the last one is sent. A client that takes no piece within SEND_TIMEOUT_S
+   loses its response.
+4. After a body that wasn't read, the connection closes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+if TYPE_CHECKING:
+    from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
+
+MAX_SENT_BYTES = 8 * 2**20
+MAX_BUFFERED_BYTES = 256 * 2**20
+SMALL_BODY_BYTES = 64 * 1024
+BODY_TIMEOUT_S = 30.0
+SEND_TIMEOUT_S = 30.0
+MAX_STREAMS = 16
+_PIECE_BYTES = 64 * 1024
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Background = Callable[["AsgiApp"], Awaitable[None]]
+
+
+class AsgiApp:
+    """An ASGI application that runs a WSGI application on `threads` threads.
+
+    `background` runs on the event loop for as long as the server does.
+    """
+
+    def __init__(self, app: WSGIApplication, threads: int, background: Background) -> None:
+        self._app = app
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="memagent-request")
+        self._streams = ThreadPoolExecutor(1, thread_name_prefix="memagent-stream")
+        self._open_streams = asyncio.Semaphore(MAX_STREAMS)
+        self.completed_calls = 0
+        self._background = background
+        self._buffered_bytes = 0
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        body = _Body()
+        try:
+            with suppress(asyncio.TimeoutError), _deadline(BODY_TIMEOUT_S):
+                await self._receive(scope, receive, body)
+            response = _Response(self._app, environ_of(scope, body.stream()))
+            await self.run(response.start)
+        finally:
+            self._buffered_bytes -= body.size
+        if not body.is_whole:
+            response.headers.append((b"connection", b"close"))
+        await self._send(response, send)
+
+    async def run(self, function: Callable[[], None]) -> None:
+        """Call a function on one of the threads."""
+        await asyncio.get_running_loop().run_in_executor(self._threads, function)
+        self.completed_calls += 1
+
+    async def _stream(self, function: Callable[[], None]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._streams, function)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        task = asyncio.ensure_future(self._background(self))
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        task.cancel()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _receive(self, scope: Message, receive: Receive, body: _Body) -> None:
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        limit = MAX_SENT_BYTES
+        while not body.is_whole and body.size <= limit and int(declared) <= MAX_SENT_BYTES:
+            message = await receive()
+            part = message.get("body", b"")
+            body.add(part, is_last=not message.get("more_body"))
+            self._buffered_bytes += len(part)
+            is_crowded = self._buffered_bytes > MAX_BUFFERED_BYTES
+            limit = SMALL_BODY_BYTES if is_crowded else MAX_SENT_BYTES
+
+    async def _send(self, response: _Response, send: Send) -> None:
+        head = {"status": response.status, "headers": response.headers}
+        await send({"type": "http.response.start", **head})
+        if response.is_last:
+            await self._send_piece(response, send)
+            return
+        async with self._open_streams:
+            try:
+                while not response.is_last:
+                    await self._stream(response.read_piece)
+                    await self._send_piece(response, send)
+            finally:
+                await self._stream(response.close)
+
+    async def _send_piece(self, response: _Response, send: Send) -> None:
+        message = {"body": response.piece, "more_body": not response.is_last}
+        with _deadline(SEND_TIMEOUT_S):
+            await send({"type": "http.response.body", **message})
+
+
+class _Body:
+    """What has arrived of a request's body."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.is_whole = False
+        self._parts: list[bytes] = []
+
+    def add(self, part: bytes, *, is_last: bool) -> None:
+        self._parts.append(part)
+        self.size += len(part)
+        self.is_whole = is_last
+
+    def stream(self) -> io.RawIOBase | io.BytesIO:
+        """Return `wsgi.input`."""
+        if self.is_whole or self.size > MAX_SENT_BYTES:
+            return io.BytesIO(b"".join(self._parts))
+        return _Unreadable()
+
+
+class _Unreadable(io.RawIOBase):
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        raise TimeoutError("the body has not arrived in time")
+
+
+class _Response:
+    """A response of the WSGI application. Its methods are called on threads, one at a time."""
+
+    def __init__(self, app: WSGIApplication, environ: WSGIEnvironment) -> None:
+        self._app = app
+        self._environ = environ
+        self._context = copy_context()
+        self._chunks: Iterable[bytes] = ()
+        self._rest: Iterator[bytes] = iter(())
+        self.status = 500
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.piece = b""
+        self.is_last = False
+
+    def start(self) -> None:
+        """Run the application, and make all of a response whose length is known."""
+        self._context.run(self._start)
+
+    def read_piece(self) -> None:
+        """Make the next piece."""
+        self._context.run(self._read_piece, _PIECE_BYTES)
+
+    def close(self) -> None:
+        """End a response that isn't sent to its end."""
+        self._context.run(self._close)
+
+    def _start(self) -> None:
+        self._chunks = self._app(self._environ, self._start_response)
+        self._rest = iter(self._chunks)
+        if any(name == b"content-length" for name, _ in self.headers):
+            self._read_piece(sys.maxsize)
+            self._close()
+
+    def _start_response(
+        self, status: str, headers: list[tuple[str, str]], _error: Any = None, /
+    ) -> Callable[[bytes], object]:
+        self.status = int(status[:3])
+        self.headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
+        return _refuse_write
+
+    def _read_piece(self, size: int) -> None:
+        parts: list[bytes] = []
+        while size > 0 and not self.is_last:
+            part = next(self._rest, None)
+            self.is_last = part is None
+            parts.append(part or b"")
+            size -= len(parts[-1])
+        self.piece = b"".join(parts)
+
+    def _close(self) -> None:
+        close: Callable[[], None] | None = getattr(self._chunks, "close", None)
+        if close is not None:
+            close()
+
+
+def environ_of(scope: Message, body: io.RawIOBase | io.BytesIO) -> WSGIEnvironment:
+    """Return the WSGI environment of a request.
+
+    A header whose name contains `_` is dropped: it would pass for the one with `-`.
+    """
+    path = unquote_to_bytes(scope.get("raw_path") or scope["path"]).decode("latin-1")
+    environ: WSGIEnvironment = {
+        "REQUEST_METHOD": scope["method"],
+        "SCRIPT_NAME": "",
+        "PATH_INFO": path,
+        "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "SERVER_PROTOCOL": f"HTTP/{scope['http_version']}",
+        "SERVER_NAME": scope["server"][0],
+        "SERVER_PORT": str(scope["server"][1]),
+        "REMOTE_ADDR": scope["client"][0],
+        "wsgi.version": (1, 0),
+        "wsgi.url_scheme": scope["scheme"],
+        "wsgi.input": body,
+        "wsgi.input_terminated": True,
+        "wsgi.errors": sys.stderr,
+        "wsgi.multithread": True,
+        "wsgi.multiprocess": True,
+        "wsgi.run_once": False,
+    }
+    for raw_name, raw_value in scope["headers"]:
+        if b"_" in raw_name:
+            continue
+        name, value = raw_name.decode().upper().replace("-", "_"), raw_value.decode("latin-1")
+        key = name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"
+        separator = "; " if name == "COOKIE" else ","
+        environ[key] = f"{environ[key]}{separator}{value}" if key in environ else value
+    return environ
+
+
+@contextmanager
+def _deadline(seconds: float) -> Iterator[None]:
+    """Raise asyncio.TimeoutError if the task is still inside after `seconds`."""
+    task, has_passed = asyncio.current_task(), False
+
+    def end() -> None:
+        nonlocal has_passed
+        has_passed = True
+        if task is not None:
+            task.cancel()
+
+    timer = asyncio.get_running_loop().call_later(seconds, end)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if has_passed:
+            raise asyncio.TimeoutError from None
+        raise
+    finally:
+        timer.cancel()
+
+
+def _refuse_write(data: bytes) -> object:
+    raise NotImplementedError("no view of the application uses WSGI's write()")

@@ -1,0 +1,73 @@
+"""Heartbeats of web processes, so that the parent replaces one that no longer answers.
+
+1. A web process touches its file every BEAT_S seconds if a thread has completed a call since. An
+   idle process makes a call that does nothing.
+2. The parent looks every CHECK_S seconds, and kills a child whose file it finds unchanged
+   MAX_MISSED_CHECKS times. It counts checks instead of seconds: a machine that was suspended kills
+   none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import threading
+from pathlib import Path
+
+import psutil
+
+from memagent_server.http.asgi import AsgiApp
+from memagent_server.observability import self_metrics
+
+BEAT_S = 1.0
+CHECK_S = 3.0
+MAX_MISSED_CHECKS = 10
+_log = logging.getLogger(__name__)
+
+
+async def beat(app: AsgiApp) -> None:
+    """Touch this process's file while its threads work."""
+    call, completed = None, -1
+    while True:
+        if call is None or call.done():
+            call = asyncio.ensure_future(app.run(lambda: None))
+        await asyncio.sleep(BEAT_S)
+        if app.completed_calls != completed:
+            completed = app.completed_calls
+            with contextlib.suppress(OSError):
+                _path(os.getpid()).touch()
+
+
+class HeartbeatMonitor:
+    """A thread of the parent that kills children without a heartbeat."""
+
+    def __init__(self) -> None:
+        self._missed: dict[Path, tuple[int, int]] = {}
+
+    def run(self, stopping: threading.Event) -> None:
+        """Check until `stopping` is set."""
+        while not stopping.wait(CHECK_S):
+            for child in psutil.Process().children():
+                if self._has_stopped(_path(child.pid)):
+                    _log.error(
+                        "web process %d has not answered for %.0f s: killing it",
+                        child.pid,
+                        CHECK_S * MAX_MISSED_CHECKS,
+                    )
+                    child.kill()
+
+    def _has_stopped(self, path: Path) -> bool:
+        try:
+            beat_at = path.stat().st_mtime_ns
+        except OSError:  # the worker, or a web process that is still starting
+            return False
+        last_beat_at, missed = self._missed.get(path, (0, 0))
+        missed = missed + 1 if beat_at == last_beat_at else 0
+        self._missed[path] = beat_at, missed
+        return missed >= MAX_MISSED_CHECKS
+
+
+def _path(pid: int) -> Path:
+    return Path(os.environ[self_metrics.FOLDER]) / f"web-{pid}.heartbeat"

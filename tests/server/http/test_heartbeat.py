@@ -1,0 +1,46 @@
+"""A web process that no longer answers is replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+import psutil
+import pytest
+import urllib3
+
+
+def web_pids(server):
+    found = set()
+    for child in psutil.Process(server.process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found |= {child.pid} if "spawn_main" in " ".join(child.cmdline()) else set()
+    return found
+
+
+@pytest.mark.slow
+def test_a_stopped_web_process_is_replaced(start_server):
+    server = start_server("--role", "web")
+    (stopped,) = web_pids(server)
+    deadline = time.monotonic() + 120
+
+    def wait_for(condition):
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen"
+            time.sleep(0.2)
+
+    wait_for(lambda: [*server.data.glob("memagent-counts-*/web-*.heartbeat")])
+    os.kill(stopped, signal.SIGSTOP)
+    wait_for(lambda: web_pids(server) - {stopped})
+
+    def answers():
+        with contextlib.suppress(urllib3.exceptions.HTTPError):
+            return (
+                urllib3.request("GET", f"{server.url}/healthz", timeout=2.0, retries=False).status
+                == 200
+            )
+
+    wait_for(answers)
+    assert f"web process {stopped} has not answered" in server.errors

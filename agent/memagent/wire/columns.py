@@ -37,6 +37,7 @@ MAGIC = b"MAC1"
 MAX_ROWS = 100_000
 MAX_COLUMNS = 1_000
 MAX_RAW_BYTES = 64 * 2**20
+_MAX_HEADER_BYTES = 512 * 1024
 MAX_INT = 2**62
 """Bound of an int's magnitude, so that the difference of two ints fits 64 bits."""
 
@@ -157,6 +158,8 @@ def _split(chunk: bytes) -> tuple[ChunkHeader, int]:
     if chunk[:4] != MAGIC or len(chunk) < 8:
         raise WireError("not a chunk of samples: it doesn't begin with MAC1", field="packed")
     body = 8 + int.from_bytes(chunk[4:8], "little")
+    if body > _MAX_HEADER_BYTES:
+        raise WireError("the chunk's header is too large", field="packed")
     try:
         header = _header_decoder.decode(chunk[8:body])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -20,9 +20,11 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 
 from memagent.errors import WireError
 from memagent.wire.codec import JSON, MSGPACK, decode
+from memagent_server.http.asgi import MAX_SENT_BYTES
 from memagent_server.http.problems import Problem
+from memagent_server.ingest.message_limits import check_values
 
-MAX_SEARCHED_BYTES = 4 * 2**20
+MAX_SEARCHED_BYTES = 256 * 1024
 """The search would cost too much in larger bodies: they get msgspec's path."""
 
 _UNKNOWN = "[...]"
@@ -93,8 +95,11 @@ def _replace(message: Any, path: _Path, value: Any) -> Any:
     return copy
 
 
-MAX_SENT_BYTES = 8 * 2**20
-MAX_BODY_BYTES = 64 * 2**20
+MAX_BODY_BYTES = 32 * 2**20
+MAX_RATIO = 200
+"""Of unpacked to sent bytes. Samples of a run that stands still reach about 100."""
+MIN_LIMIT_BYTES = 2**20
+"""Any body may unpack to this."""
 _MAX_WINDOW_BYTES = 32 * 2**20
 _CHUNK_BYTES = 2**20
 
@@ -109,6 +114,7 @@ def read_message(request: Request, kind: type[T]) -> T:
     if content_type not in (JSON, MSGPACK):
         raise Problem(415, f"Unsupported content type {content_type}. Send {JSON} or {MSGPACK}.")
     body = decompress(read_body(request), request.headers.get("Content-Encoding", ""))
+    check_values(body, content_type)
     return decode_message(body, kind, content_type)
 
 
@@ -141,27 +147,26 @@ def read_body(request: Request) -> bytes:
     except (ClientDisconnected, OSError) as error:
         raise incomplete from error
     if request.content_length is not None and size != request.content_length:
-        raise incomplete  # granian returns the part before a broken connection as if it were all
+        raise incomplete  # ASGI ends the body of a broken connection like any other
     return b"".join(parts)
 
 
 def decompress(body: bytes, encoding: str) -> bytes:
-    """Decompress at most MAX_BODY_BYTES. Raises Problem 400, 413 or 415."""
+    """Decompress within MAX_BODY_BYTES and MAX_RATIO. Raises Problem 400, 413 or 415."""
     encoding = encoding.strip().lower()
     if encoding in ("", "identity"):
         return body
     decompressor = _DECOMPRESSORS.get(encoding)
     if decompressor is None:
         raise Problem(415, f"Unsupported encoding {encoding!r}. Send gzip, deflate, zstd or none.")
+    limit = min(MAX_BODY_BYTES, max(MIN_LIMIT_BYTES, MAX_RATIO * len(body)))
     try:
-        plain = decompressor(body)
+        plain = decompressor(body, limit)
     except (zlib.error, zstandard.ZstdError, EOFError) as error:
         raise Problem(400, f"The body is not valid {encoding}: {error}.") from error
-    if len(plain) > MAX_BODY_BYTES:
-        raise Problem(
-            413,
-            f"The body is larger than {MAX_BODY_BYTES} bytes uncompressed. Send smaller batches.",
-        )
+    if len(plain) > limit:
+        detail = f"{len(body)} bytes may unpack to {limit}. Send smaller batches."
+        raise Problem(413, f"The body is too large uncompressed: {detail}")
     return plain
 
 
@@ -224,26 +229,26 @@ def _python_json_to_msgpack(body: bytes) -> bytes | None:
         return None
 
 
-def _inflate(body: bytes, window_bits: int) -> bytes:
+def _inflate(body: bytes, limit: int, window_bits: int) -> bytes:
     inflater = zlib.decompressobj(window_bits)
     # one byte more than allowed shows that there is more
-    plain = inflater.decompress(body, MAX_BODY_BYTES + 1)
-    if len(plain) <= MAX_BODY_BYTES and not inflater.eof:
+    plain = inflater.decompress(body, limit + 1)
+    if len(plain) <= limit and not inflater.eof:
         raise EOFError("unexpected end")
     return plain
 
 
-def _decompress_zstd(body: bytes) -> bytes:
+def _decompress_zstd(body: bytes, limit: int) -> bytes:
     # the window is memory that the sender chooses
     reader = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).stream_reader(
         body, read_across_frames=True
     )
-    return bytes(reader.read(MAX_BODY_BYTES + 1))
+    return bytes(reader.read(limit + 1))
 
 
-_DECOMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
+_DECOMPRESSORS: dict[str, Callable[[bytes, int], bytes]] = {
     # 16 selects gzip's header
-    "gzip": lambda body: _inflate(body, 16 + zlib.MAX_WBITS),
-    "deflate": lambda body: _inflate(body, zlib.MAX_WBITS),
+    "gzip": lambda body, limit: _inflate(body, limit, 16 + zlib.MAX_WBITS),
+    "deflate": lambda body, limit: _inflate(body, limit, zlib.MAX_WBITS),
     "zstd": _decompress_zstd,
 }

@@ -14,11 +14,20 @@ import msgspec
 import numpy as np
 
 from memagent.errors import WireError
+from memagent.wire.columns import ChunkHeader, read_header
 from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Batch, RunStart, SnapshotMessage
+from memagent_server.ingest.message_limits import MAX_VALUES
 from memagent_server.store.chunks import ReadChunk, read_chunk
 
 MAX_BATCH_ROWS = 200_000
+MAX_BATCH_RAW_BYTES = 32 * 2**20
+"""Of all chunks, decompressed."""
+MAX_BATCH_COLUMNS = 10_000
+MAX_FREE_VALUES = 50_000
+MAX_FREE_BYTES = 2**20
+"""A message's config, environment, data, texts: an agent sends at most 200,000 characters."""
+MAX_SNAPSHOT_BYTES = 16 * 2**20
 MAX_DEPTH = 32
 MAX_REASON_LENGTH = 64
 MAX_REASONS = 100
@@ -40,6 +49,7 @@ def check_start(message: RunStart) -> RunStart:
 def check_batch(batch: Batch) -> tuple[Batch, list[ReadChunk]]:
     """Check the batch; return it in storable form, with its decoded chunks."""
     _check_dropped(batch.dropped_samples)
+    _check_sizes(batch)
     chunks: list[ReadChunk] = []
     rows = 0
     for index, chunk in enumerate(batch.chunks):
@@ -56,7 +66,8 @@ def check_batch(batch: Batch) -> tuple[Batch, list[ReadChunk]]:
             raise _invalid(path, f"a batch has at most {MAX_BATCH_ROWS} samples")
         _check_columns(read, f"{path}.columns")
         chunks.append(read)
-    events = [storable(event, f"events[{index}]") for index, event in enumerate(batch.events)]
+    room = _Room()
+    events = [storable(event, f"events[{index}]", room) for index, event in enumerate(batch.events)]
     return msgspec.structs.replace(batch, events=events), chunks
 
 
@@ -64,15 +75,32 @@ def check_snapshot(message: SnapshotMessage) -> SnapshotMessage:
     """Check the message, including the size of its viewer's page; return it in storable form."""
     if message.viewer:
         _check_viewer(message.viewer)
-    return storable(message)
+    return storable(message, room=_Room(MAX_VALUES, MAX_SNAPSHOT_BYTES))
 
 
-def storable(message: T, path: str = "") -> T:
+class _Room:
+    """The values and bytes that the free-form parts of a message may still take."""
+
+    def __init__(self, values: int = MAX_FREE_VALUES, size: int = MAX_FREE_BYTES) -> None:
+        self._values = values
+        self._bytes = size
+
+    def take(self, path: str, text: str = "") -> None:
+        """Raise WireError for a value that no longer fits."""
+        self._values -= 1
+        self._bytes -= len(text)
+        if self._values < 0 or self._bytes < 0:
+            raise _invalid(path, "the message's texts and free-form parts are too large")
+
+
+def storable(message: T, path: str = "", room: _Room | None = None) -> T:
     """Convert free-form parts to what every database and JSON reader accepts.
 
-    NUL characters, NaN, integers beyond 64 bits are replaced; deep nesting is an error.
+    NUL characters, NaN, integers beyond 64 bits are replaced; deep nesting is an error, and so are
+    more than MAX_FREE_VALUES or MAX_FREE_BYTES.
     """
-    return msgspec.convert(_storable(msgspec.to_builtins(message), path, 0), type(message))
+    values = _storable(msgspec.to_builtins(message), path, 0, room or _Room())
+    return msgspec.convert(values, type(message))
 
 
 def _check_columns(chunk: ReadChunk, path: str) -> None:
@@ -113,6 +141,30 @@ def _check_steps(chunk: ReadChunk, path: str) -> None:
         raise _invalid(path, f"{after} follows {before}: steps must not decrease within a chunk")
 
 
+def _check_sizes(batch: Batch) -> None:
+    """Check the sizes that chunks declare, before any is decompressed."""
+    size = columns = 0
+    for index, chunk in enumerate(batch.chunks):
+        columns += len(chunk.columns or ())
+        if chunk.packed is not None and chunk.columns is None:
+            header = _header_of(chunk.packed, f"chunks[{index}]")
+            size += header.raw_bytes
+            columns += len(header.columns)
+        if size > MAX_BATCH_RAW_BYTES or columns > MAX_BATCH_COLUMNS:
+            raise _invalid(
+                f"chunks[{index}]",
+                f"the chunks of a batch have at most {MAX_BATCH_RAW_BYTES} bytes decompressed "
+                f"and {MAX_BATCH_COLUMNS} columns",
+            )
+
+
+def _header_of(packed: bytes, path: str) -> ChunkHeader:
+    try:
+        return read_header(packed)
+    except WireError as error:
+        raise _invalid(f"{path}.{error.field}", str(error)) from error
+
+
 def _check_dropped(dropped: Mapping[str, int]) -> None:
     if len(dropped) > MAX_REASONS:
         raise _invalid("dropped_samples", f"more than {MAX_REASONS} reasons")
@@ -123,9 +175,10 @@ def _check_dropped(dropped: Mapping[str, int]) -> None:
             )
 
 
-def _storable(value: Any, path: str, depth: int) -> Any:
+def _storable(value: Any, path: str, depth: int, room: _Room) -> Any:
     if depth > MAX_DEPTH:
         raise _invalid(path, f"nested more than {MAX_DEPTH} levels deep")
+    room.take(path, value if isinstance(value, str) else "")
     if isinstance(value, str):
         # PostgreSQL's text cannot contain NUL
         return value.replace("\0", "\ufffd")
@@ -136,11 +189,14 @@ def _storable(value: Any, path: str, depth: int) -> Any:
         return str(value)
     if isinstance(value, dict):
         return {
-            _storable(key, path, depth): _storable(item, f"{path}.{key}".lstrip("."), depth + 1)
+            _storable(key, path, depth, room): _storable(
+                item, f"{path}.{key}".lstrip("."), depth + 1, room
+            )
             for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_storable(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        items = enumerate(value)
+        return [_storable(item, f"{path}[{index}]", depth + 1, room) for index, item in items]
     return value
 
 

@@ -1,5 +1,6 @@
-"""All samples of a run as CSV or Parquet: one row a sample, a few thousand rows in memory at a time
-however long the run is.
+"""Export all samples of a run as CSV or Parquet, one row a sample.
+
+A few thousand rows are in memory at a time, however long the run is.
 """
 
 from __future__ import annotations
@@ -42,13 +43,11 @@ class ExportError(MemagentError):
 
 
 def export(database: Database, run_id: str, form: Format) -> Iterator[bytes]:
-    """Pieces of a file. Raises ExportError at once where a package is missing.
+    """Yield the pieces of a file. Raises ExportError at once if a package is missing.
 
-    Samples are those of each stream (rank, device, attempt; scalars are a device) as they arrived,
-    columns all that the run has. Samples
-    that were let go of are left out. They are read in transactions of their own, so that a slow
-    reader holds up nobody; what arrives
-    meanwhile may come too.
+    The file has the stored samples of each stream (rank, device, attempt; scalars are a device) and
+    all columns of the run. Each few chunks are read in a transaction of their own, so that a slow
+    reader blocks no writer. Samples that arrive meanwhile may be included.
     """
     if form == "csv":
         return (text.encode() for text in csv_lines(database, run_id))
@@ -56,7 +55,7 @@ def export(database: Database, run_id: str, form: Format) -> Iterator[bytes]:
 
 
 def csv_lines(database: Database, run_id: str) -> Iterator[str]:
-    """Pieces of a CSV file: a header, then the samples. A missing value is an empty field."""
+    """Yield the pieces of a CSV file: a header, then the samples. Missing values are empty."""
     with database.read() as session:
         streams, names = _streams(session, run_id), list(_columns(session, run_id))
     yield _text([[*PLACE, *names]])
@@ -78,7 +77,7 @@ def _parquet(database: Database, run_id: str, arrow: Any) -> Iterator[bytes]:
             for name, kind in kinds.items()
         ]
     )
-    file = _Pieces()
+    file = _PieceBuffer()
     with arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         for stream in streams:
             batches: list[pyarrow.RecordBatch] = []
@@ -87,15 +86,15 @@ def _parquet(database: Database, run_id: str, arrow: Any) -> Iterator[bytes]:
                 if sum(batch.num_rows for batch in batches) >= GROUP_ROWS:
                     writer.write_table(arrow.Table.from_batches(batches, schema))
                     batches.clear()
-                    yield file.taken()
+                    yield file.drain()
             if batches:
                 writer.write_table(arrow.Table.from_batches(batches, schema))
-                yield file.taken()
-    yield file.taken()
+                yield file.drain()
+    yield file.drain()
 
 
-class _Pieces(io.RawIOBase):
-    """A file that is written to at one end and taken from at the other."""
+class _PieceBuffer(io.RawIOBase):
+    """A file that is written at one end and drained at the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -108,10 +107,11 @@ class _Pieces(io.RawIOBase):
         self._written.append(bytes(data))
         return len(data)
 
-    def taken(self) -> bytes:
-        whole = b"".join(self._written)
+    def drain(self) -> bytes:
+        """Return what was written since the last call."""
+        piece = b"".join(self._written)
         self._written.clear()
-        return whole
+        return piece
 
 
 def _batch(arrow: Any, schema: Any, stream: StreamRow, columns: Mapping[str, list[Value]]) -> Any:
@@ -150,41 +150,41 @@ def _streams(session: Session, run_id: str) -> Sequence[StreamRow]:
 
 
 def _columns(session: Session, run_id: str) -> dict[str, ColumnKind]:
-    """Every column of the run with its kind: step and time first, then by name."""
-    found: dict[str, ColumnKind] = {}
+    """Return the kind of each column of the run: step and time first, then by name."""
+    kinds: dict[str, ColumnKind] = {}
     for stream in _streams(session, run_id):
         for block in RollupLevels(session, run_id, stream.id).each_block(0):
-            for name, of in block.stats.items():
-                _note(found, name, as_lists(of[0]))
+            for name, levels in block.stats.items():
+                _add_kind(kinds, name, as_lists(levels[0]))
     stats = select(ChunkRow.stats).where(*of_run(ChunkRow, run_id), ChunkRow.stats != b"")
     for packed in session.scalars(stats.execution_options(yield_per=500)):
-        for name, three in unpack_stats(packed).items():
-            _note(found, name, three)
+        for name, statistics in unpack_stats(packed).items():
+            _add_kind(kinds, name, statistics)
     return {
-        name: found.get(name, kind_of(name)) for name in [*_FIRST, *sorted(found.keys() - _FIRST)]
+        name: kinds.get(name, kind_of(name)) for name in [*_FIRST, *sorted(kinds.keys() - _FIRST)]
     }
 
 
-def _note(found: dict[str, ColumnKind], name: str, values: Sequence[Value]) -> None:
-    """A column that is a float anywhere is one everywhere."""
-    known = next((value for value in values if value is not None), None)
-    if isinstance(known, float):
-        found[name] = "float"
+def _add_kind(kinds: dict[str, ColumnKind], name: str, values: Sequence[Value]) -> None:
+    """Add a column's kind. A column with a float in any stream is a float in all."""
+    value = next((value for value in values if value is not None), None)
+    if isinstance(value, float):
+        kinds[name] = "float"
     else:
-        found.setdefault(name, "int" if known is not None else kind_of(name))
+        kinds.setdefault(name, "int" if value is not None else kind_of(name))
 
 
 def _samples(database: Database, stream: StreamRow) -> Iterator[dict[str, list[Value]]]:
     after_seq = -1
     while True:
         with database.read() as session:
-            found: list[StoredChunk] = chunks_after(session, stream, after_seq, _CHUNKS_AT_ONCE)
-        for chunk in found:
+            chunks: list[StoredChunk] = chunks_after(session, stream, after_seq, _CHUNKS_AT_ONCE)
+        for chunk in chunks:
             if chunk.columns:
                 yield chunk.columns
-        if len(found) < _CHUNKS_AT_ONCE:
+        if len(chunks) < _CHUNKS_AT_ONCE:
             return
-        after_seq = found[-1].seq
+        after_seq = chunks[-1].seq
 
 
 def _text(rows: Sequence[Sequence[object]]) -> str:

@@ -1,7 +1,8 @@
 """Upload runs that were recorded without a server, or while it was down.
 
 It's safe to interrupt and to repeat: every sample arrives once. Files of running processes are
-skipped."""
+skipped.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"rename uploaded files to NAME{SYNCED} instead of removing them",
     )
-    parser.add_argument("--json", action="store_true", help="print file JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:

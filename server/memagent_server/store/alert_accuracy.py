@@ -31,7 +31,7 @@ _COUNT_OF_STATE = {"oom": "came_true", "firing": "open"}
 
 
 @dataclass(frozen=True)
-class Warned:
+class ForecastWarning:
     """A warning that people got, or an OOM if `rule` is oom. Times are UTC epoch seconds."""
 
     project: str
@@ -67,7 +67,7 @@ def scoreboard(
     )
 
 
-def _score(warnings: Iterable[Warned], called_false: int) -> dict[str, Any]:
+def _score(warnings: Iterable[ForecastWarning], called_false: int) -> dict[str, Any]:
     """Return the fields of `Score`.
 
     `true_ratio` counts the warnings whose outcome is known; leads are medians of those that came
@@ -97,7 +97,7 @@ def _score(warnings: Iterable[Warned], called_false: int) -> dict[str, Any]:
     }
 
 
-def _warnings(session: Session, since: float, project: str | None) -> list[Warned]:
+def _warnings(session: Session, since: float, project: str | None) -> list[ForecastWarning]:
     query = (
         select(IncidentRow, RunRow.project, func.min(AlertRow.first_step), func.max(AlertRow.step))
         .join(RunRow, RunRow.id == IncidentRow.run_id)
@@ -108,7 +108,7 @@ def _warnings(session: Session, since: float, project: str | None) -> list[Warne
     if project is not None:
         query = query.where(RunRow.project == project)
     return [
-        Warned(
+        ForecastWarning(
             project=of_project,
             rule=incident.rule,
             cause=incident.cause,
@@ -153,10 +153,12 @@ def _false_alarms(
 
 
 def _named_scores(
-    warnings: Iterable[Warned], false_alarms: dict[str, int], name_of: Callable[[Warned], str]
+    warnings: Iterable[ForecastWarning],
+    false_alarms: dict[str, int],
+    name_of: Callable[[ForecastWarning], str],
 ) -> list[NamedScore]:
     """Return a score for each name, most warnings first."""
-    groups: dict[str, list[Warned]] = defaultdict(list)
+    groups: dict[str, list[ForecastWarning]] = defaultdict(list)
     for item in warnings:
         groups[name_of(item)].append(item)
     scores = [

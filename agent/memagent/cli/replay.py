@@ -49,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.file, rank=arguments.rank, limit_bytes=limit, total_steps=arguments.total_steps
     )
     forecasts = list(replay(trace))
-    shown = forecasts if arguments.all else changes(forecasts)
+    selection = forecasts if arguments.all else changes(forecasts)
     if arguments.json:
-        print(json.dumps(_to_json(trace, forecasts, shown), indent=2))
+        print(json.dumps(_to_json(trace, forecasts, selection), indent=2))
     else:
-        lines = [_line(trace, replayed) for replayed in shown]
+        lines = [_line(trace, replayed) for replayed in selection]
         print("\n".join([_first_line(trace, forecasts), *lines, _last_line(trace, forecasts)]))
     return 0
 
@@ -81,7 +81,7 @@ def _first_warning(forecasts: Sequence[ReplayedForecast]) -> int | None:
 
 
 def _to_json(
-    trace: ReplayTrace, forecasts: Sequence[ReplayedForecast], shown: Sequence[ReplayedForecast]
+    trace: ReplayTrace, forecasts: Sequence[ReplayedForecast], selection: Sequence[ReplayedForecast]
 ) -> dict[str, Any]:
     return {
         "run_id": trace.run_id,
@@ -95,7 +95,7 @@ def _to_json(
         ],
         "first_warning_step": _first_warning(forecasts),
         "forecasts": [
-            {"device": replayed.device.id, **asdict(replayed.forecast)} for replayed in shown
+            {"device": replayed.device.id, **asdict(replayed.forecast)} for replayed in selection
         ],
     }
 

@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingError("No server to upload to: give --server URL or set MEMAGENT_SERVER.")
     if missing := [str(path) for path in arguments.paths if not path.exists()]:
         raise SettingError(f"{missing[0]} does not exist")
-    found = find_files(arguments.paths or [settings.directory])
-    uploads = _upload_all(found, settings, dry_run=arguments.dry_run, keep=arguments.keep)
+    files = find_files(arguments.paths or [settings.directory])
+    uploads = _upload_all(files, settings, dry_run=arguments.dry_run, keep=arguments.keep)
     if arguments.json:
         print(
             json.dumps(
@@ -67,18 +67,18 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _upload_all(
-    found: list[Upload], settings: Settings, *, dry_run: bool, keep: bool
+    files: list[Upload], settings: Settings, *, dry_run: bool, keep: bool
 ) -> list[Upload]:
     """Upload each file in turn; stop if the server is unreachable."""
     if dry_run or settings.server is None:
-        return [upload(file, None) for file in found]
+        return [upload(file, None) for file in files]
     transport = HttpTransport(settings.server, settings.token, replayed=True)
-    total = sum(file.path.stat().st_size for file in found if file.path.exists())
+    total = sum(file.path.stat().st_size for file in files if file.path.exists())
     done = 0
     try:
         with Progress() as progress:
-            for number, file in enumerate(found, 1):
-                what = f"file {number} of {len(found)}"
+            for number, file in enumerate(files, 1):
+                what = f"file {number} of {len(files)}"
 
                 def advance(size_bytes: int, what: str = what) -> None:
                     nonlocal done
@@ -90,7 +90,7 @@ def _upload_all(
                     break
     finally:
         transport.close()
-    return found
+    return files
 
 
 def _is_failure(file: Upload, *, dry_run: bool) -> bool:

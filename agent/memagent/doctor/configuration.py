@@ -37,12 +37,12 @@ def usable_settings(environ: Mapping[str, str]) -> Settings:
 
 def _by_setting(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Group MEMAGENT_ variables by setting; X and X_FILE are the same setting."""
-    found: dict[str, dict[str, str]] = {}
+    by_setting: dict[str, dict[str, str]] = {}
     for name, value in environ.items():
         if name.startswith("MEMAGENT_"):
             base = name.removesuffix("_FILE")
-            found.setdefault(base if base in ALL_SETTINGS else name, {})[name] = value
-    return found
+            by_setting.setdefault(base if base in ALL_SETTINGS else name, {})[name] = value
+    return by_setting
 
 
 def _error(variables: Mapping[str, str]) -> SettingError | None:

@@ -21,22 +21,22 @@ MIN_TORCH = (2, 0)
 _DRIVER = (Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg"))
 _PROBE_SCRIPT = """
 import importlib.util, json
-found = {"installed": importlib.util.find_spec("torch") is not None}
-if found["installed"]:
+result = {"installed": importlib.util.find_spec("torch") is not None}
+if result["installed"]:
     import torch
-    found.update(version=torch.__version__, cuda=torch.version.cuda, devices=[])
-    found["hip"] = getattr(torch.version, "hip", None)
+    result.update(version=torch.__version__, cuda=torch.version.cuda, devices=[])
+    result["hip"] = getattr(torch.version, "hip", None)
     try:
-        if found["cuda"] or found["hip"]:
+        if result["cuda"] or result["hip"]:
             torch.cuda.init()
             for index in range(torch.cuda.device_count()):
                 properties = torch.cuda.get_device_properties(index)
-                found["devices"].append([properties.name, properties.total_memory])
+                result["devices"].append([properties.name, properties.total_memory])
     except Exception as error:
-        found["error"] = str(error).partition("\\n")[0]
+        result["error"] = str(error).partition("\\n")[0]
     others = {"mps": getattr(torch.backends, "mps", None), "xpu": getattr(torch, "xpu", None)}
-    found["others"] = [name for name, api in others.items() if api and api.is_available()]
-print(json.dumps(found))
+    result["others"] = [name for name, api in others.items() if api and api.is_available()]
+print(json.dumps(result))
 """
 
 
@@ -76,31 +76,30 @@ def has_nvidia_driver() -> bool:
 
 
 def judge(
-    found: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, str]
+    result: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
     """Judge the result of the probe; `has_driver`: this machine has an NVIDIA driver."""
-    if not found["installed"]:
+    if not result["installed"]:
         yield warning(
             f"torch is not installed for {sys.executable}",
             "run it with the Python that you train with: python -m memagent doctor",
         )
         return
-    version = str(found["version"])
+    version = str(result["version"])
     if _numbers(version) < MIN_TORCH:
         yield problem(
             f"torch {version} is too old", f"install torch {MIN_TORCH[0]}.{MIN_TORCH[1]} or newer"
         )
-    devices, others = found["devices"], found["others"]
+    devices, others = result["devices"], result["others"]
     if devices:
-        yield ok(
-            f"torch {version}, {'ROCm' if found['hip'] else 'CUDA'} {found['hip'] or found['cuda']}"
-        )
+        api = f"ROCm {result['hip']}" if result["hip"] else f"CUDA {result['cuda']}"
+        yield ok(f"torch {version}, {api}")
         for index, (name, total_bytes) in enumerate(devices):
             yield ok(f"GPU {index}: {name}, {format_bytes(total_bytes)}")
     elif others:
         yield ok(f"torch {version}, device {', '.join(others)}")
-    elif found["cuda"] or found["hip"]:
-        yield _no_device(version, found, has_driver=has_driver, environ=environ)
+    elif result["cuda"] or result["hip"]:
+        yield _no_device(version, result, has_driver=has_driver, environ=environ)
     elif has_driver:
         yield problem(
             f"torch {version} is a build for the CPU, and this machine has an NVIDIA driver",
@@ -111,21 +110,21 @@ def judge(
 
 
 def _no_device(
-    version: str, found: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, str]
+    version: str, result: Mapping[str, Any], *, has_driver: bool, environ: Mapping[str, str]
 ) -> Finding:
-    built = f"torch {version} is a build for {'ROCm' if found['hip'] else 'CUDA'}"
+    built = f"torch {version} is a build for {'ROCm' if result['hip'] else 'CUDA'}"
     hidden = environ.get("CUDA_VISIBLE_DEVICES")
     if hidden is not None and hidden.strip() in ("", "-1", "NoDevFiles"):
         return warning(
             f"{built}, and CUDA_VISIBLE_DEVICES={hidden!r} hides every GPU",
             "unset it to train on a GPU",
         )
-    if not has_driver or found["hip"]:
+    if not has_driver or result["hip"]:
         return warning(
             f"{built}, and no driver was found",
             "install the driver; start a container with GPU access (docker run --gpus all)",
         )
-    reason = found.get("error", "no device found")
+    reason = result.get("error", "no device found")
     return problem(
         f"{built}, and it finds no GPU: {reason}",
         "see `nvidia-smi`: the driver may be too old for this build",

@@ -13,9 +13,11 @@ _TOO_LOW_BYTES = 512 * MIB
 
 
 def check(environment: Environment) -> Iterator[Finding]:
-    found = limits(MemoryUsage(0, 0, 0))
-    smallest = min(found, key=lambda limit: limit.limit_bytes)
-    others = [f"{one.kind} {format_bytes(one.limit_bytes)}" for one in found if one is not smallest]
+    host_limits = limits(MemoryUsage(0, 0, 0))
+    smallest = min(host_limits, key=lambda limit: limit.limit_bytes)
+    others = [
+        f"{one.kind} {format_bytes(one.limit_bytes)}" for one in host_limits if one is not smallest
+    ]
     more = f" (others: {', '.join(others)})" if others else ""
     yield judge(
         smallest.limit_bytes,

@@ -93,8 +93,8 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
         return
     if isinstance(model, type) or not hasattr(model, "named_parameters"):
         return  # a factory: there are no parameters yet
-    held = {id(parameter) for group in groups for parameter in group["params"]}
-    if not any(id(parameter) in held for parameter in model.parameters()):
+    parameter_ids = {id(parameter) for group in groups for parameter in group["params"]}
+    if not any(id(parameter) in parameter_ids for parameter in model.parameters()):
         raise EstimateError(
             f"the {type(optimizer).__name__} holds none of the model's parameters: make it from "
             "model.parameters()"

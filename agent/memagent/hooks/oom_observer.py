@@ -69,8 +69,8 @@ def parse_failure(error: BaseException) -> AllocationFailure:
     return AllocationFailure(asked_bytes=int(float(match[1]) * _UNITS[match[2]]) if match else None)
 
 
-def _observe(device: int, asked: int, total: int, free: int) -> None:
-    failure = AllocationFailure(asked, device, total, free)
+def _observe(device: int, requested: int, total: int, free: int) -> None:
+    failure = AllocationFailure(requested, device, total, free)
     for listener in list(_listeners):
         with contextlib.suppress(Exception):
             listener(failure)

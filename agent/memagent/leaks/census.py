@@ -163,10 +163,16 @@ def growing_groups(
 
 def _growth(members: _Members, steps: int) -> GroupGrowth:
     # by storage: views of one storage count once
-    held = sum({entry.storage: entry.storage_bytes for _, entry in members}.values())
-    shown = sum({(entry.storage, entry.shape): entry.size_bytes for _, entry in members}.values())
+    total_bytes = sum({entry.storage: entry.storage_bytes for _, entry in members}.values())
+    visible_bytes = sum(
+        {(entry.storage, entry.shape): entry.size_bytes for _, entry in members}.values()
+    )
     tensors = [tensor for tensor, _ in members]
-    return GroupGrowth(tensors, round(held / steps), is_mostly_hidden=held > 8 * max(shown, 1))
+    return GroupGrowth(
+        tensors,
+        round(total_bytes / steps),
+        is_mostly_hidden=total_bytes > 8 * max(visible_bytes, 1),
+    )
 
 
 # -- longer tensors -----------------------------------------------------------------------------
@@ -189,7 +195,7 @@ def lengthening_tensors(
     """
     old, recent = _lengths_by_family(first), _lengths_by_family(before_last)
     steps = last.step - first.step
-    found = []
+    lengthening = []
     for tensor in tensors:
         entry = last.entries.get(id(tensor))
         # this very tensor was there before, so it was not created again
@@ -203,9 +209,9 @@ def lengthening_tensors(
             ):
                 start = min(a for a in earliest if a < length)
                 rate = round(entry.size_bytes * (length - start) / length / steps)
-                found.append(LengtheningTensor(tensor, rate))
+                lengthening.append(LengtheningTensor(tensor, rate))
                 break
-    return sorted(found, key=lambda item: -item.bytes_per_step)
+    return sorted(lengthening, key=lambda item: -item.bytes_per_step)
 
 
 def _is_line(a: int, b: int, c: int, first: Census, before_last: Census, last: Census) -> bool:

@@ -84,11 +84,11 @@ def largest_tensors(
         if key not in storages or (id(tensor) in names and id(storages[key][1]) not in names):
             storages[key] = (size, tensor)
     # with the key, since a tie of sizes would compare the values of tensors
-    found = heapq.nlargest(count, storages.values(), key=lambda item: item[0])
-    sizes, tensors = [size for size, _ in found], [tensor for _, tensor in found]
+    largest = heapq.nlargest(count, storages.values(), key=lambda item: item[0])
+    sizes, tensors = [size for size, _ in largest], [tensor for _, tensor in largest]
     # From here, `tensors` is the only list here that refers to them: the name search ignores it.
     storages.clear()
-    found.clear()
+    largest.clear()
     sources = _sources(tensors, names, models, error)
     return [
         _describe(tensor, size, names, sources) for size, tensor in zip(sizes, tensors, strict=True)

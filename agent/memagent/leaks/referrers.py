@@ -98,15 +98,15 @@ class ReferrerSearch:
         self._begin(sample)
         ends_s = time.thread_time() + _MAX_SAMPLE_S
         frontier = self._next_level(list(range(len(self.visited))))
-        held = reduce(or_, (self._covers[position] for position in frontier), 0).bit_count()
-        enough = max(2, -(-held * 6 // 10))  # 60 %, rounded up
+        covered = reduce(or_, (self._covers[position] for position in frontier), 0).bit_count()
+        enough = max(2, -(-covered * 6 // 10))  # 60 %, rounded up
         for level in range(_MAX_LEVELS):
             if level:
                 frontier = self._next_level(frontier)
             common = [item for item in frontier if self._covers[item].bit_count() >= enough]
             if common:
                 best = min(common, key=lambda position: _preference(self.visited[position]))
-                coverage = self._covers[best].bit_count() / held
+                coverage = self._covers[best].bit_count() / covered
                 below = tuple(self._path(self._inner[best])[::-1])
                 return self._named(self.visited[best], coverage, below)
             if not frontier or self._budget.is_over() or time.thread_time() > ends_s:

@@ -92,11 +92,11 @@ def local_values(frame: FrameType) -> dict[str, Any]:
     Before Python 3.13, `f_locals` leaves a dict in the frame that keeps the values alive. It's
     emptied here unless another object refers to it.
     """
-    held = frame.f_locals
-    values = dict(held)
+    local_dict = frame.f_locals
+    values = dict(local_dict)
     is_function = frame.f_code.co_flags & _FUNCTION_FLAGS == _FUNCTION_FLAGS
-    if sys.version_info < (3, 13) and is_function and sys.getrefcount(held) <= 3:
-        held.clear()
+    if sys.version_info < (3, 13) and is_function and sys.getrefcount(local_dict) <= 3:
+        local_dict.clear()
     return values
 
 

@@ -47,7 +47,7 @@ def run_preflight(
     a device's own peak counter counts from the last mark.
     """
     # before any task, whose leftovers would count as held
-    held = [probe.used_bytes() for probe in probes]
+    used = [probe.used_bytes() for probe in probes]
     others = [_others_bytes(probe) for probe in probes]
     gpus = [probe.device.index for probe in probes if probe.device.kind == "cuda"]
     with preserve_state(models, gpus):
@@ -58,11 +58,11 @@ def run_preflight(
         sys.modules["torch"].cuda.empty_cache()
     needs = [
         _need(probe, trials, optimizers, held_bytes=held_bytes, others_bytes=others_bytes)
-        for probe, held_bytes, others_bytes in zip(probes, held, others, strict=True)
+        for probe, held_bytes, others_bytes in zip(probes, used, others, strict=True)
     ]
     estimate = prediction or _estimate_without_input(probes, models, optimizers)
     if estimate is not None:
-        step_bytes = estimate.peak_allocated_bytes - held[0] - needs[0].optimizer_state_bytes
+        step_bytes = estimate.peak_allocated_bytes - used[0] - needs[0].optimizer_state_bytes
         needs[0] = replace(
             needs[0], step_bytes=max(0, step_bytes), step_is_least=prediction is None
         )

@@ -1,6 +1,6 @@
 """Hints of scripts, preflights and estimators about running runs, for the streams' forecasters.
 
-They are kept from turn to turn: a turn only reads the new ones, of all runs at once.
+They are cached between turns: a turn reads only the new ones, of all runs at once.
 """
 
 from __future__ import annotations

@@ -201,15 +201,17 @@ def estimate_step(
     activations there is no interval: the peak is then a lower bound.
     """
     outside = 0 if on_gpu else sizes.context_bytes
-    held = sizes.parameters_bytes + sizes.buffers_bytes + sizes.optimizer_state_bytes + outside
+    persistent = (
+        sizes.parameters_bytes + sizes.buffers_bytes + sizes.optimizer_state_bytes + outside
+    )
     activations, gradients = sizes.activations_bytes or 0, sizes.gradients_bytes
     phases = {
-        "forward": held + activations,
-        "backward": held + max(activations, gradients) + min(activations, gradients) // 4,
-        "optimizer": held + gradients + sizes.temporaries_bytes,
+        "forward": persistent + activations,
+        "backward": persistent + max(activations, gradients) + min(activations, gradients) // 4,
+        "optimizer": persistent + gradients + sizes.temporaries_bytes,
     }
     peak = max(phases.values())
-    passing = peak - held
+    passing = peak - persistent
     context = context_of(sizes.context_bytes or None)
     fragmentation = round(FRAGMENTATION_RATIO * passing) if on_gpu else 0
     reserved = peak + fragmentation if on_gpu else None

@@ -29,29 +29,31 @@ class StaticBytes:
 def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> StaticBytes:
     """Count a pipeline stage that holds the embeddings (`first`), the head (`last`), or both."""
     plan, sizes, rule = spec.parallel, spec.dtype_bytes, spec.optimizer_rule
-    held = [
+    shares = [
         (matrix, _share(spec, matrix, first=first, last=last)) for matrix in matrices(spec.model)
     ]
     known = spec.parameter_count
     scale = 1.0 if known is None else known / spec.model.parameter_count()
-    layered = sum(share * m.parameters * _weight_bytes(spec, m) for m, share in held if m.layered)
-    loose = sum(share * m.parameters * _weight_bytes(spec, m) for m, share in held if not m.layered)
+    layered = sum(share * m.parameters * _weight_bytes(spec, m) for m, share in shares if m.layered)
+    loose = sum(
+        share * m.parameters * _weight_bytes(spec, m) for m, share in shares if not m.layered
+    )
     weights = scale * (layered + loose)
     if spec.lora_rank is None:
-        trained = scale * sum(share * m.parameters for m, share in held)
-        largest = scale * max((share / m.copies * m.parameters for m, share in held), default=0.0)
+        trained = scale * sum(share * m.parameters for m, share in shares)
+        largest = scale * max((share / m.copies * m.parameters for m, share in shares), default=0.0)
         gradient, state_value, master = sizes.gradient, sizes.state, sizes.master
     else:
-        trained = sum(share * _adapter_values(spec, m) for m, share in held)
+        trained = sum(share * _adapter_values(spec, m) for m, share in shares)
         largest = max(
-            (share / m.copies * _adapter_values(spec, m) for m, share in held), default=0.0
+            (share / m.copies * _adapter_values(spec, m) for m, share in shares), default=0.0
         )
         gradient, state_value, master = spec.lora_bytes, spec.lora_bytes, 0.0
         weights += trained * spec.lora_bytes
     gradients = trained * gradient
     state = trained * (state_bytes(rule, value_bytes=state_value) + master)
     if rule.factored:
-        state += scale * 4 * sum(share * m.copies * (m.rows + m.cols) for m, share in held)
+        state += scale * 4 * sum(share * m.copies * (m.rows + m.cols) for m, share in shares)
     temporaries = temporary_bytes(
         rule,
         spec.step_implementation,
@@ -59,7 +61,7 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         largest_bytes=largest * max(master, gradient),
     )
     embedding = max(
-        (share * m.parameters for m, share in held if m.kind == "embedding"), default=0.0
+        (share * m.parameters for m, share in shares if m.kind == "embedding"), default=0.0
     )
     adds_embedding = spec.lora_rank is None and spec.model.is_tied
     return StaticBytes(

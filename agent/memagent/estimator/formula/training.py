@@ -133,10 +133,10 @@ def _activations(spec: TrainingSpec, *, first: bool, last: bool) -> _Activations
 def _phases(
     spec: TrainingSpec, static: StaticBytes, terms: float, parts: _Activations
 ) -> dict[str, float]:
-    held = static.parameters + static.state + terms - parts.casts
+    persistent = static.parameters + static.state + terms - parts.casts
     gradients = _gradients(spec, static)
     before = gradients if spec.accumulation > 1 or not spec.set_to_none else 0.0
-    full = held + parts.casts + parts.stack + parts.edges + before
+    full = persistent + parts.casts + parts.stack + parts.edges + before
     start = full
     if spec.checkpointing == "full":
         # autocast's cache drops the layers' casts at the end of forward; each layer casts again
@@ -144,14 +144,14 @@ def _phases(
     backward = (
         start + parts.loss.backward + (parts.cache if spec.keeps_output else 0.0),
         start + parts.output + parts.recomputed + parts.working,
-        held + before + (gradients - before) + parts.output + parts.largest + parts.working,
-        held + gradients + parts.output + static.embedding_gradient,
+        persistent + before + (gradients - before) + parts.output + parts.largest + parts.working,
+        persistent + gradients + parts.output + static.embedding_gradient,
     )
     forward = max(parts.loss.forward + parts.local + parts.cache, parts.working / 2)
     return {
         "forward": full + forward,
         "backward": max(backward),
-        "optimizer": held + static.gradients + static.temporaries,
+        "optimizer": persistent + static.gradients + static.temporaries,
     }
 
 

@@ -131,8 +131,8 @@ def _eager_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes:
     shifted = shifting if spec.shifted_copy else 0.0
     returned = logits + output if output != logits else logits
     forward = max(logits + copy + shifted + cast + inner, inner + returned)
-    held = output if spec.keeps_output else 0.0
-    return LossBytes(values * inner, values * forward, values * (held + 3 * inner))
+    live_output = output if spec.keeps_output else 0.0
+    return LossBytes(values * inner, values * forward, values * (live_output + 3 * inner))
 
 
 def _inplace_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes:
@@ -142,9 +142,9 @@ def _inplace_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes
     saved, has_copy = shifted or shifting, bool(shifted or copy)
     returned = logits + output if output != logits else logits
     forward = max(logits + copy + shifted, returned + (saved if has_copy else 0.0))
-    held = output if spec.keeps_output and has_copy else 0.0
+    live_output = output if spec.keeps_output and has_copy else 0.0
     # a shifted copy's gradient is put into zeros as large as the logits
-    backward = held + saved + (shifting if shifted else copy)
+    backward = live_output + saved + (shifting if shifted else copy)
     return LossBytes(values * saved, values * forward, values * backward)
 
 

@@ -164,7 +164,7 @@ def suspects(
             _, size, blocks = by_line.get(frame[:2], (frame, 0, 0))
             by_line[frame[:2]] = (frame, size + allocation.size_bytes, blocks + allocation.blocks)
     steps = max(1, steps)
-    found = [
+    suspects = [
         build_suspect(
             file,
             line,
@@ -177,7 +177,7 @@ def suspects(
         for (file, line, function), size, blocks in by_line.values()
         if 2 * blocks >= steps or (blocks <= 0 and size >= steps)
     ]
-    return sorted(found, key=lambda suspect: -(suspect.bytes_per_step or 0))[:_MAX_SUSPECTS]
+    return sorted(suspects, key=lambda suspect: -(suspect.bytes_per_step or 0))[:_MAX_SUSPECTS]
 
 
 # -- flame graphs -------------------------------------------------------------------------------

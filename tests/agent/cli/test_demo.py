@@ -40,6 +40,8 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
+            # a shell that starts these tests in the background has SIGINT ignored
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
         os.close(slave)
         self.text = ""

@@ -7,11 +7,12 @@ its fast path. A `HookTable` takes the dict's place instead:
 
 1. Torch runs a module's hooks by `items()` (torch/nn/modules/module.py, `_call_impl`). Only there,
    and in the truth value that it tests first, do hidden hooks exist.
-2. Length, keys, values, comparison and `repr` are those of the dict.
+2. Length, keys, values, comparison and `repr` are those of the dict, and so is what C code and
+   torch.compile read: the table is a dict of the script's hooks.
 3. A pickle or a copy of the table is a pickle or a copy of the dict: the same bytes as without
    memagent.
-4. Handles of hooks that the script registered before or afterwards stay valid, because the table
-   changes the dict itself.
+4. Handles of hooks that the script registered earlier remove them from the dict itself. The next
+   call of the module removes them from the table, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable
 from typing import Any
 
 _PRE_HOOKS = "_forward_pre_hooks"
@@ -27,68 +28,53 @@ _PRE_HOOKS_WITH_KWARGS = "_forward_pre_hooks_with_kwargs"
 _HOOKS = "_forward_hooks"
 
 
-class HookTable(MutableMapping[Any, Any]):
+class HookTable(OrderedDict[Any, Any]):
     """One of a module's dicts of hooks, with `hidden` entries for calls of the module."""
 
     def __init__(self, hooks: OrderedDict[Any, Any]) -> None:
-        self.hooks = hooks
+        super().__init__(hooks)
         self.hidden: dict[object, Any] = {}
+        self._hooks = hooks
+        self._hooks_before = tuple(hooks)
 
     def items(self) -> Any:
-        return (*self.hooks.items(), *self.hidden.items())
+        self._follow_removals()
+        return (*super().items(), *self.hidden.items())
 
     def __bool__(self) -> bool:
-        return bool(self.hooks or self.hidden)
+        return len(self) > 0 or bool(self.hidden)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.hooks or key in self.hidden
-
-    def __getitem__(self, key: Any) -> Any:
-        return self.hooks[key]
-
-    def __setitem__(self, key: Any, hook: Any) -> None:
-        self.hooks[key] = hook
-
-    def __delitem__(self, key: Any) -> None:
-        del self.hooks[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.hooks)
-
-    def __reversed__(self) -> Any:
-        return reversed(self.hooks)
-
-    def __len__(self) -> int:
-        return len(self.hooks)
-
-    def keys(self) -> Any:
-        return self.hooks.keys()
-
-    def values(self) -> Any:
-        return self.hooks.values()
-
-    def move_to_end(self, key: Any, last: bool = True) -> None:
-        self.hooks.move_to_end(key, last)
-
-    def copy(self) -> OrderedDict[Any, Any]:
-        return self.hooks.copy()
-
-    def __copy__(self) -> OrderedDict[Any, Any]:
-        return copy.copy(self.hooks)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> OrderedDict[Any, Any]:
-        return copy.deepcopy(self.hooks, memo)
-
-    def __reduce__(self) -> Any:
-        return self.hooks.__reduce__()
-
-    def __eq__(self, other: object) -> bool:
-        return self.hooks == other
-
-    __hash__ = None  # type: ignore[assignment]
+        return super().__contains__(key) or key in self.hidden
 
     def __repr__(self) -> str:
-        return repr(self.hooks)
+        return repr(self.copy())
+
+    def copy(self) -> OrderedDict[Any, Any]:  # type: ignore[override]
+        return OrderedDict(self)
+
+    def __copy__(self) -> OrderedDict[Any, Any]:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OrderedDict[Any, Any]:
+        return copy.deepcopy(self.copy(), memo)
+
+    def __reduce__(self) -> Any:
+        return self.copy().__reduce__()
+
+    def restored(self) -> OrderedDict[Any, Any]:
+        """Return the module's own dict, with what the script has changed since."""
+        self._follow_removals()
+        self._hooks.clear()
+        self._hooks.update(self.copy())
+        return self._hooks
+
+    def _follow_removals(self) -> None:
+        if len(self._hooks) != len(self._hooks_before):
+            for key in self._hooks_before:
+                if key not in self._hooks:
+                    self.pop(key, None)
+            self._hooks_before = tuple(self._hooks)
 
 
 def hide_forward_hooks(
@@ -128,4 +114,4 @@ def _remove(module: Any, name: str, key: object) -> None:
         table.hidden.pop(key, None)
         # A handle that the script received since refers to the table: it must go on working.
         if not table.hidden and not weakref.getweakrefcount(table):
-            vars(module)[name] = table.hooks
+            vars(module)[name] = table.restored()

@@ -86,9 +86,9 @@ def test_the_outermost_module_is_found(memagent_run):
         "    def __init__(self, inner):\n        super().__init__(); self.inner = inner\n"
         "    def forward(self, x):\n        return self.inner(x)\n"
         "outer = Wrapper(model)\noptimizer =")
-        + "print('hooks', len(outer._forward_hooks), len(model._forward_hooks))"
+        + "print('hooks', bool(outer._forward_hooks), bool(model._forward_hooks))"
     )  # fmt: skip
-    assert "hooks 1 0" in process.stdout
+    assert "hooks True False" in process.stdout
 
 
 def test_a_script_that_attaches_by_itself_takes_over(memagent_run):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -68,16 +69,19 @@ def read_to_end(connection):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "status"), [("POST /login", b" 400 "), ("POST /api/v1/runs/r/batches", b" 408 ")]
+    ("target", "statuses"),
+    [("POST /login", (b"400", b"401", b"429")), ("POST /api/v1/runs/r/batches", (b"408",))],
 )
-def test_bodies_that_never_end_hold_no_thread_and_have_a_deadline(server, connect, target, status):
+def test_bodies_that_never_end_hold_no_thread_and_have_a_deadline(
+    server, connect, target, statuses
+):
     head_only = connect(server, HEAD.format(target).encode(), STALLED // 2)
     half_a_body = connect(server, HEAD.format(target).encode() + b"{" * 500, STALLED // 2)
     assert_it_answers(server, 0)
     for connection in (*head_only, *half_a_body):
         head, _, _ = read_to_end(connection).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1") and b"connection: close" in head
-    assert status in head.partition(b"\r\n")[0] or b" 429 " in head.partition(b"\r\n")[0]
+    assert head.split()[1] in statuses
     assert_it_answers(server, 1)
 
 
@@ -142,8 +146,14 @@ def call(app, parts, headers=()):
     async def send(message):
         sent.append(message)
 
-    asyncio.run(app(scope, receive, send))
+    run(app(scope, receive, send))
     return sent
+
+
+def run(coroutine):
+    """Run it on a thread: another test of this process may have left an event loop on this one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, coroutine).result()
 
 
 def make_app(wsgi):
@@ -211,5 +221,5 @@ def test_a_download_is_closed_if_its_client_is_gone():
     scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
     peers = {"server": ("x", 1), "client": ("x", 1), "http_version": "1.1", "scheme": "http"}
     with pytest.raises(ConnectionError):
-        asyncio.run(app({**scope, **peers}, receive, send))
+        run(app({**scope, **peers}, receive, send))
     assert closed == [True]

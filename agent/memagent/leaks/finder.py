@@ -57,7 +57,7 @@ class Finder:
 
     used_bytes: Callable[[], int | None] = lambda: None
     window: int = WINDOW_STEPS
-    longest_pause_s: float = MAX_PAUSE_S
+    max_pause_s: float = MAX_PAUSE_S
     clock: Callable[[], float] = time.monotonic
     budget: Budget = field(default_factory=Budget)
     diagnosis: Diagnosis | None = None
@@ -122,7 +122,7 @@ class Finder:
                 self._begin(step)
             return None
         self._last_step = step
-        if self._is_before_last or self._pause_s > self.longest_pause_s:
+        if self._is_before_last or self._pause_s > self.max_pause_s:
             return self._end(step)
         if not self._is_past_middle and 2 * self.observed_steps >= self.window:
             self._is_past_middle = True
@@ -141,7 +141,7 @@ class Finder:
         if self.observed_steps < MIN_STEPS:
             self.close()
             return None
-        self.longest_pause_s = math.inf  # training won't go on, so it doesn't wait
+        self.max_pause_s = math.inf  # training won't go on, so it doesn't wait
         step = self._last_step
         if not self._is_before_last:
             with self._timed():
@@ -172,7 +172,7 @@ class Finder:
 
     def _end(self, step: int) -> Diagnosis:
         suspects: list[Suspect] = []
-        wall_s = self.longest_pause_s - self._pause_s
+        wall_s = self.max_pause_s - self._pause_s
         budget = TimeBudget.after(cpu_s=MAX_CPU_S, wall_s=wall_s)
         with self._timed():
             # Tracing detectors end first: they slow down the others, and would record them.
@@ -232,7 +232,7 @@ def find(
     """
     if steps < MIN_STEPS:
         raise ValueError(f"Too few steps to see growth ({steps}): use at least {MIN_STEPS}.")
-    finder = Finder(window=steps, longest_pause_s=math.inf)  # the caller waits for the result
+    finder = Finder(window=steps, max_pause_s=math.inf)  # the caller waits for the result
     finder.request(history=history, host=host)
     diagnosis, step = None, 0
     try:

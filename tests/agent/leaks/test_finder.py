@@ -177,7 +177,7 @@ def test_a_shortened_diagnosis_has_less_confidence(monkeypatch):
 
 
 def test_a_diagnosis_that_has_paused_too_long_ends_at_once(monkeypatch):
-    keeper, finder = Keeper(), Finder(longest_pause_s=0.0)
+    keeper, finder = Keeper(), Finder(max_pause_s=0.0)
     finder.request()
     finder.after_step(1)
     keeper.step()

@@ -57,9 +57,7 @@ def watched(monkeypatch):
         )
         runs[
             -1
-        ]._pipeline.leaks._finder.longest_pause_s = (
-            math.inf
-        )  # how busy this host is should not decide
+        ]._pipeline.leaks._finder.max_pause_s = math.inf  # how busy this host is should not decide
         return trainer, runs[-1]
 
     yield watched

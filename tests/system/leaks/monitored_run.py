@@ -39,7 +39,7 @@ def main() -> None:
 def run(script: str) -> int:
     torch.manual_seed(0)
     # Without a limit on the pause, the result doesn't depend on how busy the host is.
-    finder = memagent.leaks.Finder(longest_pause_s=math.inf)
+    finder = memagent.leaks.Finder(max_pause_s=math.inf)
     install_hook(finder)
     try:
         sys.argv = [script]

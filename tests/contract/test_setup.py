@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -21,9 +22,11 @@ def plan(tmp_path):
     (tmp_path / "pyproject.toml").touch()
 
     def plan(target: str) -> str:
+        # as if typed: these tests may run under `make test`, whose flags are inherited
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
         command = ["make", "--dry-run", target]
         return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, check=True
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
         ).stdout
 
     return plan

@@ -135,7 +135,7 @@ def call(app, parts, headers=()):
         "scheme": "http",
         "server": ("127.0.0.1", 80),
         "client": ("127.0.0.1", 1),
-        "headers": list(headers),
+        "headers": [(b"transfer-encoding", b"chunked"), *headers],
     }
     sent, rest = [], list(parts)
 
@@ -175,6 +175,21 @@ def echo(environ, start_response):
 def test_a_body_in_parts_reaches_the_application_whole():
     head, body = call(make_app(echo), [b"a" * 70_000, b"", b"b"])
     assert (head["status"], body["body"]) == (200, b"a" * 70_000 + b"b")
+
+
+def test_an_error_of_the_application_reaches_the_server():
+    def fail(environ, start_response):
+        raise ZeroDivisionError
+
+    app = make_app(fail)
+    for _ in range(2):  # the thread lives on
+        with pytest.raises(ZeroDivisionError):
+            call(app, [b""])
+
+
+def test_a_body_is_whole_once_its_declared_length_has_arrived():
+    messages = call(make_app(echo), [b"ab", b"never read"], [(b"content-length", b"2")])
+    assert messages[1]["body"] == b"ab"
 
 
 def test_with_many_bodies_in_memory_it_reads_short_ones_only(monkeypatch):

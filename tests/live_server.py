@@ -43,7 +43,12 @@ class LiveServer:
 
     @classmethod
     def start(
-        cls, data: Path, listen: str, arguments: tuple[str, ...], environ: Mapping[str, str]
+        cls,
+        data: Path,
+        listen: str,
+        arguments: tuple[str, ...],
+        environ: Mapping[str, str],
+        program: tuple[str, ...] = ("-m", "memagent"),
     ) -> LiveServer:
         data.mkdir(parents=True, exist_ok=True)
         inherited = {
@@ -57,7 +62,7 @@ class LiveServer:
         }
         with (data / "stderr.log").open("a") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "memagent", "serve", "--listen", listen, *arguments],
+                [sys.executable, *program, "serve", "--listen", listen, *arguments],
                 env={**inherited, **own, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -253,6 +253,7 @@ def _metrics_folder() -> Iterator[None]:
 def _run_granian(settings: Settings, workers: int) -> int:
     from granian import Granian
     from granian.constants import HTTPModes, Interfaces
+    from granian.http import HTTP1Settings
     from granian.log import LogLevels
 
     # spawn, not fork: a fork would copy the locks of this process's threads in any state
@@ -262,6 +263,7 @@ def _run_granian(settings: Settings, workers: int) -> int:
         factory=True,
         interface=Interfaces.ASGI,
         http=HTTPModes.http1,  # HTTP/2 has no deadline for headers and idle connections
+        http1_settings=HTTP1Settings(header_read_timeout=1000 * listener.HEAD_TIMEOUT_S),
         address=settings.host,
         port=settings.port,
         workers=workers,

@@ -11,6 +11,8 @@ import socket
 
 import psutil
 
+HEAD_TIMEOUT_S = 30
+"""granian closes a connection that sends no complete head for so long."""
 SEND_TIMEOUT_S = 20
 """A connection that accepts no data for so long is closed by the kernel."""
 _POLL_S = 0.05

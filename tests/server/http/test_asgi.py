@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import select
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,31 +16,32 @@ import urllib3
 from memagent_server.http import asgi
 from memagent_server.supervisor import BLOCKING_THREADS
 
-PATIENCE_S = 15.0
-"""Less than any deadline of the server: an answer within it waited for none."""
+PATIENCE_S = 60.0
 STALLED = 4 * BLOCKING_THREADS
 HEAD = "{} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
+ATTEMPTS = 10
+
+short_deadlines = pytest.mark.xdist_group("short-deadlines")
 
 
 @pytest.fixture
-def server(start_server):
-    server = start_server("--role", "web")
-    assert server.post("/api/v1/runs", {"run_id": "r"}).status == 201
-    return server
+def server(short_deadline_server):
+    assert short_deadline_server.post("/api/v1/runs", {"run_id": "r"}).status in (200, 201)
+    return short_deadline_server
 
 
 @pytest.fixture
-def connect():
-    """Return a function that opens connections to a server and sends each of them `data`."""
+def connect(server):
+    """Return a function that opens connections and sends `data` over each of them."""
     with contextlib.ExitStack() as stack:
 
-        def connect(server, data, count=1):
+        def connect(data, count=1):
             host, port = server.url.removeprefix("http://").split(":")
             opened = []
             for _ in range(count):
                 connection = stack.enter_context(socket.socket())
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                connection.settimeout(2 * asgi.BODY_TIMEOUT_S)
+                connection.settimeout(PATIENCE_S)
                 connection.connect((host, int(port)))
                 connection.sendall(data)
                 opened.append(connection)
@@ -48,15 +50,31 @@ def connect():
         yield connect
 
 
-def assert_it_answers(server, seq):
+def assert_it_answers(server):
     def request(method, path, **options):
         return urllib3.request(
             method, server.url + path, timeout=PATIENCE_S, retries=False, **options
         ).status
 
     assert request("GET", "/healthz") == 200
-    batch = {"seq": seq, "chunks": [{"stream": "host", "columns": {"step": [seq]}}]}
-    assert request("POST", "/api/v1/runs/r/batches", json=batch) == 200
+    assert request("POST", "/api/v1/runs/r/batches", json={"seq": 0}) == 200
+
+
+def stalled_while_it_answers(server, stall, is_stalled):
+    """Return connections that were still stalled after the server had answered others.
+
+    On a busy machine their deadline may pass first: then others stall.
+    """
+    for _ in range(ATTEMPTS):
+        connections = stall()
+        assert_it_answers(server)
+        if all(is_stalled(connection) for connection in connections):
+            return connections
+    raise AssertionError("it answers only after the deadline")
+
+
+def has_no_answer(connection):
+    return not select.select([connection], [], [], 0)[0]
 
 
 def read_to_end(connection):
@@ -67,7 +85,7 @@ def read_to_end(connection):
     return b"".join(parts)
 
 
-@pytest.mark.slow
+@short_deadlines
 @pytest.mark.parametrize(
     ("target", "statuses"),
     [("POST /login", (b"400", b"401", b"429")), ("POST /api/v1/runs/r/batches", (b"408",))],
@@ -75,51 +93,57 @@ def read_to_end(connection):
 def test_bodies_that_never_end_hold_no_thread_and_have_a_deadline(
     server, connect, target, statuses
 ):
-    head_only = connect(server, HEAD.format(target).encode(), STALLED // 2)
-    half_a_body = connect(server, HEAD.format(target).encode() + b"{" * 500, STALLED // 2)
-    assert_it_answers(server, 0)
-    for connection in (*head_only, *half_a_body):
-        head, _, _ = read_to_end(connection).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1") and b"connection: close" in head
-    assert head.split()[1] in statuses
-    assert_it_answers(server, 1)
+    head = HEAD.format(target).encode()
+
+    def stall():
+        return [*connect(head, STALLED // 2), *connect(head + b"{" * 500, STALLED // 2)]
+
+    for connection in stalled_while_it_answers(server, stall, has_no_answer):
+        answer, _, _ = read_to_end(connection).partition(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1") and b"connection: close" in answer
+        assert answer.split()[1] in statuses
 
 
-@pytest.mark.slow
-def test_idle_connections_and_unfinished_heads_are_closed(server, connect):
+@short_deadlines
+def test_idle_connections_and_unfinished_heads_are_closed(connect):
     request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    opened = [connect(server, data)[0] for data in (b"", request[:20], request)]
+    opened = [connect(data)[0] for data in (b"", request[:20], request)]
     answers = [read_to_end(connection) for connection in opened]
     assert answers[:2] == [b"", b""]
     assert answers[2].startswith(b"HTTP/1.1 200")
 
 
-@pytest.mark.slow
+@short_deadlines
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a deadline of Linux")
 def test_readers_that_do_not_read_hold_no_thread_and_have_a_deadline(server, connect):
     steps = [*range(9_000)]
+    columns = {"step": steps, **{f"c{name}": [0.1] * len(steps) for name in range(10)}}
     for seq in range(8):
-        columns = {"step": steps, **{f"c{name}": [0.1] * len(steps) for name in range(10)}}
         batch = {"seq": seq, "rank": 1, "chunks": [{"stream": "host", "columns": columns}]}
         assert server.post("/api/v1/runs/r/batches", batch).status == 200
     request = b"GET /api/v1/runs/r/export HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    unread = {one.getsockname() for one in connect(server, request, BLOCKING_THREADS + 2)}
-    assert_it_answers(server, 0)
-    (web,) = (one for one in children_of(server) if "spawn_main" in " ".join(one.cmdline()))
-    deadline = time.monotonic() + 120
-    while any(one.raddr in unread for one in web.net_connections("tcp")):
+
+    def has_the_server(connection):
+        (web,) = (one for one in children_of(server) if "spawn_main" in " ".join(one.cmdline()))
+        return connection.getsockname() in {one.raddr for one in web.net_connections("tcp")}
+
+    unread = stalled_while_it_answers(
+        server, lambda: connect(request, BLOCKING_THREADS + 2), has_the_server
+    )
+    deadline = time.monotonic() + PATIENCE_S
+    while any(has_the_server(connection) for connection in unread):
         assert time.monotonic() < deadline, "it keeps the connections"
-        time.sleep(0.5)
-    assert_it_answers(server, 1)
+        time.sleep(0.1)
 
 
 def children_of(server):
     return psutil.Process(server.process.pid).children()
 
 
-def test_a_large_body_is_refused_unread(server, connect):
+@short_deadlines
+def test_a_large_body_is_refused_unread(connect):
     head = HEAD.format("POST /api/v1/runs").replace("1000", str(asgi.MAX_SENT_BYTES + 1))
-    (connection,) = connect(server, head.encode())
+    (connection,) = connect(head.encode())
     head, _, _ = read_to_end(connection).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413") and b"connection: close" in head
 

@@ -20,18 +20,18 @@ def web_pids(server):
     return found
 
 
-@pytest.mark.slow
-def test_a_stopped_web_process_is_replaced(start_server):
-    server = start_server("--role", "web")
+@pytest.mark.xdist_group("short-deadlines")
+def test_a_stopped_web_process_is_replaced(short_deadline_server):
+    server = short_deadline_server
     (stopped,) = web_pids(server)
     deadline = time.monotonic() + 120
 
     def wait_for(condition):
         while not condition():
             assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.2)
+            time.sleep(0.05)
 
-    wait_for(lambda: [*server.data.glob("memagent-counts-*/web-*.heartbeat")])
+    wait_for(lambda: [*server.data.glob(f"memagent-counts-*/web-{stopped}.heartbeat")])
     os.kill(stopped, signal.SIGSTOP)
     wait_for(lambda: web_pids(server) - {stopped})
 

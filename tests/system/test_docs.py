@@ -55,7 +55,7 @@ NEEDS_MORE = {
     "memagent serve *": "stays; tests/server/test_supervisor.py",
     "memagent run --live": "needs a terminal; tests/agent/live/test_supervisor.py",
     "memagent run -m torch.distributed.run *": "tests/agent/cli/test_run.py",
-    "torchrun *": "tests/agent/cli/test_run.py",
+    "torchrun *": "tests/agent/integrations/test_distributed.py",
     "memagent estimate script.py:make": "tests/agent/cli/test_estimate.py",
     "memagent notify test slack_webhook": "needs a channel; tests/server/notify/test_cli.py",
     "memagent dashboards push": "needs a Grafana; tests/server/metrics/test_grafana.py",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.python_fork import ForkServer
+
+TWO_RANKS = Path(__file__).with_name("two_ranks.py")
 
 
 @pytest.fixture(autouse=True)
@@ -42,29 +42,13 @@ def under_memagent(fork_server: ForkServer, tmp_path: Path) -> Callable[..., dic
 
 
 @pytest.fixture
-def torchrun(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Two gloo ranks on this machine: torchrun("script", "-m", "memagent", "run", ...) or torchrun("script") alone."""
+def two_ranks(
+    fork_server: ForkServer, tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run two gloo ranks: two_ranks(PATH) or two_ranks("-m", "memagent", "run", ..., PATH)."""
 
-    def run(script: str, *before: str) -> subprocess.CompletedProcess[str]:
-        path = tmp_path / "train.py"
-        path.write_text(textwrap.dedent(script))
-        launcher = [
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            *before,
-            str(path),
-        ]
-        process = subprocess.run(
-            [sys.executable, *launcher],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=tmp_path,
-            env=os.environ,
-        )
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        process = fork_server.run(str(TWO_RANKS), *command, cwd=tmp_path)
         assert process.returncode == 0, process.stderr
         return process
 

@@ -1,15 +1,12 @@
-"""Two gloo ranks started by torchrun join one run on a real server without communicating."""
+"""Two gloo ranks join one run on a real server without communicating."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("distributed")]
+pytestmark = pytest.mark.xdist_group("distributed")
 
 START = """
 import os
@@ -73,11 +70,10 @@ with open(f"predicted{rank}.json", "w") as file:
 
 @pytest.mark.parametrize(("wrapper", "share"), [(DDP, 1), (FSDP2, 2)], ids=["DDP", "FSDP2"])
 def test_two_ranks_share_one_run_and_rank_0_is_traced(
-    torchrun, live_server, monkeypatch, tmp_path, wrapper, share
+    ranks_of, page_server, monkeypatch, tmp_path, wrapper, share
 ):
-    """One start of torchrun for all of it: each costs ten seconds of a processor."""
-    monkeypatch.setenv("MEMAGENT_SERVER", live_server.url)
-    torchrun("import json" + START + wrapper + ATTACH + LOOP + AWAIT_PREDICTION + END)
+    monkeypatch.setenv("MEMAGENT_SERVER", page_server.url)
+    ranks_of("import json" + START + wrapper + ATTACH + LOOP + AWAIT_PREDICTION + END)
     ranks = of_ranks(tmp_path)
     assert ranks[0]["id"] == ranks[1]["id"] and [rank["step"] for rank in ranks] == [6, 6]
     assert [rank["parameters"] for rank in ranks] == [PARAMETERS_BYTES // share] * 2, (
@@ -86,10 +82,12 @@ def test_two_ranks_share_one_run_and_rank_0_is_traced(
     for rank in ranks:
         assert rank["gradients"] == rank["parameters"]
         assert 2 * rank["parameters"] <= rank["optimizer_state"] <= 2 * rank["parameters"] + 64
-    body = live_server.get(f"/api/v1/runs/{ranks[0]['id']}").json
+    body = page_server.get(f"/api/v1/runs/{ranks[0]['id']}").json
     assert (body["project"], body["status"], body["world_size"]) == ("ranks", "completed", 2)
-    streams = live_server.get(f"/api/v1/runs/{ranks[0]['id']}").json["streams"]
-    assert sorted((stream["rank"], stream["last_step"]) for stream in streams) == [(0, 6), (1, 6)]
+    assert sorted((stream["rank"], stream["last_step"]) for stream in body["streams"]) == [
+        (0, 6),
+        (1, 6),
+    ]
     assert_the_first_is_traced(*of_ranks(tmp_path, "predicted{}.json"), is_sharded=share > 1)
 
 
@@ -105,30 +103,21 @@ def assert_the_first_is_traced(first, second, *, is_sharded):
         )
 
 
-LONG_TWIN = pytest.param(
-    FSDP2, id="FSDP2", marks=pytest.mark.long
-)  # what is particular to it is tested above
-
-
-@pytest.mark.parametrize("wrapper", [pytest.param(DDP, id="DDP"), LONG_TWIN])
-def test_an_unchanged_script_is_counted_on_each_rank(torchrun, tmp_path, wrapper):
-    torchrun(
-        START + wrapper + LOOP + LEAVE,
-        "-m",
-        "memagent",
-        "run",
-        "--report",
-        str(tmp_path / "r.json"),
-    )
+def test_an_unchanged_sharded_script_is_counted_on_each_rank(ranks_of, tmp_path):
+    report = str(tmp_path / "r.json")
+    ranks_of(START + FSDP2 + LOOP + LEAVE, "-m", "memagent", "run", "--report", report)
     assert_both_counted(tmp_path)
 
 
+@pytest.mark.slow
 def test_memagent_run_around_torchrun_attaches_each_rank(memagent_around, tmp_path):
+    """The only start of torchrun itself, which costs seven seconds of a processor."""
     script = START + DDP + LOOP + LEAVE + "import sys\nassert sys.argv[1:] == ['--lr', '3']\n"
     memagent_around(script, "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     assert_both_counted(tmp_path)
 
 
+@pytest.mark.slow
 def test_memagent_run_around_accelerate_launch_attaches_the_script(memagent_around, tmp_path):
     pytest.importorskip("accelerate")
     plain = START.replace('dist.init_process_group("gloo")', "").replace(
@@ -142,30 +131,24 @@ def test_memagent_run_around_accelerate_launch_attaches_the_script(memagent_arou
 
 
 @pytest.fixture
-def memagent_around(tmp_path):
+def ranks_of(two_ranks, tmp_path):
+    """ranks_of(CODE, *before): run `before... train.py` on each rank."""
+
+    def run(script, *before):
+        (tmp_path / "train.py").write_text(script)
+        two_ranks(*before, str(tmp_path / "train.py"))
+
+    return run
+
+
+@pytest.fixture
+def memagent_around(fork_server, tmp_path):
     """Run `memagent run -m LAUNCHER OPTIONS train.py --lr 3` in the test's folder."""
 
     def run(script, *launcher):
         (tmp_path / "train.py").write_text(script)
-        command = [
-            sys.executable,
-            "-m",
-            "memagent",
-            "run",
-            "--report",
-            "r.json",
-            "-m",
-            *launcher,
-            "train.py",
-        ]
-        process = subprocess.run(
-            [*command, "--lr", "3"],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=tmp_path,
-            env=os.environ,
-        )
+        command = ["-m", "memagent", "run", "--report", "r.json", "-m", *launcher, "train.py"]
+        process = fork_server.run(*command, "--lr", "3", cwd=tmp_path)
         assert process.returncode == 0, process.stderr
         assert "no optimizer" not in process.stderr and "RuntimeWarning" not in process.stderr
 

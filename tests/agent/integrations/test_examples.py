@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -35,16 +33,11 @@ def test_it_leaves_a_finished_run(fork_server, recording, example):
     assert recorded.start.project == "examples"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [pytest.param((), id="DDP"), pytest.param(("fsdp2",), id="FSDP2", marks=pytest.mark.long)],
-)
-def test_the_distributed_example_leaves_a_finished_run_of_two_ranks(clean_settings, arguments):
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [sys.executable, *launcher, str(EXAMPLES / "distributed.py"), *arguments]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert process.returncode == 0, process.stderr
+@pytest.mark.parametrize("arguments", [(), ("fsdp2",)], ids=["DDP", "FSDP2"])
+def test_the_distributed_example_leaves_a_finished_run_of_two_ranks(
+    two_ranks, clean_settings, arguments
+):
+    two_ranks(str(EXAMPLES / "distributed.py"), *arguments)
     names = sorted(path.name.split("-")[:2] for path in clean_settings.glob("*.memagent"))
     assert len({run_id for run_id, _ in names}) == 1 and [rank for _, rank in names] == [
         "rank0",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.python_fork import ForkServer
 
 pytest.importorskip("traceml_ai", reason="TraceML is not installed: pip install traceml-ai")
 
@@ -45,10 +44,10 @@ print(json.dumps({{"step": run.step, "errors": run.guard.errors, "hooks_left": s
 
 
 @pytest.mark.slow
-def test_traceml_and_memagent_count_every_step(tmp_path, recording):
+def test_traceml_and_memagent_count_every_step(fork_server, tmp_path, recording):
     script, logs = tmp_path / "train.py", tmp_path / "logs"
     script.write_text(SCRIPT.format(steps=STEPS))
-    report = run_under_traceml(script, logs)
+    report = run_under_traceml(fork_server, script, logs)
     assert report == {"step": STEPS, "errors": {}, "hooks_left": 0}
 
     columns = recording().columns()
@@ -102,27 +101,14 @@ def test_the_agent_does_not_change_the_peaks_that_traceml_reads(recording):
     assert columns["peak_allocated_bytes"][1:] == alone
 
 
-def run_under_traceml(script: Path, logs: Path) -> dict[str, object]:
+def run_under_traceml(python: ForkServer, script: Path, logs: Path) -> dict[str, object]:
     """Run `script` as `traceml run` does; return its last line, parsed as JSON."""
     with socket.socket() as result:
         result.bind(("127.0.0.1", 0))
         port = result.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "traceml_ai.launcher.cli",
-        "run",
-        str(script),
-        "--aggregator-port",
-        str(port),
-    ]
-    done = subprocess.run(
-        [*command, "--logs-dir", str(logs), "--run-name", "both"],
-        capture_output=True,
-        text=True,
-        cwd=script.parent,
-        env=dict(os.environ),
-    )
+    command = ["-m", "traceml_ai.launcher.cli", "run", str(script), "--aggregator-port", str(port)]
+    options = ["--logs-dir", str(logs), "--run-name", "both"]
+    done = python.run(*command, *options, cwd=script.parent)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     output = (logs / "both" / "nodes" / "node_0" / "training.stdout.log").read_text()
     printed: dict[str, object] = json.loads(output.strip().splitlines()[-1])

@@ -171,8 +171,8 @@ def sqlite_client(sqlite_app: Any) -> Any:
 def start_server(tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
     """Return a function that starts `memagent serve` processes.
 
-    start_server(*arguments, environ={}, listen="127.0.0.1:0", data=FOLDER). Servers with the same
-    `data` share a database. All of them are killed at the end of the test.
+    start_server(*arguments, environ={}, listen="127.0.0.1:0", data=FOLDER, program=("-m",
+    "memagent")). Servers with the same `data` share a database. All of them are killed at the end of the test.
     """
     servers: list[LiveServer] = []
 
@@ -181,8 +181,10 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
         environ: Mapping[str, str] | None = None,
         listen: str = "127.0.0.1:0",
         data: Path | None = None,
+        program: tuple[str, ...] = ("-m", "memagent"),
     ) -> LiveServer:
-        server = LiveServer.start(data or tmp_path / "server", listen, arguments, environ or {})
+        folder = data or tmp_path / "server"
+        server = LiveServer.start(folder, listen, arguments, environ or {}, program)
         servers.append(server)
         return server
 

@@ -1,8 +1,14 @@
-"""Test clients post forms like a browser that loaded the page: with its cookie and hidden field."""
+"""Forms as browsers post them, and `memagent VERB` as a process.
+
+Test clients post a form with the cookie and the hidden field of the page.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +16,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from memagent_server.http import auth, csrf
+from tests.live_server import SECRET_KEY
+from tests.python_fork import ForkServer
 
 
 class FormClient(FlaskClient):
@@ -37,3 +45,38 @@ class FormClient(FlaskClient):
 def _clients_post_forms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(Flask, "test_client_class", FormClient)
     yield
+
+
+@pytest.fixture(scope="session")
+def _warm_server() -> Iterator[ForkServer]:
+    python = ForkServer("memagent_server.app", "memagent_server.supervisor", "memagent.cli")
+    yield python
+    python.close()
+
+
+@pytest.fixture
+def memagent(
+    _warm_server: ForkServer, tmp_path: Path
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """memagent(*arguments, environ={}): run it over the database that `start_server` uses.
+
+    The process is forked from one that has imported the server.
+    """
+
+    def memagent(
+        *arguments: object, environ: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        data = tmp_path / "server"
+        data.mkdir(exist_ok=True)
+        own = {
+            "XDG_DATA_HOME": str(data),
+            "MEMAGENT_SECRET_KEY": SECRET_KEY,
+            "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
+        }
+        inherited = {
+            name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
+        }
+        environ = {**inherited, **own, **(environ or {})}
+        return _warm_server.run("-m", "memagent", *map(str, arguments), env=environ)
+
+    return memagent

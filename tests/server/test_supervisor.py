@@ -20,10 +20,12 @@ import psutil
 import pytest
 import urllib3
 
-from tests.python_fork import ForkServer
+from tests.live_server import SECRET_KEY, LiveServer
+
+pytestmark = pytest.mark.xdist_group("supervisor")
 
 
-def wait_for(condition, timeout_s=20.0):
+def wait_for(condition, timeout_s=60.0):
     until = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until, "it did not happen"
@@ -31,33 +33,21 @@ def wait_for(condition, timeout_s=20.0):
 
 
 @pytest.fixture(scope="module")
-def warm_server():
-    """Runs `memagent VERB` without importing the server each time."""
-    python = ForkServer("memagent_server.app", "memagent_server.supervisor", "memagent.cli")
-    yield python
-    python.close()
+def servers():
+    started = []
+    yield started
+    for server in started:
+        server.kill()
 
 
 @pytest.fixture
-def memagent(warm_server, tmp_path):
-    """Run `memagent VERB ...` over the database that `start_server` uses."""
-
-    def memagent(*arguments, environ=None):
-        data = tmp_path / "server"
-        data.mkdir(exist_ok=True)
-        own = {
-            "XDG_DATA_HOME": str(data),
-            "MEMAGENT_SECRET_KEY": "a secret key for tests only",
-            "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
-        }
-        inherited = {
-            name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
-        }
-        return warm_server.run(
-            "-m", "memagent", *arguments, env={**inherited, **own, **(environ or {})}
-        )
-
-    return memagent
+def server(servers, tmp_path_factory):
+    """A server with a worker: that of the test before, unless this one has ended it."""
+    if not servers or servers[-1].process.poll() is not None:
+        folder = tmp_path_factory.mktemp("server")
+        environ = {"MEMAGENT_LOG_FORMAT": "json"}
+        servers.append(LiveServer.start(folder, "127.0.0.1:0", (), environ))
+    return servers[-1]
 
 
 @pytest.fixture
@@ -101,7 +91,7 @@ def start_gunicorn(tmp_path, memagent):
         environ = {
             **os.environ,
             "XDG_DATA_HOME": str(data),
-            "MEMAGENT_SECRET_KEY": "a secret key for tests only",
+            "MEMAGENT_SECRET_KEY": SECRET_KEY,
             "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
         }
         with (data / "stderr.log").open("a") as errors:
@@ -113,12 +103,7 @@ def start_gunicorn(tmp_path, memagent):
         server = SimpleNamespace(process=process, url=f"http://{address}", data=data)
         server.post = lambda path, body: urllib3.request("POST", server.url + path, json=body)
         started.append(process)
-
-        def answers():
-            with contextlib.suppress(urllib3.exceptions.HTTPError):
-                return urllib3.request("GET", f"{server.url}/readyz", retries=False).status == 200
-
-        wait_for(answers)
+        wait_for(lambda: answers(server, "/readyz"))
         return server
 
     yield start
@@ -131,6 +116,15 @@ def children_of(server):
     return psutil.Process(server.process.pid).children(recursive=True)
 
 
+def wait_for_the_end_of(processes):
+    def is_alive(process):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    wait_for(lambda: not any(map(is_alive, processes)))
+
+
 def pids_of(server, word):
     """Live children whose command line contains `word`."""
     results = []
@@ -140,128 +134,97 @@ def pids_of(server, word):
     return results
 
 
+def answers(server, path="/healthz"):
+    with contextlib.suppress(urllib3.exceptions.HTTPError):
+        return urllib3.request("GET", server.url + path, retries=False).status == 200
+    return False
+
+
 WEB, WORKER = "spawn_main", "--role worker"
+OWNER = """
+import os, subprocess, sys
+serve = [sys.executable, "-m", "memagent", *sys.argv[1:], "--parent", str(os.getpid())]
+subprocess.run(serve)
+"""
 
 
-def test_it_takes_a_free_port_and_prints_its_address(live_server):
-    assert live_server.url.startswith("http://127.0.0.1:")
-    assert live_server.get("/healthz").json["status"] == "ok"
-    wait_for(lambda: live_server.get("/readyz").json == {"status": "ready", "workers": 1})
-    assert live_server.post("/api/v1/runs", {"run_id": "r"}).status == 201
-    assert [run["id"] for run in live_server.get("/api/v1/runs").json["runs"]] == ["r"]
+def test_it_takes_a_free_port_and_prints_its_address(server):
+    assert server.url.startswith("http://127.0.0.1:")
+    assert server.get("/healthz").json["status"] == "ok"
+    wait_for(lambda: server.get("/readyz").json == {"status": "ready", "workers": 1})
+    assert server.post("/api/v1/runs", {"run_id": "r"}).status == 201
+    assert [run["id"] for run in server.get("/api/v1/runs").json["runs"]] == ["r"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_and_all_its_children(live_server, number):
-    children = children_of(live_server)
-    assert len(children) >= 2
-    live_server.process.send_signal(number)
-    assert live_server.process.wait(20) == 0
-    wait_for(
-        lambda: (
-            not any(
-                child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
-            )
-        )
+def test_the_json_log_has_the_request_id(server):
+    server.get("/api/v1/runs/none", x_request_id="the-one")
+    lines = [json.loads(line) for line in server.errors.splitlines()]
+    (line,) = [line for line in lines if line.get("request_id") == "the-one"]
+    assert (line["logger"], line["message"], line["status"]) == (
+        "memagent.access",
+        "GET /api/v1/runs/none",
+        404,
     )
-    assert "Traceback" not in live_server.errors
 
 
-def test_children_of_a_killed_parent_exit_and_free_the_port(live_server):
-    children = children_of(live_server)
-    os.kill(live_server.process.pid, signal.SIGKILL)
-    wait_for(
-        lambda: (
-            not any(
-                child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
-            )
-        )
+def test_a_port_in_use_is_one_clear_line(server, memagent):
+    address = server.url.removeprefix("http://")
+    done = memagent("serve", "--listen", address)
+    assert done.returncode == 1
+    assert (
+        done.stderr
+        == f"memagent: cannot listen on {address}: the port is in use; choose another address with --listen HOST:PORT\n"
     )
-    port = int(live_server.url.rpartition(":")[2])
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", port))
 
 
-def test_a_server_with_a_parent_exits_with_it(tmp_path):
-    """Like the demo's server, which must not survive a killed demo."""
-    code = (
-        "import os, subprocess, sys; "
-        "serve = [sys.executable, '-m', 'memagent', 'serve', '--role', 'web', '--listen', '127.0.0.1:0']; "
-        "subprocess.run([*serve, '--parent', str(os.getpid())])"
+def test_an_unread_body_keeps_the_connection(server):
+    host, port = server.url.removeprefix("http://").split(":")
+    head = (
+        "POST /api/v1/channels/none/test HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n"
     )
-    environ = {**os.environ, "XDG_DATA_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE, text=True
-    ) as owner:
-        assert "listening on" in owner.stdout.readline()
-        family = psutil.Process(owner.pid).children(recursive=True)
-        owner.kill()
-        wait_for(
-            lambda: (
-                not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in family)
-            )
-        )
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    connection.connect()
+    for _ in range(2):
+        connection.sock.sendall(head.encode())
+        time.sleep(
+            0.3
+        )  # clients send headers and body separately, and the network can delay either
+        connection.sock.sendall(b"{}")
+        response = http.client.HTTPResponse(connection.sock, method="POST")
+        response.begin()
+        assert response.status == 404 and response.read()
+    connection.close()
 
 
-def test_the_next_server_removes_the_folder_of_one_that_was_killed(live_server, start_server):
-    (left,) = live_server.data.glob("memagent-counts-*")
-    live_server.kill()
-    assert left.exists()
-    start_server("--role", "web")
-    (result,) = live_server.data.glob("memagent-counts-*")
-    assert result != left and list(result.glob("*.db")), "its own, which is in use"
-
-
-def test_a_dead_worker_is_restarted(live_server):
-    wait_for(lambda: len(pids_of(live_server, WORKER)) == 1)
-    (first,) = pids_of(live_server, WORKER)
+def test_a_dead_worker_is_restarted(server):
+    wait_for(lambda: len(pids_of(server, WORKER)) == 1)
+    (first,) = pids_of(server, WORKER)
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: set(pids_of(live_server, WORKER)) - {first})
-    assert "restarting in" in live_server.errors
+    wait_for(lambda: set(pids_of(server, WORKER)) - {first})
+    assert "restarting in" in server.errors
 
 
-def test_a_dead_web_process_is_restarted(start_server):
-    server = start_server("--role", "web")
+def test_a_dead_web_process_is_restarted(server):
     (first,) = pids_of(server, WEB)
     os.kill(first, signal.SIGKILL)
-
-    def answers():
-        with contextlib.suppress(urllib3.exceptions.HTTPError):
-            return server.get("/healthz").status == 200
-
-    wait_for(lambda: set(pids_of(server, WEB)) - {first} and answers())
+    wait_for(lambda: set(pids_of(server, WEB)) - {first} and answers(server))
     assert "Unexpected exit from worker-1" in server.errors
-
-
-def test_a_role_serves_its_part_only(start_server):
-    server = start_server("--role", "web", "--workers", "2")
-    assert (len(pids_of(server, WEB)), len(pids_of(server, WORKER))) == (2, 0)
-    assert {server.get("/healthz").status for _ in range(10)} == {200}
-    wanted = 'memagent_http_requests_total{method="GET",route="/healthz",status="200"}'
-    (line,) = [
-        line
-        for line in server.get("/metrics").body.decode().splitlines()
-        if line.startswith(wanted)
-    ]
-    assert float(line.split()[-1]) >= 10, (
-        "whichever process is scraped, it knows what the other one counted"
-    )
 
 
 @pytest.mark.parametrize("serve", ["granian", "gunicorn"])
 def test_requests_accepted_before_a_stop_are_answered_and_stored(
-    serve, start_server, start_gunicorn, sqlite_lock
+    serve, request, start_gunicorn, sqlite_lock
 ):
-    server = start_server("--role", "web") if serve == "granian" else start_gunicorn()
-    patient = partial(urllib3.request, timeout=30.0, retries=False)
-    server.post("/api/v1/runs", {"run_id": "r"})
+    server = request.getfixturevalue("server") if serve == "granian" else start_gunicorn()
+    patient = partial(urllib3.request, timeout=60.0, retries=False)
+    server.post("/api/v1/runs", {"run_id": "stopped"})
+    children = children_of(server)
     with ThreadPoolExecutor(6) as pool, sqlite_lock(server):
         posted = [
             pool.submit(
                 patient,
                 "POST",
-                f"{server.url}/api/v1/runs/r/batches",
+                f"{server.url}/api/v1/runs/stopped/batches",
                 json={"seq": 0, "rank": rank},
             )
             for rank in range(6)
@@ -272,21 +235,49 @@ def test_requests_accepted_before_a_stop_are_answered_and_stored(
         time.sleep(0.5)
         assert not any(future.done() for future in posted)
     assert [future.result().status for future in posted] == [200] * 6
-    assert server.process.wait(20) == 0
+    assert server.process.wait(60) == 0
+    wait_for_the_end_of(children)
     with contextlib.closing(sqlite3.connect(server.data / "memagent.db")) as database:
         assert database.execute("SELECT count(*) FROM batches").fetchone() == (6,)
 
 
-def test_the_json_log_has_the_request_id(start_server):
-    server = start_server("--role", "web", environ={"MEMAGENT_LOG_FORMAT": "json"})
-    server.get("/api/v1/runs/none", x_request_id="the-one")
-    lines = [json.loads(line) for line in server.errors.splitlines()]
-    (line,) = [line for line in lines if line["logger"] == "memagent.access"]
-    assert (line["message"], line["status"], line["request_id"]) == (
-        "GET /api/v1/runs/none",
-        404,
-        "the-one",
+def test_children_of_a_killed_parent_exit_and_free_its_port_and_its_folder(server, start_server):
+    children = children_of(server)
+    assert len(children) >= 2
+    os.kill(server.process.pid, signal.SIGKILL)
+    server.process.wait()
+    wait_for_the_end_of(children)
+    (left,) = server.data.glob("memagent-counts-*")
+    address = server.url.removeprefix("http://")
+    successor = start_server("--role", "web", listen=address, data=server.data)
+    (result,) = server.data.glob("memagent-counts-*")
+    assert result != left and list(result.glob("*.db")), "its own, which is in use"
+    children = children_of(successor)
+    successor.process.send_signal(signal.SIGINT)
+    assert successor.process.wait(60) == 0
+    wait_for_the_end_of(children)
+    assert "Traceback" not in successor.errors
+
+
+def test_with_a_token_it_listens_anywhere_and_requires_it(start_server, memagent):
+    """It has two web processes and no worker. It exits with its parent, like the demo's server."""
+    token = memagent("token", "create", "ana", "--scope", "read").stdout.strip()
+    options = ("--role", "web", "--workers", "2")
+    server = start_server(*options, listen="0.0.0.0:0", program=("-c", OWNER))
+    family = children_of(server)
+    authorized = partial(server.get, authorization=f"Bearer {token}")
+    assert server.get("/api/v1/runs").status == 401
+    assert authorized("/api/v1/runs").status == 200
+    assert (len(pids_of(server, WEB)), len(pids_of(server, WORKER))) == (2, 0)
+    assert {server.get("/healthz").status for _ in range(10)} == {200}
+    wanted = 'memagent_http_requests_total{method="GET",route="/healthz",status="200"}'
+    lines = authorized("/metrics").body.decode().splitlines()
+    (line,) = [line for line in lines if line.startswith(wanted)]
+    assert float(line.split()[-1]) >= 10, (
+        "whichever process is scraped, it knows what the other one counted"
     )
+    os.kill(server.process.pid, signal.SIGKILL)
+    wait_for_the_end_of(family)
 
 
 @pytest.mark.parametrize(("name", "value"), [("FORMAT", "xml"), ("LEVEL", "loud")])
@@ -296,16 +287,6 @@ def test_an_unknown_log_format_is_bad_usage(memagent, name, value):
         2,
         1,
     ) and f"MEMAGENT_LOG_{name}" in done.stderr
-
-
-def test_a_port_in_use_is_one_clear_line(start_server, memagent):
-    address = start_server("--role", "web").url.removeprefix("http://")
-    done = memagent("serve", "--listen", address)
-    assert done.returncode == 1
-    assert (
-        done.stderr
-        == f"memagent: cannot listen on {address}: the port is in use; choose another address with --listen HOST:PORT\n"
-    )
 
 
 @pytest.mark.parametrize("listen", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:x"])
@@ -319,13 +300,6 @@ def test_without_tokens_it_refuses_to_listen_beyond_loopback(memagent):
     done = memagent("serve", "--listen", "0.0.0.0:0")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "memagent token create" in done.stderr
-
-
-def test_with_a_token_it_listens_anywhere_and_requires_it(start_server, memagent):
-    token = memagent("token", "create", "ana", "--scope", "read").stdout.strip()
-    server = start_server("--role", "web", listen="0.0.0.0:0")
-    assert server.get("/api/v1/runs").status == 401
-    assert server.get("/api/v1/runs", authorization=f"Bearer {token}").status == 200
 
 
 def test_a_newer_database_is_refused_in_one_line(memagent, tmp_path):
@@ -366,22 +340,3 @@ def test_tokens_are_created_listed_and_revoked(memagent):
     assert memagent("token", "revoke", "ci").stdout == "revoked 1 token\n"
     assert memagent("token", "revoke", "ci").returncode == 1
     assert "revoked" in memagent("token", "list").stdout
-
-
-def test_an_unread_body_keeps_the_connection(start_server):
-    host, port = start_server("--role", "web").url.removeprefix("http://").split(":")
-    head = (
-        "POST /api/v1/channels/none/test HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n"
-    )
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
-    connection.connect()
-    for _ in range(2):
-        connection.sock.sendall(head.encode())
-        time.sleep(
-            0.3
-        )  # clients send headers and body separately, and the network can delay either
-        connection.sock.sendall(b"{}")
-        response = http.client.HTTPResponse(connection.sock, method="POST")
-        response.begin()
-        assert response.status == 404 and response.read()
-    connection.close()

@@ -28,7 +28,8 @@ LITERARY_WORDS = frozenset(
 """Words that name a module or class to a storyteller. The field has a noun for each."""
 
 PARTICIPLES = frozenset(
-    "told said seen kept heard begun mine ours unborn gotten anew afresh beside stands".split()
+    """afresh anew asked begun beside drawn found given gone gotten heard held kept made mine nobody
+    ours said seen sent shown spent stands taken told unborn written""".split()
 )
 """Words that are not the noun of anything, as names of variables, arguments and functions."""
 

@@ -89,16 +89,16 @@ class Worker:
     def turn(self) -> bool:
         """Evaluate, send and maintain once."""
         evaluated = self.evaluate()
-        sent = self.send()
-        return self.maintain() or sent or evaluated
+        has_sent = self.send()
+        return self.maintain() or has_sent or evaluated
 
     def evaluate(self) -> bool:
         """Evaluate new samples and detect lost runs. Raises database errors."""
         now = self._clock()
-        lost = self._end_lost_runs(now)
+        has_lost_runs = self._end_lost_runs(now)
         evaluated = self._evaluator.turn(now)
         self._last_turn_s = self._steady()
-        return evaluated or lost
+        return evaluated or has_lost_runs
 
     def maintain(self) -> bool:
         """Compact and prune the store; one worker does it for all."""

@@ -46,6 +46,7 @@ def test_modules_of_one_stem_are_reported():
     "source",
     [
         "told = 1",
+        "for asked in []: ...",
         "def heard(): ...",
         "def f(mine): ...",
         "x.seen = 2",

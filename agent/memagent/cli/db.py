@@ -35,9 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     elif is_current:
         print(f"the database has schema {version}, which is current")
     else:
-        found = f"schema {version}" if version else "no schema"
+        schema = f"schema {version}" if version else "no schema"
         print(
-            f"the database has {found}, but memagent needs {migrate.head()}: "
+            f"the database has {schema}, but memagent needs {migrate.head()}: "
             "run `memagent db upgrade`"
         )
     return 0

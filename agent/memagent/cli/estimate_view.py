@@ -183,9 +183,9 @@ def _advice(estimate: Estimate, style: Style, *, is_complete: bool) -> Iterator[
             yield from _code(item)
     if cheapest is not None:
         yield f"The cheapest change that makes it fit: {cheapest.change}."
-    left = len(single) - len(listed)
+    remaining = len(single) - len(listed)
     if not is_complete:
-        more = f"{left} more, and " if left else ""
+        more = f"{remaining} more, and " if remaining else ""
         yield style.dim(f"--advice shows {more}the lines of code for each.")
 
 

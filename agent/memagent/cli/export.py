@@ -90,9 +90,9 @@ def _write(pieces: Iterator[bytes], path: Path | None) -> None:
 
 def _with_progress(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
     """Yield the pieces and show the bytes written. The total isn't known in advance."""
-    written = 0
+    size_bytes = 0
     with Progress() as progress:
         for piece in pieces:
             yield piece
-            written += len(piece)
-            progress.show(f"{name}: {format_bytes(written)}")
+            size_bytes += len(piece)
+            progress.show(f"{name}: {format_bytes(size_bytes)}")

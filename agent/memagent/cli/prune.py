@@ -41,12 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         migrate.upgrade(database)
         with database.read() as session:
-            found = find_prunable(session, limits, project=arguments.project, whole=arguments.runs)
+            items = find_prunable(session, limits, project=arguments.project, whole=arguments.runs)
         if not arguments.dry_run:
-            found = _prune(database, found, limits)
+            items = _prune(database, items, limits)
     finally:
         database.close()
-    _print_result(found, arguments)
+    _print_result(items, arguments)
     return 0
 
 
@@ -60,20 +60,21 @@ def _limits(arguments: argparse.Namespace, settings: Settings, now: float) -> Li
     return Limits(now - parse_age("--older-than", arguments.older_than))
 
 
-def _prune(database: Database, found: list[PrunableRun], limits: Limits) -> list[PrunableRun]:
+def _prune(database: Database, items: list[PrunableRun], limits: Limits) -> list[PrunableRun]:
     """Prune, and return what was deleted; a run that was resumed meanwhile stays."""
     deleted = []
     with Progress() as progress:
-        for old in progress.over(found, len(found), "runs"):
+        for old in progress.over(items, len(items), "runs"):
             if prune(database, old, limits):
                 deleted.append(old)
     return deleted
 
 
-def _print_result(found: list[PrunableRun], arguments: argparse.Namespace) -> None:
-    chunks, packed_bytes = sum(old.chunks for old in found), sum(old.packed_bytes for old in found)
+def _print_result(items: list[PrunableRun], arguments: argparse.Namespace) -> None:
+    chunks = sum(old.chunks for old in items)
+    packed_bytes = sum(old.packed_bytes for old in items)
     if arguments.json:
-        runs = [asdict(old) for old in found]
+        runs = [asdict(old) for old in items]
         totals = {
             "dry_run": arguments.dry_run,
             "whole": arguments.runs,
@@ -83,9 +84,9 @@ def _print_result(found: list[PrunableRun], arguments: argparse.Namespace) -> No
         print(json.dumps({**totals, "runs": runs}))
         return
     if arguments.dry_run:
-        for old in found:
+        for old in items:
             size = f"{old.chunks} chunks  {format_bytes(old.packed_bytes)}"
             print(f"{old.run_id}  {old.project}  {old.name}  {old.content}  {size}")
     verb = "would be deleted" if arguments.dry_run else "deleted"
     noun = "runs" if arguments.runs else "samples or rollups of runs"
-    print(f"{noun}: {len(found)} {verb}, {chunks} chunks, {format_bytes(packed_bytes)}")
+    print(f"{noun}: {len(items)} {verb}, {chunks} chunks, {format_bytes(packed_bytes)}")

@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
         if (value := getattr(arguments, name)) is not None
     }
     if settings.server is not None:
-        found = _request_runs(
+        summaries = _request_runs(
             settings.server, settings.token, {**filters, "limit": arguments.limit}
         )
     else:
@@ -71,12 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
             for run in recorded_runs(settings.directory)
             if all(run[name] == value for name, value in filters.items())
         ]
-        found = matching[: arguments.limit]
+        summaries = matching[: arguments.limit]
     if arguments.json:
-        print(json.dumps({"server": settings.server, "runs": found}, indent=2))
-    elif found:
+        print(json.dumps({"server": settings.server, "runs": summaries}, indent=2))
+    elif summaries:
         in_color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        rows = [_row(run, time.time()) for run in found]
+        rows = [_row(run, time.time()) for run in summaries]
         for line in table(rows, _terminal_width(), in_color=in_color):
             print(line)
     else:
@@ -97,11 +97,11 @@ def _terminal_width() -> int | None:
 def _request_runs(server: str, token: str | None, query: dict[str, Any]) -> list[dict[str, Any]]:
     with closing(ApiClient(server, token)) as client:
         answer = client.request(f"/api/v1/runs?{urlencode(query)}")
-    found = answer.fields()
-    if answer.status != 200 or "runs" not in found:
-        detail = found.get("detail") or "is it a memagent server? Run `memagent doctor` to check"
+    fields = answer.fields()
+    if answer.status != 200 or "runs" not in fields:
+        detail = fields.get("detail") or "is it a memagent server? Run `memagent doctor` to check"
         raise DeliveryError(f"{server} answered {answer.status}: {detail}")
-    return list(found["runs"])
+    return list(fields["runs"])
 
 
 def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:

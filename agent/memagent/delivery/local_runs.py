@@ -74,7 +74,7 @@ def _summarize_rank(path: Path) -> dict[str, Any] | None:
         step, peaks, limits = _sizes(chunk for batch in batches for chunk in batch.chunks)
     except (OSError, WireError, IndexError):
         return None
-    known = {device.id: device.limit_bytes for device in start.devices if device.limit_bytes}
+    first_limits = {device.id: device.limit_bytes for device in start.devices if device.limit_bytes}
     device = start.devices[0].id if start.devices else next(iter(peaks), None)
     status = "running" if is_in_use(path) else "lost_contact"
     return {
@@ -90,7 +90,7 @@ def _summarize_rank(path: Path) -> dict[str, Any] | None:
         "device": device,
         "peak_bytes": peaks.get(device or "", 0),
         # the limit of a sample is newer than that of the start
-        "limit_bytes": {**known, **limits}.get(device or ""),
+        "limit_bytes": {**first_limits, **limits}.get(device or ""),
         "forecast": None,
         "url": None,
         "path": str(path),
@@ -114,6 +114,6 @@ def _sizes(chunks: Iterable[Chunk]) -> tuple[int, dict[str, int], dict[str, int]
         step = max([step, *values["step"]])
         sizes = [size for name in _PEAKS for size in values[name]]
         peaks[chunk.stream] = max([peaks.get(chunk.stream, 0), *sizes])
-        if known := list(filter(None, values["limit_bytes"])):
-            limits[chunk.stream] = known[-1]
+        if limit_values := list(filter(None, values["limit_bytes"])):
+            limits[chunk.stream] = limit_values[-1]
     return step, peaks, limits

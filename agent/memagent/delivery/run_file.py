@@ -205,9 +205,9 @@ def _frame(letter: bytes, body: bytes) -> bytes:
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:
-    written = 0
-    while written < len(data):
-        written += os.pwrite(fd, data[written:], offset + written)
+    count = 0
+    while count < len(data):
+        count += os.pwrite(fd, data[count:], offset + count)
 
 
 def _abandon_all() -> None:

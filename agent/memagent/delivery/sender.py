@@ -249,8 +249,8 @@ class Sender:
         )
         until = time.monotonic() + delay_s
         with self._changed:
-            while self._deadline is None and (left := until - time.monotonic()) > 0:
-                self._changed.wait(left)
+            while self._deadline is None and (remaining_s := until - time.monotonic()) > 0:
+                self._changed.wait(remaining_s)
 
     def _is_over(self) -> bool:
         return self._deadline is not None and time.monotonic() >= self._deadline

@@ -66,15 +66,15 @@ def _existing(folder: Path) -> Path:
 
 def _waiting(files: list[Upload], *, has_server: bool) -> Iterator[Finding]:
     unreadable = [file for file in files if file.outcome == "unreadable"]
-    left = [file for file in files if file.outcome != "unreadable" and not is_in_use(file.path)]
+    rest = [file for file in files if file.outcome != "unreadable" and not is_in_use(file.path)]
     if unreadable:
         yield warning(
             f"{len(unreadable)} run files cannot be read, for example {unreadable[0].path}",
             "move them to another folder",
         )
-    if left and has_server:
-        yield warning(f"{len(left)} run files are waiting to be uploaded", "memagent sync")
-    elif left:
+    if rest and has_server:
+        yield warning(f"{len(rest)} run files are waiting to be uploaded", "memagent sync")
+    elif rest:
         yield ok(
-            f"{len(left)} run files here: `memagent runs` lists them, `memagent sync` uploads them"
+            f"{len(rest)} run files here: `memagent runs` lists them, `memagent sync` uploads them"
         )

@@ -140,6 +140,6 @@ def _build_optimizers(model: Any, optimizer: Any) -> Sequence[Any]:
     }
     kind = classes.get(str(optimizer).lower())
     if kind is None:
-        known = ", ".join(sorted(classes))
-        raise EstimateError(f"optimizer {optimizer!r} is not in torch.optim: use one of {known}")
+        choices = ", ".join(sorted(classes))
+        raise EstimateError(f"optimizer {optimizer!r} is not in torch.optim: use one of {choices}")
     return [kind(trained, lr=1e-3)]

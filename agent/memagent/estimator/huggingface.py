@@ -144,8 +144,8 @@ def request_for_config(
     """
     content = read_config(config)
     if precision not in _PRECISIONS:
-        known = ", ".join(_PRECISIONS)
-        raise EstimateError(f"precision {precision!r} cannot be traced: use one of {known}")
+        choices = ", ".join(_PRECISIONS)
+        raise EstimateError(f"precision {precision!r} cannot be traced: use one of {choices}")
     dtype, autocast = _PRECISIONS[precision]
     return ConfigRequest(
         model=ConfiguredModel(content, dtype, attention, checkpointing, lora_rank, lora_targets),

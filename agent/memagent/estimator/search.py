@@ -66,7 +66,7 @@ def largest_batch(
 
     tolerance = TRACED_TOLERANCE if isinstance(request, TraceRequest) else 0.0
     batch = largest_count(room, maximum=max_batch, tolerance=tolerance)
-    too_large = min((size for size, made in estimates.items() if not made.fits), default=None)
+    too_large = min((size for size, result in estimates.items() if not result.fits), default=None)
     return LargestBatch(batch, too_large, estimates.get(batch))
 
 
@@ -94,23 +94,23 @@ def largest_count(
     guess, and every third guess halves the range. That takes about six calls, each of which may be
     a trace.
     """
-    low, left = 1, room(1)
-    if left < 0:
+    low, low_room = 1, room(1)
+    if low_room < 0:
         return 0
     high, guess, calls = maximum + 1, 2, 0
     while high - low > max(1, tolerance * low):
         count = min(max(guess, low + 1), high - 1)
         remaining = room(count)
-        slope = (left - remaining) / (count - low)
+        slope = (low_room - remaining) / (count - low)
         if remaining < 0:
             high = count
         else:
-            low, left = count, remaining
+            low, low_room = count, remaining
         calls += 1
         if high <= maximum and calls % 3 == 0:
             guess = (low + high) // 2
         else:
-            guess = min(low + int(left / slope), 16 * low) if slope > 0 else 16 * low
+            guess = min(low + int(low_room / slope), 16 * low) if slope > 0 else 16 * low
     if low == MAX_BATCH:
         raise EstimateError(
             f"a batch of {low} still fits: this model's activations are probably not known"

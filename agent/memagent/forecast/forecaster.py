@@ -255,7 +255,7 @@ class Forecaster:
         """Return a forecast. `steps_left`: expected, at least, at most."""
         is_host = projection is not None and projection.cause == "host_memory"
         used = self._signals.host if is_host else self._signals.used
-        left, low, high = (
+        expected, low, high = (
             (step + steps for steps in steps_left) if steps_left else (None, None, None)
         )
         return Forecast(
@@ -263,7 +263,7 @@ class Forecaster:
             level=level,
             oom_probability=probability,
             cause=cause,
-            eta_step=left,
+            eta_step=expected,
             eta_low=low,
             eta_high=high,
             eta_s=self._clock.seconds(steps_left[0]) if steps_left else None,

@@ -43,13 +43,13 @@ class Hints:
 
         Malformed and unknown fields are skipped: they may come from a newer agent.
         """
-        known: dict[str, Any] = {
+        fields: dict[str, Any] = {
             name: int(data[name]) for name in _NUMBERS if _is_size(data.get(name))
         }
-        known |= {
+        fields |= {
             name: {**getattr(self, name), **_sizes(data[name])} for name in _SIZES if name in data
         }
-        return replace(self, **known)
+        return replace(self, **fields)
 
     def to_data(self) -> dict[str, Any]:
         """Return the known hints as an event's `data`."""

@@ -103,11 +103,11 @@ def project(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) ->
     slope = sum(trend.slope for trend in shared)
     # weighted by slope: the trend that grows most bends most
     rate = sum(trend.slope * trend.rate for trend in shared) / slope
-    left = steps_until(headroom, slope, rate)
-    if not isfinite(left):
+    steps = steps_until(headroom, slope, rate)
+    if not isfinite(steps):
         return None
-    left *= PAGE_BIAS
-    cause = max(trends, key=lambda name: growth_in(left, trends[name].slope, trends[name].rate))
+    steps *= PAGE_BIAS
+    cause = max(trends, key=lambda name: growth_in(steps, trends[name].slope, trends[name].rate))
     leading = trends[cause]
     slow = _slow_steps_left(shared, headroom)
     needs_jumps = headroom > JUMPS_LEFT * leading.jump
@@ -117,13 +117,13 @@ def project(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) ->
     low = steps_until(headroom - jump / 2, (slope + error) * SLOPE_TOLERANCE, rate)
     high = steps_until(headroom + jump, max(0.3 * slope, (slope - error) / SLOPE_TOLERANCE), rate)
     # between both readings, by their geometric mean
-    expected = sqrt(left * min(slow, 4 * left)) if may_die_out else left
+    expected = sqrt(steps * min(slow, 4 * steps)) if may_die_out else steps
     return Projection(
         cause=cause,
         steps_left=expected,
-        steps_left_low=min(left, low),
+        steps_left_low=min(steps, low),
         steps_left_high=max(expected, min(max(high, slow), 4 * expected + jump / slope)),
-        undamped_steps_left=left,
+        undamped_steps_left=steps,
         span_steps=leading.span_steps,
         slope=slope,
         since_step=leading.since_step,

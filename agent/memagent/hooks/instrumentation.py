@@ -98,15 +98,15 @@ class ModelInstrumentation:
         # interpreter, libraries, data.
         for track in self._sampler.tracks:
             if isinstance(track.probe, HostProbe):
-                known = sum(value for value in track.components if isinstance(value, int))
-                track.probe.context_bytes = max(0, track.floor - known)
+                component_bytes = sum(value for value in track.components if isinstance(value, int))
+                track.probe.context_bytes = max(0, track.floor - component_bytes)
 
     def extend(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
         """Install hooks on these too, except on those that have them."""
         old_models, old_optimizers = self.live_objects()
-        known = {id(item) for item in (*old_models, *old_optimizers)}
-        models = [model for model in distinct(models) if id(model) not in known]
-        optimizers = [optimizer for optimizer in distinct(optimizers) if id(optimizer) not in known]
+        ids = {id(item) for item in (*old_models, *old_optimizers)}
+        models = [model for model in distinct(models) if id(model) not in ids]
+        optimizers = [optimizer for optimizer in distinct(optimizers) if id(optimizer) not in ids]
         self._model_refs = [weakref.ref(model) for model in (*old_models, *models)]
         self._optimizer_refs = [weakref.ref(item) for item in (*old_optimizers, *optimizers)]
         for optimizer in optimizers:

@@ -177,8 +177,8 @@ def _steps_left(trainer: Trainer, module: LightningModule) -> int | None:
     if not module.automatic_optimization and len(trainer.optimizers) > 1:
         return None
     planned = trainer.estimated_stepping_batches
-    left = planned - trainer.global_step if math.isfinite(planned) else 0
-    return int(left) if left > 0 else None
+    steps = planned - trainer.global_step if math.isfinite(planned) else 0
+    return int(steps) if steps > 0 else None
 
 
 def _epoch_steps(trainer: Trainer, module: LightningModule) -> int | None:

@@ -44,11 +44,11 @@ class MemagentCallback(TrainerCallback):
         if self.run is not None:
             # The Trainer or the script caught an out-of-memory and tries a smaller batch.
             self.run.finish("failed", error="training started again before it ended")
-        left = state.max_steps - state.global_step
+        steps = state.max_steps - state.global_step
         options: dict[str, Any] = {
             "name": args.run_name if args.run_name != args.output_dir else None,
             "config": args.to_dict(),
-            "total_steps": left if left > 0 else None,
+            "total_steps": steps if steps > 0 else None,
             **self._options,
         }
         if options.get("preflight") is True and (evaluate := self._first_evaluation()) is not None:

@@ -139,8 +139,8 @@ def render_lines(view: RankView, columns: int, *, in_color: bool) -> list[str]:
 def _progress(view: RankView) -> list[str]:
     step = f"step {view.step:,}" + (f" of {view.total_steps:,}" if view.total_steps else "")
     pace = f"{view.pace:,.3g} steps/s" if view.pace else "–"
-    left = [f"{format_duration(view.left_s)} left"] if view.left_s is not None else []
-    return [step, pace, *left]
+    time_left = [f"{format_duration(view.left_s)} left"] if view.left_s is not None else []
+    return [step, pace, *time_left]
 
 
 def _device(view: RankView) -> str:

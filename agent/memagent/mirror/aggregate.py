@@ -35,10 +35,10 @@ class PointWindow:
     def add(self, label: str, columns: Mapping[str, Sequence[Value]]) -> None:
         """Add rows of the device `label`."""
         for name, column in columns.items():
-            known = [value for value in column if value is not None]
-            if known and (name in STATES or is_peak(name)):
+            values = [value for value in column if value is not None]
+            if values and (name in STATES or is_peak(name)):
                 series = f"{label}/{name}"
-                value = max(known) if is_peak(name) else known[-1]
+                value = max(values) if is_peak(name) else values[-1]
                 self.values[series] = _combine(series, self.values.get(series), value)
         self.step = max([self.step, *(int(step) for step in columns["step"] if step is not None)])
         times = (time_s for time_s in columns.get("time_s", ()) if time_s is not None)

@@ -166,12 +166,12 @@ class OomRecorder:
 
 def error_note(data: Mapping[str, Any], step: int, location: str) -> str:
     """Return a line for `BaseException.add_note`: phase, fill of the device, and the run's page."""
-    asked = data["asked_bytes"]
+    size = data["asked_bytes"]
     device = next(iter(data["devices"].values()))
     used, limit = format_bytes(device["used_bytes"]), format_bytes(device["limit_bytes"])
     return (
         f"memagent: out of memory in {data['phase']} of step {step + 1:,}"
-        + (f", allocating {format_bytes(asked)}" if asked else "")
+        + (f", allocating {format_bytes(size)}" if size else "")
         + f" with {used} of {limit} used; the run: {location}"
     )
 

@@ -139,11 +139,11 @@ def oom_report(
     components = {name: size for name, size in state.get("components", {}).items() if size}
     tensors = event_data.get("largest_tensors", ())[:_MAX_TENSORS]
     phase = str(event_data.get("phase") or "")
-    asked, free = event_data.get("asked_bytes"), event_data.get("free_bytes")
+    size, free = event_data.get("asked_bytes"), event_data.get("free_bytes")
     findings = (
         f"It happened {_PHASES[phase]}." if phase in _PHASES else None,
-        _request_finding(asked, free, state),
-        _fragmentation_finding(asked, free, state),
+        _request_finding(size, free, state),
+        _fragmentation_finding(size, free, state),
         _other_processes_finding(state),
         _prediction_finding(state, predicted_peak_bytes),
         _peaks_finding(event_data.get("last_peaks", ())),
@@ -156,7 +156,7 @@ def oom_report(
         components=tuple(sorted(components.items(), key=lambda item: -item[1])),
         tensors=tuple(with_display_path(tensor, roots) for tensor in tensors),
         suspects=tuple(with_display_path(suspect, roots) for suspect in suspects),
-        changes=_changes(phase, asked, free, state, suspects, advice),
+        changes=_changes(phase, size, free, state, suspects, advice),
         search=search_sentence(search) if search and not suspects else None,
         growth_bytes_per_step=search.get("growth_bytes_per_step"),
         looked_at_step=search.get("step"),
@@ -178,12 +178,12 @@ def location_text(suspect: EventData) -> str:
     return f"{suspect.get('file') or 'unknown file'}" + (f":{line}" if line else "")
 
 
-def fits_without_fragmentation(asked: int | None, free: int | None, state: EventData) -> bool:
+def fits_without_fragmentation(size: int | None, free: int | None, state: EventData) -> bool:
     """Return True if the allocator's cache and the free memory together would have sufficed."""
     reserved, allocated = state.get("reserved_bytes"), state.get("allocated_bytes")
-    if not asked or reserved is None or allocated is None:
+    if not size or reserved is None or allocated is None:
         return False
-    return bool((free or 0) < asked <= (free or 0) + reserved - allocated)
+    return bool((free or 0) < size <= (free or 0) + reserved - allocated)
 
 
 def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int | None) -> str:
@@ -198,17 +198,17 @@ def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int |
     return f"{text} in tensors alone (memory in use grew by {format_bytes(growth_bytes_per_step)})"
 
 
-def _request_finding(asked: int | None, free: int | None, state: EventData) -> str | None:
+def _request_finding(size: int | None, free: int | None, state: EventData) -> str | None:
     used, limit = state.get("used_bytes"), state.get("limit_bytes")
     is_known = used is not None and limit
     fill = f"{format_bytes(used)} of {format_bytes(limit)} were used." if is_known else None
-    if not asked:
+    if not size:
         return fill
     room = f" with {format_bytes(free)} free" if free is not None else ""
-    return f"{format_bytes(asked)} were requested{room}" + (f"; {fill}" if fill else ".")
+    return f"{format_bytes(size)} were requested{room}" + (f"; {fill}" if fill else ".")
 
 
-def _fragmentation_finding(asked: int | None, free: int | None, state: EventData) -> str | None:
+def _fragmentation_finding(size: int | None, free: int | None, state: EventData) -> str | None:
     reserved, allocated = state.get("reserved_bytes"), state.get("allocated_bytes")
     if reserved is None or allocated is None or reserved - allocated < _MIN_CACHE_SHARE * reserved:
         return None
@@ -216,7 +216,7 @@ def _fragmentation_finding(asked: int | None, free: int | None, state: EventData
         f"{format_bytes(reserved)} were reserved and {format_bytes(allocated)} allocated: "
         f"{format_bytes(reserved - allocated)} were cached"
     )
-    if fits_without_fragmentation(asked, free, state):
+    if fits_without_fragmentation(size, free, state):
         return f"{text}, enough but fragmented. {EXPANDABLE} would probably have saved this step."
     return f"{text}, and merging the fragments would not have been enough."
 
@@ -242,21 +242,21 @@ def _prediction_finding(state: EventData, predicted: int | None) -> str | None:
 
 def _peaks_finding(peaks: Sequence[Any]) -> str | None:
     """List the last peaks: slow growth looks different from a sudden peak."""
-    known = [
+    steps_and_peaks = [
         peak
         for peak in peaks
         # types are compared, since isinstance takes a bool for an int
         if isinstance(peak, list | tuple) and list(map(type, peak)) == [int, int]
     ]
-    if len(known) < _MIN_PEAKS:
+    if len(steps_and_peaks) < _MIN_PEAKS:
         return None
-    sizes = ", ".join(format_bytes(peak) for _, peak in known)
-    return f"Peaks of steps {known[0][0]:,} to {known[-1][0]:,}: {sizes}."
+    sizes = ", ".join(format_bytes(peak) for _, peak in steps_and_peaks)
+    return f"Peaks of steps {steps_and_peaks[0][0]:,} to {steps_and_peaks[-1][0]:,}: {sizes}."
 
 
 def _changes(
     phase: str,
-    asked: int | None,
+    size: int | None,
     free: int | None,
     state: EventData,
     suspects: Sequence[EventData],
@@ -265,7 +265,7 @@ def _changes(
     changes: list[Change] = []
     if suspects:
         changes.append((_FIX_LEAK, None, ""))
-    if fits_without_fragmentation(asked, free, state):
+    if fits_without_fragmentation(size, free, state):
         changes.append(("Let the allocator merge its fragments.", None, f"export {EXPANDABLE}"))
     for item in advice:
         changes.append((item["change"], item.get("saving_bytes"), item.get("code") or ""))

@@ -73,8 +73,8 @@ def _are_options(mapping: Mapping[Any, Any]) -> bool:
 
     Raises SettingError for a mixture of both.
     """
-    known = {field.name for field in dataclasses.fields(PreflightRequest)}
-    unknown = sorted(str(name) for name in mapping if name not in known)
+    names = {field.name for field in dataclasses.fields(PreflightRequest)}
+    unknown = sorted(str(name) for name in mapping if name not in names)
     if unknown and len(unknown) < len(mapping):
         raise SettingError(f"Unknown preflight options: {', '.join(unknown)}; {_EXPECTED}.")
     return bool(mapping) and not unknown

@@ -147,8 +147,8 @@ def _read_json(path: Path) -> ReplayTrace:
 
     Only `columns` is required.
     """
-    found = json.loads(path.read_text(encoding="utf-8"))
-    columns: dict[str, list[Value]] = found["columns"]
+    content = json.loads(path.read_text(encoding="utf-8"))
+    columns: dict[str, list[Value]] = content["columns"]
     if len({len(column) for column in columns.values()}) != 1:
         raise ValueError("all columns must have the same number of rows")
     if not all(
@@ -158,8 +158,8 @@ def _read_json(path: Path) -> ReplayTrace:
     ):
         raise ValueError("columns may only hold numbers and null")
     columns.setdefault("step", list(range(1, len(next(iter(columns.values()))) + 1)))
-    trace = _trace(path.stem, 0, {str(found.get("device", "cuda0")): columns})
-    return _with(trace, found.get("limit_bytes"), found.get("total_steps"))
+    trace = _trace(path.stem, 0, {str(content.get("device", "cuda0")): columns})
+    return _with(trace, content.get("limit_bytes"), content.get("total_steps"))
 
 
 def _trace(

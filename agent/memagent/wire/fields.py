@@ -166,9 +166,9 @@ COLUMN_NAME = re.compile(r"[A-Za-z_][\w./@ -]{0,127}")
 
 def kind_of(name: str) -> ColumnKind:
     """Return a column's kind. An unknown column's suffix decides: the agent may be newer."""
-    known = BY_NAME.get(name)
-    if known is not None:
-        return known.kind
+    field = BY_NAME.get(name)
+    if field is not None:
+        return field.kind
     return "int" if name.endswith(("_bytes", "_total")) else "float"
 
 

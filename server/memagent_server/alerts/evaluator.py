@@ -322,8 +322,8 @@ class Evaluator:
             unreported = self._deaths.find(session, self._policies, now)
             candidates = dict.fromkeys([*run_ids, *runs_with_stale_alerts(session), *unreported])
         # another worker has taken these over, and closes them
-        lost = [run_id for run_id in run_ids if not self._share.holds(run_id)]
-        self._drop(self._evaluations_of(lost))
+        moved_ids = [run_id for run_id in run_ids if not self._share.holds(run_id)]
+        self._drop(self._evaluations_of(moved_ids))
         return [run_id for run_id in candidates if self._share.holds(run_id)]
 
     def _close_run(self, run_id: str, followed: Collection[int], now: float) -> None:
@@ -379,9 +379,9 @@ def _unpack(stream: StreamHead, chunks: Iterable[PendingChunk]) -> Iterator[Stor
     for chunk in chunks:
         try:
             columns = unseal(chunk.packed, only=FORECAST_COLUMNS)
-            if chunk.known:
+            if chunk.evaluated_rows:
                 # the first samples of the chunk have been evaluated already
-                columns = {name: values[chunk.known :] for name, values in columns.items()}
+                columns = {name: values[chunk.evaluated_rows :] for name, values in columns.items()}
             yield StoredChunk(chunk.seq, chunk.received_at, columns)
         except WireError as error:
             log.error("chunk %s of %s cannot be read: %s", chunk.seq, _describe(stream), error)

@@ -38,9 +38,9 @@ class RunHints:
         self, rank: int, device: str, method: str, peak_allocated_bytes: int
     ) -> None:
         """Note a predicted peak; a traced one counts before a formula's, in any order."""
-        known = self._peaks.setdefault((rank, device), {})
+        peaks = self._peaks.setdefault((rank, device), {})
         # both are kept, since they arrive in any order
-        known["traced" if method == "trace" else "other"] = peak_allocated_bytes
+        peaks["traced" if method == "trace" else "other"] = peak_allocated_bytes
 
     def hints(self, stream: StreamHead, total_steps: int | None) -> Hints:
         """Return the hints for a stream's rank and launch."""

@@ -183,8 +183,8 @@ def _fullest_of_ranks(streams: Collection[StreamPair]) -> list[StreamPair]:
     """Return each rank's stream with the highest peak; a host only if there is no other."""
     fullest: dict[int, StreamPair] = {}
     for pair in streams:
-        known = fullest.get(pair[0].rank)
-        if known is None or _fullness(pair[0]) > _fullness(known[0]):
+        before = fullest.get(pair[0].rank)
+        if before is None or _fullness(pair[0]) > _fullness(before[0]):
             fullest[pair[0].rank] = pair
     return list(fullest.values())
 
@@ -204,7 +204,7 @@ def _stored_state(open_alerts: Collection[AlertRow], check: RuleCheck) -> RuleSt
     alert = max(candidates, key=lambda alert: alert.id, default=None)
     if alert is None:
         return RuleState()
-    severity: Severity = next((known for known in SEVERITIES if known == alert.severity), "note")
+    severity: Severity = next((name for name in SEVERITIES if name == alert.severity), "note")
     return RuleState(
         "firing" if alert.state == "firing" else "pending", severity, 0, alert.opened_at
     )

@@ -78,17 +78,17 @@ class LeasedShards:
         self._clock = clock
         self._steady = steady
         self._id: str | None = None
-        self._held: frozenset[int] = frozenset()
+        self._shards: frozenset[int] = frozenset()
         self._last_beat_s = float("-inf")
         self._peer_beats: dict[str, _PeerBeat] = {}
 
     def holds(self, key: str) -> bool:
         is_alive = self._steady() - self._last_beat_s < DEAD_AFTER_S
-        return is_alive and shard_of(key) in self._held
+        return is_alive and shard_of(key) in self._shards
 
     def confirm(self, session: Session, keys: Collection[str]) -> None:
         shards = {shard_of(key) for key in keys}
-        if self._id is None or not shards <= self._held:
+        if self._id is None or not shards <= self._shards:
             raise LostShards
         if not leases.hold(session, self._id, shards):
             raise LostShards
@@ -116,7 +116,7 @@ class LeasedShards:
         """Give up everything, so that other workers need not wait."""
         worker_id = self._id
         self._id = None
-        self._held = frozenset()
+        self._shards = frozenset()
         if worker_id is not None:
             with self._database.write() as session:
                 leases.remove_worker(session, worker_id)
@@ -128,7 +128,7 @@ class LeasedShards:
                 return
             if self._id is not None:
                 log.warning("this worker was declared dead; it registers again under a new id")
-            self._held = frozenset()
+            self._shards = frozenset()
             self._id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"[-64:]
             leases.add_worker(
                 session,
@@ -168,18 +168,18 @@ class LeasedShards:
         """Claim free shards up to the fair count, and release those above it."""
         assert self._id is not None, "the worker has just registered"
         with self._database.read() as session:
-            held = leases.shards_of(session, self._id)
-        if len(held) > fair_count:
-            surplus = sorted(held)[fair_count:]
+            shards = leases.shards_of(session, self._id)
+        if len(shards) > fair_count:
+            surplus = sorted(shards)[fair_count:]
             # Stop using them before another worker can claim them.
-            self._held = frozenset(held.difference(surplus))
+            self._shards = frozenset(shards.difference(surplus))
             with self._database.write() as session:
                 leases.release(session, self._id, surplus)
             return
-        if len(held) < fair_count:
+        if len(shards) < fair_count:
             with self._database.write() as session:
-                held |= leases.claim(session, self._id, fair_count - len(held))
-        self._held = frozenset(held)
+                shards |= leases.claim(session, self._id, fair_count - len(shards))
+        self._shards = frozenset(shards)
 
 
 def _process_namespace() -> str | None:

@@ -83,7 +83,7 @@ def next_state(
     may_fire: bool = True,
 ) -> RuleState:
     """Return the state after an observation of `level`; `may_fire` is False for an old one (9)."""
-    severity = next((known for known in SEVERITIES if known == level), None)
+    severity = next((name for name in SEVERITIES if name == level), None)
     if severity is not None:
         before = RuleState() if current.is_final else current
         return _after_problem(before, severity, now, hysteresis, may_fire)

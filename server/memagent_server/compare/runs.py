@@ -141,8 +141,8 @@ def _step_s(session: Session, stream: StreamRow) -> float | None:
         attempt=stream.attempt,
         points=_STEP_POINTS,
     )
-    known = [value for value in chart.series["step_s"].last if value is not None]
-    return float(median(known)) if known else None
+    values = [value for value in chart.series["step_s"].last if value is not None]
+    return float(median(values)) if values else None
 
 
 def oom_report_of(session: Session, run: RunRow, stream: StreamRow | None) -> OomReport | None:

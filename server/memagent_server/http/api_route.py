@@ -129,8 +129,8 @@ def check_request() -> None:
         )
 
 
-def _check_parameters(known: tuple[str, ...]) -> None:
+def _check_parameters(choices: tuple[str, ...]) -> None:
     for name in request.args:
-        if name not in known:
-            names = f"Use: {', '.join(known)}." if known else "This route has none."
+        if name not in choices:
+            names = f"Use: {', '.join(choices)}." if choices else "This route has none."
             raise Problem(422, f"Unknown parameter {name!r}. {names}", field=name)

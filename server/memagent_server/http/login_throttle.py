@@ -48,7 +48,7 @@ class LoginThrottle:
         self._valid = valid
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: OrderedDict[int, None] = OrderedDict()
+        self._valid_hashes: OrderedDict[int, None] = OrderedDict()
         """Python's keyed hashes of the valid tokens that this process has seen. A collision only
         lets a guess be checked.
         """
@@ -68,18 +68,18 @@ class LoginThrottle:
 
     def add_valid(self, token: str) -> None:
         # a hash, so that the tokens themselves don't stay in memory
-        if hash(token) in self._known:
+        if hash(token) in self._valid_hashes:
             return
         with self._lock:
-            self._known[hash(token)] = None
-            while len(self._known) > _MAX_VALID_TOKENS:
-                self._known.popitem(last=False)
+            self._valid_hashes[hash(token)] = None
+            while len(self._valid_hashes) > _MAX_VALID_TOKENS:
+                self._valid_hashes.popitem(last=False)
         with self._valid.row(token) as row:
             row[0] = 1.0
 
     def was_valid_here(self, token: str) -> bool:
         """Check whether this process has seen the token as valid: cheaper than `was_valid`."""
-        return hash(token) in self._known
+        return hash(token) in self._valid_hashes
 
     def was_valid(self, token: str) -> bool:
         with self._valid.row(token) as row:

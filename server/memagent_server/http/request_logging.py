@@ -42,9 +42,9 @@ def request_id() -> str | None:
 
 
 def _start() -> None:
-    sent = request.headers.get(HEADER, "")
-    is_valid = re.fullmatch(r"[A-Za-z0-9._-]{1,64}", sent)
-    setattr(g, REQUEST_ID, sent if is_valid else secrets.token_hex(8))
+    value = request.headers.get(HEADER, "")
+    is_valid = re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value)
+    setattr(g, REQUEST_ID, value if is_valid else secrets.token_hex(8))
     setattr(g, _STARTED_AT, time.perf_counter())
 
 

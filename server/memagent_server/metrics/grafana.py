@@ -67,12 +67,12 @@ def dashboards(memagent_url: str) -> Iterator[tuple[str, JsonObject]]:
 def export(to: Path, memagent_url: str) -> list[Path]:
     """Write the dashboards and the Prometheus rules into a folder; return the files."""
     to.mkdir(parents=True, exist_ok=True)
-    written = []
+    files = []
     for name in (*DASHBOARD_FILES, PROMETHEUS_RULES_FILE):
         path = to / Path(name).name
         path.write_text(_read_linked(name, memagent_url))
-        written.append(path)
-    return written
+        files.append(path)
+    return files
 
 
 def _read_linked(name: str, memagent_url: str) -> str:
@@ -180,8 +180,8 @@ class _Push:
                 "contact point: none, because neither MEMAGENT_SLACK_WEBHOOK_URL nor "
                 "MEMAGENT_EMAIL_TO is set; the rules use Grafana's default route"
             )
-        known = self._api.alertingprovisioning.get_contactpoints()
-        exists = any(point["uid"] == CONTACT_UID for point in known)
+        contact_points = self._api.alertingprovisioning.get_contactpoints()
+        exists = any(point["uid"] == CONTACT_UID for point in contact_points)
         if not self._dry_run and exists:
             self._api.alertingprovisioning.update_contactpoint(CONTACT_UID, body)
         elif not self._dry_run:
@@ -194,11 +194,11 @@ class _Push:
         if uid is None:
             yield "alert rules: none, because they need a Prometheus data source"
             return
-        known = {rule["uid"] for rule in self._api.alertingprovisioning.get_alertrules_all()}
+        uids = {rule["uid"] for rule in self._api.alertingprovisioning.get_alertrules_all()}
         for group in json.loads(_read_linked(RULES_FILE, self._target.memagent_url))["groups"]:
             for rule in group["rules"]:
                 body = self._rule(rule, group["name"], uid)
-                exists = rule["uid"] in known
+                exists = rule["uid"] in uids
                 if not self._dry_run and exists:
                     self._api.alertingprovisioning.update_alertrule(
                         rule["uid"], body, disable_provenance=True

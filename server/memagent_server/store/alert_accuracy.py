@@ -86,11 +86,11 @@ def _score(warnings: Iterable[ForecastWarning], called_false: int) -> dict[str, 
             lead_steps.append(max(0, item.step - item.first_step))
             lead_s.append(max(0.0, item.closed_at - item.fired_at))
     counts["called_false"] = called_false
-    known = counts["came_true"] + counts["averted"] + counts["finished"]
+    count = counts["came_true"] + counts["averted"] + counts["finished"]
     ooms = counts["came_true"] + counts["unforeseen"]
     return {
         **counts,
-        "true_ratio": counts["came_true"] / known if known else None,
+        "true_ratio": counts["came_true"] / count if count else None,
         "foreseen_ratio": counts["came_true"] / ooms if ooms else None,
         "lead_steps": median(lead_steps) if lead_steps else None,
         "lead_s": median(lead_s) if lead_s else None,

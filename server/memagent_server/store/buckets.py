@@ -194,15 +194,15 @@ def _compress(values: Array) -> bytes:
 def _array(values: list[list[Value]]) -> Array:
     is_float = any(isinstance(value, float) for three in values for value in three)
     missing = float("nan") if is_float else _MISSING
-    known = [[missing if value is None else value for value in three] for three in values]
-    return np.array(known, np.float64 if is_float else np.int64).reshape(-1, 3)
+    rows = [[missing if value is None else value for value in three] for three in values]
+    return np.array(rows, np.float64 if is_float else np.int64).reshape(-1, 3)
 
 
 def _mark_missing(values: Array, present: Mask | None) -> Array:
     """Replace values that are missing or not finite."""
     if values.dtype.kind == "f":
-        known = np.isfinite(values) if present is None else np.isfinite(values) & present
-        return values if known.all() else np.where(known, values, np.nan)
+        is_present = np.isfinite(values) if present is None else np.isfinite(values) & present
+        return values if is_present.all() else np.where(is_present, values, np.nan)
     return values if present is None else np.where(present, values, _MISSING)
 
 
@@ -227,8 +227,8 @@ def _reduce(values: Array, starts: Array, *, of_samples: bool = False) -> Array:
         missing = np.isnan(last) if is_float else last == _MISSING
         if missing.any():
             # the index of the last value in each group, -1 if it has none
-            known = np.maximum.reduceat(np.where(missing, -1, np.arange(len(last))), starts)
-            ends = np.where(known >= 0, known, ends)
+            indexes = np.maximum.reduceat(np.where(missing, -1, np.arange(len(last))), starts)
+            ends = np.where(indexes >= 0, indexes, ends)
     return np.stack((minima, maxima, last[ends]))
 
 

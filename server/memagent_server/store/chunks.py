@@ -288,8 +288,8 @@ def _newest(block: ColumnBlock) -> dict[str, Value]:
     # a column without any value points at its last row, which isn't finite
     is_finite = block.finite[indexes, newest_rows].tolist()
     return {
-        name: value if known else None
-        for name, value, known in zip(block.names, values, is_finite, strict=True)
+        name: value if is_number else None
+        for name, value, is_number in zip(block.names, values, is_finite, strict=True)
     }
 
 

@@ -53,13 +53,13 @@ class RunningRun(NamedTuple):
 
 
 class PendingChunk(NamedTuple):
-    """A stored chunk with new samples; `known` counts those read before it was compacted."""
+    """A stored chunk with new samples. Its first `evaluated_rows` were read before compaction."""
 
     stream_id: int
     seq: int
     received_at: float
     packed: bytes
-    known: int
+    evaluated_rows: int
 
 
 class StreamMark(NamedTuple):
@@ -147,8 +147,8 @@ def read_pending(session: Session, after: Mapping[int, int]) -> Iterator[Pending
         chunks = session.execute(query).all()
         for stream_id, seq, received_at, packed, rows in chunks:
             if packed:
-                known = max(0, positions[stream_id] - (seq - rows))
-                yield PendingChunk(stream_id, seq, received_at, packed, known)
+                evaluated_rows = max(0, positions[stream_id] - (seq - rows))
+                yield PendingChunk(stream_id, seq, received_at, packed, evaluated_rows)
             # also for a deleted chunk, which would be read forever
             positions[stream_id] = seq
         if len(chunks) < MAX_CHUNKS:

@@ -98,19 +98,19 @@ class _PieceBuffer(io.RawIOBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self._written: list[bytes] = []
+        self._pieces: list[bytes] = []
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
-        self._written.append(bytes(data))
+        self._pieces.append(bytes(data))
         return len(data)
 
     def drain(self) -> bytes:
         """Return what was written since the last call."""
-        piece = b"".join(self._written)
-        self._written.clear()
+        piece = b"".join(self._pieces)
+        self._pieces.clear()
         return piece
 
 

@@ -115,9 +115,9 @@ def read_summaries(
         if chunk.first_seq >= before_seq:
             return
         rows = min(len(chunk.columns["step"]), before_seq - chunk.first_seq)
-        known = {name: chunk.columns[name][:rows] for name in columns if name in chunk.columns}
+        whole = {name: chunk.columns[name][:rows] for name in columns if name in chunk.columns}
         for first in range(0, rows, part_rows):
-            part = {name: values[first : first + part_rows] for name, values in known.items()}
+            part = {name: values[first : first + part_rows] for name, values in whole.items()}
             yield column_stats(part)
     if last_seq < 0:
         yield from _rollup_summaries(session, stream, before_seq, columns)

@@ -105,12 +105,12 @@ def claim(session: Session, worker_id: str, most: int) -> set[int]:
         .limit(most)
     )
     # skips what another worker is claiming just now, in place of waiting for it
-    found = set(session.scalars(free.with_for_update(skip_locked=True)))
-    if found:
+    shards = set(session.scalars(free.with_for_update(skip_locked=True)))
+    if shards:
         session.execute(
-            update(ShardRow).where(ShardRow.shard.in_(found)).values(worker_id=worker_id)
+            update(ShardRow).where(ShardRow.shard.in_(shards)).values(worker_id=worker_id)
         )
-    return found
+    return shards
 
 
 def release(session: Session, worker_id: str, shards: Collection[int]) -> None:

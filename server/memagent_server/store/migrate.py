@@ -94,7 +94,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 def _refuse_newer(revision: str | None) -> None:
-    if revision is not None and revision not in _known():
+    if revision is not None and revision not in _revisions():
         raise SchemaError(
             f"The database has schema {revision}, unknown to this memagent (newest: {head()}): "
             "upgrade memagent, or point MEMAGENT_DATABASE_URL to another database"
@@ -102,7 +102,7 @@ def _refuse_newer(revision: str | None) -> None:
 
 
 @cache
-def _known() -> frozenset[str]:
+def _revisions() -> frozenset[str]:
     return frozenset(script.revision for script in _scripts().walk_revisions())
 
 

@@ -101,8 +101,8 @@ def interval_maxima(
             interval += 1
         index = interval
         while index < len(ends) and (index == interval or ends[index - 1] < bucket_end):
-            known = [number for number in (maxima[index], value) if number is not None]
-            maxima[index] = max(known, default=None)
+            numbers = [number for number in (maxima[index], value) if number is not None]
+            maxima[index] = max(numbers, default=None)
             index += 1
         previous = max(previous, bucket_end)
     return maxima
@@ -110,12 +110,12 @@ def interval_maxima(
 
 def time_at(steps: Sequence[Value], times: Sequence[Value], step: int) -> float | None:
     """Return a step's time, interpolated between buckets; None after the last one."""
-    known = [(s, t) for s, t in zip(steps, times, strict=True) if s is not None and t is not None]
-    index = bisect_left([s for s, _ in known], step)
-    if index == len(known):
+    points = [(s, t) for s, t in zip(steps, times, strict=True) if s is not None and t is not None]
+    index = bisect_left([s for s, _ in points], step)
+    if index == len(points):
         return None
-    step_1, time_1 = known[index]
+    step_1, time_1 = points[index]
     if index == 0 or step_1 == step:
         return time_1
-    step_0, time_0 = known[index - 1]
+    step_0, time_0 = points[index - 1]
     return time_0 + (time_1 - time_0) * (step - step_0) / (step_1 - step_0)

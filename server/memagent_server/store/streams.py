@@ -99,13 +99,13 @@ def add_chunk(stream: StreamState, chunk: ReadChunk, now: float) -> None:
     if stream.last_step is None or chunk.last_step >= stream.last_step:
         stream.last_step = chunk.last_step
         stream.last_sample_at = float(chunk.newest.get("time_s") or now)
-        known = {
+        newest = {
             name: value
             for name, value in chunk.newest.items()
             # a missing reading keeps the last known value
             if value is not None or name not in stream.latest
         }
-        stream.latest = {**stream.latest, **known}
+        stream.latest = {**stream.latest, **newest}
         limit = chunk.newest.get("limit_bytes")
         if limit is not None and stream.kind != SCALARS_STREAM:
             stream.limit_bytes = int(limit)
@@ -255,8 +255,8 @@ def _raise_peaks(stream: StreamState, chunk: ReadChunk) -> None:
 
 
 def _max(values: Sequence[Value]) -> int | None:
-    known = [value for value in values if value is not None]
-    return int(max(known)) if known else None
+    numbers = [value for value in values if value is not None]
+    return int(max(numbers)) if numbers else None
 
 
 def _int(value: Value) -> int | None:

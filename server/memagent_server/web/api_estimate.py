@@ -196,10 +196,10 @@ def _context_bytes(session: Session, body: EstimateBody) -> int | None:
     if measured is not None:
         return measured.newest_bytes
     if body.gpu.lower() not in GPUS:
-        known = ", ".join(GPUS)
+        choices = ", ".join(GPUS)
         raise Problem(
             422,
-            f"GPU {body.gpu!r} is not known: use one of {known}, the name of a GPU that a run "
+            f"GPU {body.gpu!r} is not known: use one of {choices}, the name of a GPU that a run "
             "was on (GET /api/v1/contexts), or limit_bytes and context_bytes",
             field="gpu",
         )

@@ -106,8 +106,8 @@ def _figures(run: ComparedRun, first: ComparedRun, now: float) -> list[Cell]:
 def component_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, list[Cell]]]:
     """Return (component, cells) rows: the observed size, with the predicted one as its note."""
     tables = [{row.component: row for row in _components(run)} for run in runs]
-    known = [name for name in COMPONENTS if any(name in table for table in tables)]
-    return [(name, [_component(table.get(name)) for table in tables]) for name in known]
+    names = [name for name in COMPONENTS if any(name in table for table in tables)]
+    return [(name, [_component(table.get(name)) for table in tables]) for name in names]
 
 
 def bars(runs: Sequence[ComparedRun]) -> list[ComponentBar]:

@@ -132,12 +132,12 @@ def incident_ranks(incident: Incident) -> str:
 
 def name_ranks(ranks: Collection[int | None]) -> str:
     """Return ranks as text: `rank 3`, `8 ranks: 0 to 7`, `3 ranks: 0, 2, 5`."""
-    known = sorted(rank for rank in ranks if rank is not None)
-    if len(known) < 2:
-        return f"rank {known[0]}" if known else ""
-    is_dense = len(known) > 2 and known == list(range(known[0], known[-1] + 1))
-    return f"{len(known)} ranks: " + (
-        f"{known[0]} to {known[-1]}" if is_dense else ", ".join(map(str, known))
+    numbers = sorted(rank for rank in ranks if rank is not None)
+    if len(numbers) < 2:
+        return f"rank {numbers[0]}" if numbers else ""
+    is_dense = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1))
+    return f"{len(numbers)} ranks: " + (
+        f"{numbers[0]} to {numbers[-1]}" if is_dense else ", ".join(map(str, numbers))
     )
 
 
@@ -167,13 +167,15 @@ def forecast_badge(run: RunSummary) -> Badge | None:
     forecast = run.forecast
     if run.status != "running" or forecast is None:
         return None
-    level, left = forecast.level, steps_left(run, forecast)
+    level, remaining = forecast.level, steps_left(run, forecast)
     if level == "ok":
         return Badge("ok", "fits", "No sign of running out of memory")
-    if left is None:
+    if remaining is None:
         return Badge(level, level, f"May run out of memory{_because(forecast)}")
     return Badge(
-        level, f"~{steps(left)}", f"Runs out of memory in about {steps(left)}{_because(forecast)}"
+        level,
+        f"~{steps(remaining)}",
+        f"Runs out of memory in about {steps(remaining)}{_because(forecast)}",
     )
 
 
@@ -279,25 +281,27 @@ def humanize(identifier: str) -> str:
 def _running_headline(run: RunSummary, forecast: Forecast | ForecastSummary | None) -> Headline:
     if forecast is None:
         return Headline("busy", f"Running: {_peak(run)}", "No forecast yet.")
-    level, left = forecast.level, steps_left(run, forecast)
+    level, remaining = forecast.level, steps_left(run, forecast)
     if level == "ok":
         return Headline("ok", f"Fits: {_peak(run)}", "No sign of running out of memory.")
     verb = "Runs" if level in PAGING_LEVELS else "May run"
-    if left is None:
+    if remaining is None:
         when = ""
-    elif left < 1:
+    elif remaining < 1:
         when = " any moment now"
     else:
-        when = f" in about {steps(left)}{_time_left(forecast, left)}"
+        when = f" in about {steps(remaining)}{_time_left(forecast, remaining)}"
     return Headline(level, f"{verb} out of memory{when}", _growth(forecast))
 
 
-def _time_left(forecast: Forecast | ForecastSummary, left: float) -> str:
+def _time_left(forecast: Forecast | ForecastSummary, remaining: float) -> str:
     """Return the forecast's time, scaled down by the steps done since the forecast."""
     if not isinstance(forecast, Forecast) or forecast.eta_s is None or forecast.eta_step is None:
         return ""
     whole = forecast.eta_step - forecast.step
-    return f" ({format_duration(forecast.eta_s * min(1.0, left / whole))})" if whole > 0 else ""
+    return (
+        f" ({format_duration(forecast.eta_s * min(1.0, remaining / whole))})" if whole > 0 else ""
+    )
 
 
 def _growth(forecast: Forecast | ForecastSummary) -> str:

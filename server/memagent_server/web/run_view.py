@@ -35,9 +35,9 @@ class RankBalance:
 
 def compared_ranks(streams: Sequence[Stream]) -> list[Stream]:
     """Return the comparable streams, of GPUs if any; empty for fewer than two ranks."""
-    known = [stream for stream in streams if stream.samples]
-    on_gpu = [stream for stream in known if stream.kind != "host"]
-    compared = sorted(on_gpu or known, key=lambda stream: (stream.rank, stream.device))
+    with_samples = [stream for stream in streams if stream.samples]
+    on_gpu = [stream for stream in with_samples if stream.kind != "host"]
+    compared = sorted(on_gpu or with_samples, key=lambda stream: (stream.rank, stream.device))
     return compared if len({stream.rank for stream in compared}) > 1 else []
 
 

@@ -106,14 +106,14 @@ class Sparkline:
 
 def sparkline(peaks: Sequence[int | None] | None) -> Sparkline | None:
     """Return the curve of memory, scaled to its peak; None if fewer than two values are known."""
-    known = [(place, peak) for place, peak in enumerate(peaks or ()) if peak is not None]
-    if len(known) < 2:
+    known_peaks = [(place, peak) for place, peak in enumerate(peaks or ()) if peak is not None]
+    if len(known_peaks) < 2:
         return None
-    (first, _), (last, _) = known[0], known[-1]
-    largest = max(peak for _, peak in known) or 1
+    (first, _), (last, _) = known_peaks[0], known_peaks[-1]
+    largest = max(peak for _, peak in known_peaks) or 1
     points = [
         f"{100 * (place - first) / (last - first):.1f},{23 - 21 * peak / largest:.1f}"
-        for place, peak in known
+        for place, peak in known_peaks
     ]
     return Sparkline(" ".join(points), " ".join(["0,24", *points, "100,24"]))
 
@@ -242,12 +242,12 @@ def stacked_components(stream: Stream) -> list[str]:
     latest, on_host = stream.latest, stream.kind == "host"
     if latest.get("peak_allocated_bytes") is None:
         return []
-    known = [
+    names = [
         name
         for name in STACKED
         if latest.get(f"{name}_bytes") is not None and (on_host or name != "context")
     ]
-    return [name for name in STACKED if name in known or name == "other"] if known else []
+    return [name for name in STACKED if name in names or name == "other"] if names else []
 
 
 def drawn_forecast(

@@ -141,12 +141,12 @@ def smallest_set(
     2. Then apply changes in the given order until it fits, and drop each that isn't needed, the
        last first.
     """
-    left = max_tries
+    tries_left = max_tries
     for size in range(2, len(changes) + 1):
         sets = sorted(filter(are_compatible, combinations(changes, size)), key=_set_cost)
-        if len(sets) > left:
+        if len(sets) > tries_left:
             break
-        left -= len(sets)
+        tries_left -= len(sets)
         chosen = next((candidate for candidate in sets if fits(candidate)), None)
         if chosen is not None:
             return chosen

@@ -334,13 +334,13 @@ class SmallerBatch(MemoryChange):
     cost_rank = 2
 
     def __init__(self, batch: int, parts: int, *, largest: int | None = None) -> None:
-        known = f" (the largest that fits is {largest})" if largest else ""
+        note = f" (the largest that fits is {largest})" if largest else ""
         division = f"{parts} times batch {batch // parts} in place of batch {batch}"
         super().__init__(
             key=self.key,
             name=self.name,
             effect="Fewer samples are in flight; gradients are accumulated over several forwards.",
-            cost=f"{division}{known}; 0 to 20 % slower",
+            cost=f"{division}{note}; 0 to 20 % slower",
             cost_rank=self.cost_rank,
             apply_to_spec=partial(_divide, parts=parts),
             apply_to_trace=partial(_retrace_part, parts=parts),

@@ -134,8 +134,8 @@ class ExpandableSegments:
         pool.unmapped.remove(block)
         block.mapped = True
         if mapped < block.size:
-            start, left = block.address + mapped, block.size - mapped
-            rest = Block(start, left, pool, mapped=False, expandable=addresses)
+            start, rest_size = block.address + mapped, block.size - mapped
+            rest = Block(start, rest_size, pool, mapped=False, expandable=addresses)
             link(rest, block, block.next)
             block.size = mapped
             insert_unmapped(pool, rest)
@@ -162,8 +162,8 @@ class ExpandableSegments:
             link(before, block.prev, block)
             pool.add(before)
         if end < offset + block.size:
-            left = offset + block.size - end
-            after = Block(addresses.start + end, left, pool, expandable=addresses)
+            after_size = offset + block.size - end
+            after = Block(addresses.start + end, after_size, pool, expandable=addresses)
             link(after, block, block.next)
             pool.add(after)
         block.address = addresses.start + begin

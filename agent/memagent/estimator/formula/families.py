@@ -121,7 +121,7 @@ def family_named(name: str) -> Family:
     try:
         return FAMILIES[ALIASES.get(name, name)]
     except KeyError:
-        known = ", ".join(sorted({*FAMILIES, *ALIASES}))
+        choices = ", ".join(sorted({*FAMILIES, *ALIASES}))
         raise EstimateError(
-            f"model family {name!r} is not known: use one of {known}, or trace the model"
+            f"model family {name!r} is not known: use one of {choices}, or trace the model"
         ) from None

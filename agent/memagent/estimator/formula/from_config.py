@@ -64,9 +64,9 @@ def from_config(config: Config, *, head: HeadKind | None = None, name: str = "")
     kind = str(read_config(config)["model_type"])
     family = ALIASES.get(kind, kind)
     if family not in FAMILIES:
-        known = ", ".join(sorted({*FAMILIES, *ALIASES}))
+        choices = ", ".join(sorted({*FAMILIES, *ALIASES}))
         raise EstimateError(
-            f"model_type {kind!r} is not known: use one of {known}, or trace the model instead"
+            f"model_type {kind!r} is not known: use one of {choices}, or trace the model instead"
         )
     numbers = {
         field: next((int(config[name]) for name in names if config.get(name) is not None), None)

@@ -72,8 +72,8 @@ def optimizer_named(name: str) -> OptimizerRule:
     try:
         return OPTIMIZERS[name.lower()]
     except KeyError:
-        known = ", ".join(OPTIMIZERS)
-        raise EstimateError(f"optimizer {name!r} is not known: use one of {known}") from None
+        choices = ", ".join(OPTIMIZERS)
+        raise EstimateError(f"optimizer {name!r} is not known: use one of {choices}") from None
 
 
 def state_bytes(rule: OptimizerRule, *, value_bytes: float) -> float:

@@ -76,8 +76,8 @@ def precision_named(name: str) -> Precision:
     try:
         return PRECISIONS[name]
     except KeyError:
-        known = ", ".join(PRECISIONS)
-        raise EstimateError(f"precision {name!r} is not known: use one of {known}") from None
+        choices = ", ".join(PRECISIONS)
+        raise EstimateError(f"precision {name!r} is not known: use one of {choices}") from None
 
 
 QUANTISED = {
@@ -99,5 +99,5 @@ def quantised_bytes(name: str) -> float:
     try:
         return QUANTISED[name]
     except KeyError:
-        known = ", ".join(QUANTISED)
-        raise EstimateError(f"quantisation {name!r} is not known: use one of {known}") from None
+        choices = ", ".join(QUANTISED)
+        raise EstimateError(f"quantisation {name!r} is not known: use one of {choices}") from None

@@ -32,8 +32,8 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
     shares = [
         (matrix, _share(spec, matrix, first=first, last=last)) for matrix in matrices(spec.model)
     ]
-    known = spec.parameter_count
-    scale = 1.0 if known is None else known / spec.model.parameter_count()
+    count = spec.parameter_count
+    scale = 1.0 if count is None else count / spec.model.parameter_count()
     layered = sum(share * m.parameters * _weight_bytes(spec, m) for m, share in shares if m.layered)
     loose = sum(
         share * m.parameters * _weight_bytes(spec, m) for m, share in shares if not m.layered

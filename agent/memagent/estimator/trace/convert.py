@@ -63,8 +63,8 @@ class Converter:
                 tensor,
                 lambda _, inner: self._fake(inner) if isinstance(inner, torch.Tensor) else inner,
             )
-        known = type(tensor) in (torch.Tensor, torch.nn.Parameter, FakeTensor)
-        if not known and not _is_plain_subclass(tensor):
+        is_standard = type(tensor) in (torch.Tensor, torch.nn.Parameter, FakeTensor)
+        if not is_standard and not _is_plain_subclass(tensor):
             raise TraceError(
                 f"can't trace tensors of type {type(tensor).__name__}; "
                 "use the formula for this model"

@@ -117,10 +117,10 @@ class ForkedProcess:
         """Read `size` bytes and check the growth while waiting; see `receive` for b"" and None."""
         data = bytearray()
         while len(data) < size:
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 return None
-            if not select.select([self._reader], [], [], min(left, _POLL_S))[0]:
+            if not select.select([self._reader], [], [], min(remaining_s, _POLL_S))[0]:
                 growth.check()
                 continue
             part = os.read(self._reader, min(size - len(data), 1 << 20))

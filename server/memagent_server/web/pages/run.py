@@ -69,8 +69,8 @@ def show_run(run_id: str) -> Response:
         compared = components(session, run_id)
         snapshots = list_snapshots(session, run_id)
         with_stacks = next((item for item in snapshots if item.has_stacks), None)
-        drawn = read_snapshot(session, run_id, with_stacks.id) if with_stacks else None
-        blocks, height = flame(_display_stacks(drawn.stacks, roots)) if drawn else ([], 0)
+        snapshot = read_snapshot(session, run_id, with_stacks.id) if with_stacks else None
+        blocks, height = flame(_display_stacks(snapshot.stacks, roots)) if snapshot else ([], 0)
         ranks = run_view.compared_ranks(streams)
         predicted = prediction.peak_allocated_bytes if prediction else None
         advice = prediction.advice if prediction else ()
@@ -88,7 +88,7 @@ def show_run(run_id: str) -> Response:
             suspects=[_display_suspect(item, roots) for item in suspects_of(session, run_id)],
             flame=blocks,
             flame_height=height,
-            flame_of=drawn,
+            flame_of=snapshot,
             streams=streams,
             stream=stream,
             prediction=prediction,

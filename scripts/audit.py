@@ -58,9 +58,9 @@ def report(service: str, packages: list[dict[str, Any]]) -> int:
             fixed_in = ", ".join(flaw["fix_versions"]) or "no version yet"
             name, version = package["name"], package["version"]
             print(f"audit: {name} {version}: {flaw['id']}; fixed in {fixed_in}")
-    known = sum("vulns" in package for package in packages)
+    count = sum("vulns" in package for package in packages)
     print(
-        f"audit: {service} knows {known} of {len(packages)} packages, {len(vulnerable)} vulnerable"
+        f"audit: {service} knows {count} of {len(packages)} packages, {len(vulnerable)} vulnerable"
     )
     return 1 if vulnerable else 0
 

@@ -117,16 +117,16 @@ def describe_member(member: Any, owner: str, name: str) -> Iterator[str]:
 def signature(value: Any, name: str) -> str:
     """Return the signature on one line, or with one parameter a line if it is long."""
     try:
-        found = inspect.signature(value)
+        details = inspect.signature(value)
     except ValueError:
         return ""
-    parameters = [item for item in found.parameters.values() if item.name != "self"]
+    parameters = [item for item in details.parameters.values() if item.name != "self"]
     parts = [annotated(parameter) for parameter in parameters]
     kinds = [parameter.kind for parameter in parameters]
     if inspect.Parameter.KEYWORD_ONLY in kinds:
         parts.insert(kinds.index(inspect.Parameter.KEYWORD_ONLY), "*")
-    result = found.return_annotation
-    returns = "" if result in (found.empty, None, "None") else f" -> {result}"
+    result = details.return_annotation
+    returns = "" if result in (details.empty, None, "None") else f" -> {result}"
     line = f"{name}({', '.join(parts)}){returns}"
     if len(line) <= WIDTH:
         return line
@@ -204,12 +204,12 @@ def filled(text: str, indent: str = "") -> str:
 def tree_of(errors: Any) -> str:
     """Return the drawing of the error tree, from the module's docstring."""
     lines = (errors.__doc__ or "").splitlines()
-    drawn = [
+    drawing = [
         line
         for line in lines
         if line.startswith(("MemagentError", "├", "│", "└", "    ├", "    └"))
     ]
-    return "```text\n" + "\n".join(line.rstrip() for line in drawn) + "\n```"
+    return "```text\n" + "\n".join(line.rstrip() for line in drawing) + "\n```"
 
 
 def after_tree(errors: Any) -> str:

@@ -48,15 +48,15 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     sections = _gpu(arguments.quick) if arguments.gpu else _all(arguments.quick)
-    found = machine()
+    host = machine()
     print(
-        f"{found['processor']}, {found['cores']} cores, load {found['load']:.1f}, torch {found['torch']}\n{table(sections)}"
+        f"{host['processor']}, {host['cores']} cores, load {host['load']:.1f}, torch {host['torch']}\n{table(sections)}"
     )
     if arguments.json:
         rows = {
             title: [figure.to_dict() for figure in figures] for title, figures in sections.items()
         }
-        text = json.dumps({"machine": found, "quick": arguments.quick, "sections": rows}, indent=2)
+        text = json.dumps({"machine": host, "quick": arguments.quick, "sections": rows}, indent=2)
         arguments.json.write_text(text + "\n")
 
 
@@ -92,23 +92,23 @@ def _peers(quick: bool) -> list[Figure]:
             failures[name] = result
         else:
             results[name] += result
-    found = []
+    figures = []
     for name, sessions in results.items():
-        found += (
+        figures += (
             session.figures(name, sessions)
             if sessions
             else [Figure(name, "us", note=failures[name])]
         )
-    return found
+    return figures
 
 
 def _once(quick: bool) -> list[Figure]:
     repeats = 1 if quick else 5
-    found = _figures("import", quick)
+    figures = _figures("import", quick)
     for measure in ("attach", "memory"):
         rounds = [_figures(measure, quick) for _ in range(repeats)]
-        found += [median_of(list(same)) for same in zip(*rounds, strict=False)]
-    return found
+        figures += [median_of(list(same)) for same in zip(*rounds, strict=False)]
+    return figures
 
 
 def _figure(row: dict[str, Any]) -> Figure:

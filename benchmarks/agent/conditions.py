@@ -36,7 +36,7 @@ class HookTimer:
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
         self._before = {(id(table), key) for table in _hook_tables(workload) for key in table}
-        self._spent = 0.0
+        self._seconds = 0.0
 
     def start(self) -> None:
         """Wrap all hooks registered since this object was created."""
@@ -47,8 +47,8 @@ class HookTimer:
 
     def take(self) -> float:
         """Return the seconds since the last call."""
-        spent, self._spent = self._spent, 0.0
-        return spent
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
     def _timed(self, hook: Callable[..., Any]) -> Callable[..., Any]:
         clock = time.perf_counter
@@ -56,7 +56,7 @@ class HookTimer:
         def timed(*arguments: Any) -> Any:
             began = clock()
             result = hook(*arguments)
-            self._spent += clock() - began
+            self._seconds += clock() - began
             return result
 
         return timed

@@ -93,18 +93,18 @@ def figures(name: str, sessions: list[dict[str, Any]]) -> list[Figure]:
     """Return the rows of one tracker over its sessions."""
     if not any(sessions):
         return [Figure(name, "us", note=f"not installed: pip install {PEERS[name].package}")]
-    found = [Session(**values) for values in sessions]
+    records = [Session(**values) for values in sessions]
 
     def median(field: str) -> float:
-        return float(statistics.median(getattr(one, field) for one in found))
+        return float(statistics.median(getattr(one, field) for one in records))
 
     note = (
-        f"{PEERS[name].package} {found[0].version}; step x {median('ratio'):.2f}; stop {median('stop_s'):.2g} s; "
+        f"{PEERS[name].package} {records[0].version}; step x {median('ratio'):.2f}; stop {median('stop_s'):.2g} s; "
         f"{median('memory_bytes') / 2**20:.0f} MiB"
     )
     if _has_call(name):
         note = f"the call itself {1e6 * median('call_s'):.1f} us, p99 {1e6 * median('call_p99_s'):.0f}; {note}"
-    added = [one.added_s for one in found]
+    added = [one.added_s for one in records]
     return [from_samples(name, "us", added, scale=1e6, p99=1e6 * median("p99_added_s"), note=note)]
 
 

@@ -114,7 +114,7 @@ def slowdown(costs: StepCosts, *, goal_percent: float | None = None) -> list[Fig
     """Return percent of the step, measured end to end and as the sum of the known costs."""
     bare_s = statistics.median(costs.bare.times)
     threads = costs.agent.threads_s
-    found = [
+    rows = [
         from_samples(
             "slowdown, end to end (paired)", "%", _added(costs), scale=100 / bare_s, goal=goal_percent,
             note=f"{len(costs.bare.medians)} pairs",
@@ -123,7 +123,7 @@ def slowdown(costs: StepCosts, *, goal_percent: float | None = None) -> list[Fig
     if threads:
         hooks = costs.in_agent.medians
         both = [hook + thread for hook, thread in zip(hooks, threads, strict=True)]
-        found += [
+        rows += [
             from_samples("CPU of the agent's threads, a step", "us", threads, scale=1e6),
             from_samples(
                 "hooks + all CPU of the agent's threads",
@@ -133,7 +133,7 @@ def slowdown(costs: StepCosts, *, goal_percent: float | None = None) -> list[Fig
                 goal=goal_percent,
             ),
         ]
-    return found
+    return rows
 
 
 def _added(costs: StepCosts) -> list[float]:

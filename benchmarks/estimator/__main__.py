@@ -22,21 +22,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help")):
         words.insert(0, "score")
-    asked = _parser().parse_args(words)
+    options = _parser().parse_args(words)
     warnings.simplefilter("ignore")  # the libraries' own; each case is somebody's
-    if asked.verb == "record":
+    if options.verb == "record":
         from benchmarks.estimator import record
 
-        return record.main(asked.out, device=asked.device, quick=asked.quick)
-    if asked.verb == "operators":
+        return record.main(options.out, device=options.device, quick=options.quick)
+    if options.verb == "operators":
         from benchmarks.estimator import operators
 
-        return operators.main(tuple(asked.dtype))
-    if asked.verb == "speed":
+        return operators.main(tuple(options.dtype))
+    if options.verb == "speed":
         from benchmarks.estimator import speed
 
-        return speed.main(asked.only)
-    _score(asked.json, quick=asked.quick)
+        return speed.main(options.only)
+    _score(options.json, quick=options.quick)
     return 0
 
 
@@ -82,19 +82,19 @@ def _score(out: Path | None, *, quick: bool) -> None:
 
     cases = zoo.small(quick=quick)
     warm_up(cases)
-    found = list(truths.measured_here(_told(cases)))
+    all_truths = list(truths.measured_here(_with_progress(cases)))
     if not quick:
-        found += [*truths.recorded(), *truths.published()]
-    results = list(score.estimates(found, _say))
+        all_truths += [*truths.recorded(), *truths.published()]
+    results = list(score.estimates(all_truths, _say))
     _say("")
     judged = score.summaries(results)
     histories = list(replayed.repeated())
-    print(table.printed(found, results, judged, histories))
+    print(table.printed(all_truths, results, judged, histories))
     if out:
         content = {
             "machine": machine(),
             "quick": quick,
-            "truths": [truth.to_dict() for truth in found],
+            "truths": [truth.to_dict() for truth in all_truths],
             "summaries": [summary.to_dict() for summary in judged],
             "histories": [one.to_dict() for one in histories],
             "results": [result.to_dict() for result in results],
@@ -102,7 +102,7 @@ def _score(out: Path | None, *, quick: bool) -> None:
         out.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _told(cases: Iterable[Case]) -> Iterator[Case]:
+def _with_progress(cases: Iterable[Case]) -> Iterator[Case]:
     for case in cases:
         _say(f"{case.name}: the truth")
         yield case

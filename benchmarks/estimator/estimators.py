@@ -35,7 +35,7 @@ class Prediction:
     intervals: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def told(answer: Estimate) -> Prediction:
+def prediction_of(answer: Estimate) -> Prediction:
     """Convert one of memagent's estimates."""
     return Prediction(
         answer.peak_allocated_bytes,
@@ -66,7 +66,7 @@ def ours_by_formula(case: Case, where: Where) -> Prediction:
         for tensor in workload.batch()[0].values()
     )
     kind = "cuda" if where.kind == "cuda" else "host"
-    return told(
+    return prediction_of(
         from_model.predict([workload.model], [workload.optimizer], inputs=shapes, device_kind=kind)
     )
 

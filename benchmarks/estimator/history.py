@@ -31,13 +31,13 @@ def reduced(snapshot: Mapping[str, Any]) -> dict[str, Any]:
     profiler marks.
     """
     traces = [
-        [_kept(event, _EVENT) for event in trace if event["action"] in ACTIONS]
+        [_select(event, _EVENT) for event in trace if event["action"] in ACTIONS]
         for trace in snapshot["device_traces"]
     ]
     segments = [
         {
-            **_kept(segment, _SEGMENT),
-            "blocks": [_kept(block, _BLOCK) for block in segment.get("blocks", ())],
+            **_select(segment, _SEGMENT),
+            "blocks": [_select(block, _BLOCK) for block in segment.get("blocks", ())],
         }
         for segment in snapshot["segments"]
     ]
@@ -63,5 +63,5 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _kept(item: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _select(item: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
     return {name: item[name] for name in names if name in item}

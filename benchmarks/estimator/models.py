@@ -281,9 +281,11 @@ class GraphNet(nn.Module):
     def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         source, target = edges
         for message in self.messages:
-            sent = functional.relu(message(torch.cat([nodes[source], nodes[target]], dim=1)))
+            edge_messages = functional.relu(
+                message(torch.cat([nodes[source], nodes[target]], dim=1))
+            )
             nodes = nodes + torch.zeros_like(nodes).scatter_add(
-                0, target[:, None].expand_as(sent), sent.to(nodes.dtype)
+                0, target[:, None].expand_as(edge_messages), edge_messages.to(nodes.dtype)
             )
         return self.head(nodes)
 

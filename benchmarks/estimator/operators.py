@@ -47,10 +47,10 @@ def compare(dtype: torch.dtype) -> tuple[int, list[Difference]]:
         except Exception:  # noqa: BLE001  # samples that are meant to fail, or want another device
             continue
         compared += 1
-        found = _difference(real, run, sample)
-        if found is not None:
+        difference = _difference(real, run, sample)
+        if difference is not None:
             counts[name] += 1
-            examples.setdefault(name, found)
+            examples.setdefault(name, difference)
     return compared, [
         Difference(name, count, examples[name]) for name, count in sorted(counts.items())
     ]

@@ -114,16 +114,16 @@ class CudaDevice:
 
 def main(out: Path | None, *, device: str = "cuda", quick: bool = False) -> int:
     """Record all cases and write the file. Return 1 if there is no such device."""
-    found = isolated.call(partial(_machine, device))
-    if found.value is None:
-        print(f"there is nothing to record: {found.error}", file=sys.stderr)
+    outcome = isolated.call(partial(_machine, device))
+    if outcome.value is None:
+        print(f"there is nothing to record: {outcome.error}", file=sys.stderr)
         return 1
-    path = out or FOLDER / f"{_file_name(found.value['gpu'])}.json"
+    path = out or FOLDER / f"{_file_name(outcome.value['gpu'])}.json"
     histories = path.with_suffix("")
     cases = zoo.small(quick=quick) + ([] if quick or device == "cpu" else zoo.large())
     warm_up(zoo.small(quick=quick))
     rows = list(_recorded(cases, device, histories))
-    content = {"kind": "recorded" if device == "cuda" else "tried", **found.value, "cases": rows}
+    content = {"kind": "recorded" if device == "cuda" else "tried", **outcome.value, "cases": rows}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1) + "\n")
     failed = [row for row in rows if row.get("error")]
@@ -224,12 +224,12 @@ def _device(kind: str) -> Device:
     return CudaDevice() if kind == "cuda" else CpuDevice()
 
 
-def _keep(peaks: dict[str, dict[str, int | None]], name: str, found: dict[str, int | None]) -> None:
+def _keep(peaks: dict[str, dict[str, int | None]], name: str, sizes: dict[str, int | None]) -> None:
     """Keep the maximum: with accumulation a phase occurs several times per step."""
     before = peaks.get(name, {})
     peaks[name] = {
         level: size if before.get(level) is None else max(size or 0, before[level] or 0)
-        for level, size in found.items()
+        for level, size in sizes.items()
     }
 
 
@@ -264,13 +264,13 @@ def _machine(device: str) -> dict[str, Any]:
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    versions = {}
     for package in ("transformers", "peft", "accelerate"):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _uuid() -> str:

@@ -36,8 +36,8 @@ def repeated(folder: Path = FOLDER) -> Iterator[Repeated]:
         content = json.loads(path.read_text())
         for row in content.get("cases", ()):
             if row.get("history"):
-                found = folder / row["history"]
-                yield _judged(content["gpu"], row["case"]["name"], found, content["device_bytes"])
+                file = folder / row["history"]
+                yield _judged(content["gpu"], row["case"]["name"], file, content["device_bytes"])
 
 
 def _judged(source: str, case: str, path: Path, device_bytes: int | None) -> Repeated:

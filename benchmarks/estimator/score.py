@@ -30,7 +30,7 @@ class Verdict(NamedTuple):
     """
 
     dies: bool
-    said: bool
+    predicts_oom: bool
     in_doubt: bool
 
 
@@ -127,7 +127,7 @@ def estimates(
 def _compared(
     truth: Truth, name: str, estimate: Callable[[Case, str], Prediction]
 ) -> Iterator[Result]:
-    outcome = isolated.call(partial(_asked, truth, estimate), timeout_s=_TIMEOUT_S)
+    outcome = isolated.call(partial(_predict, truth, estimate), timeout_s=_TIMEOUT_S)
     for level in truth.levels or ("allocated",):
         shared = {
             "source": truth.source,
@@ -141,21 +141,21 @@ def _compared(
             left_out = outcome.error.startswith(_LEFT_OUT)
             yield Result(**shared, left_out=left_out, note=outcome.error.removeprefix(_LEFT_OUT))
             continue
-        found = _at(level, outcome.value, truth)
-        if found is None:
+        predicted_bytes = _at(level, outcome.value, truth)
+        if predicted_bytes is None:
             yield Result(**shared, left_out=True, note=f"says nothing of {level}")
             continue
         bounds = outcome.value.intervals.get(level, (None, None))
         yield Result(
             **shared,
-            predicted_bytes=found,
+            predicted_bytes=predicted_bytes,
             low_bytes=bounds[0],
             high_bytes=bounds[1],
             seconds=outcome.seconds,
         )
 
 
-def _asked(truth: Truth, estimate: Callable[..., Prediction]) -> Prediction:
+def _predict(truth: Truth, estimate: Callable[..., Prediction]) -> Prediction:
     if truth.spec is not None and estimate is ours_by_shape:
         return ours_by_shape(truth.case, truth.where, truth.spec)
     if truth.is_shape_only:
@@ -174,8 +174,8 @@ def _at(level: str, prediction: Prediction, truth: Truth) -> int | None:
         and truth.context_bytes
     ):
         return prediction.reserved_bytes + truth.context_bytes
-    found: int | None = getattr(prediction, f"{level}_bytes")
-    return found
+    size_bytes: int | None = getattr(prediction, f"{level}_bytes")
+    return size_bytes
 
 
 def summaries(results: Sequence[Result]) -> list[Summary]:
@@ -193,9 +193,9 @@ def _summary(source: str, level: str, estimator: str, results: list[Result]) -> 
     left_out = sum(result.left_out for result in results)
     judged = [(result.error_ratio, result) for result in results if result.error_ratio is not None]
     counts = (source, level, estimator, len(results), failed, left_out)
-    said = _verdicts(results)
+    ratios = _verdicts(results)
     if not judged:
-        return Summary(*counts, **said)
+        return Summary(*counts, **ratios)
     sizes = sorted(abs(error) for error, _ in judged)
     worst, where = max(judged, key=lambda pair: abs(pair[0]))
     times = [result.seconds for _, result in judged if result.seconds is not None]
@@ -206,7 +206,7 @@ def _summary(source: str, level: str, estimator: str, results: list[Result]) -> 
         worst_ratio=worst,
         worst_case=where.case,
         exact_ratio=sum(error == 0 for error, _ in judged) / len(judged),
-        **said,
+        **ratios,
         covered_ratio=covered(results),
         median_s=statistics.median(times) if times else None,
     )
@@ -240,9 +240,9 @@ def _verdicts(results: Sequence[Result]) -> dict[str, Any]:
 
 def verdict_ratios(verdicts: Iterable[Verdict]) -> tuple[float | None, float | None]:
     """Return recall (of what doesn't fit) and false alarms (of what fits)."""
-    found = list(verdicts)
-    dies = [verdict.said for verdict in found if verdict.dies]
-    fits = [verdict.said for verdict in found if not verdict.dies]
+    all_verdicts = list(verdicts)
+    dies = [verdict.predicts_oom for verdict in all_verdicts if verdict.dies]
+    fits = [verdict.predicts_oom for verdict in all_verdicts if not verdict.dies]
     return (sum(dies) / len(dies) if dies else None), (sum(fits) / len(fits) if fits else None)
 
 

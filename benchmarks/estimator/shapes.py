@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.estimator.estimators import LeftOutError, Prediction, meta, told
+from benchmarks.estimator.estimators import LeftOutError, Prediction, meta, prediction_of
 from benchmarks.estimator.workload import Case, Where
 from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.spec import TrainingSpec
@@ -30,7 +30,9 @@ def predict(case: Case, where: Where, spec: TrainingSpec | None = None) -> Predi
     """Estimate `spec`, or what the model's config and the case describe. Raises LeftOutError for
     other models.
     """
-    return told(estimate_training(spec or _spec(case, where), context_bytes=where.context_bytes))
+    return prediction_of(
+        estimate_training(spec or _spec(case, where), context_bytes=where.context_bytes)
+    )
 
 
 def _spec(case: Case, where: Where) -> TrainingSpec:

@@ -108,11 +108,11 @@ def main(only: Sequence[str] | None = None) -> int:
     for name, (config, training, limit_s) in MODELS.items():
         if only and name not in only:
             continue
-        found = min((cost(config, training) for _ in range(_RUNS)), key=lambda one: one.cpu_s)
-        is_late = found.cpu_s > limit_s or found.growth_bytes > 300 * MIB
+        cheapest = min((cost(config, training) for _ in range(_RUNS)), key=lambda one: one.cpu_s)
+        is_late = cheapest.cpu_s > limit_s or cheapest.growth_bytes > 300 * MIB
         late += is_late
         print(
-            f"{name:22}{found.parameters:>14,}{found.events:>9,}{found.cpu_s:>7.2f} s{found.wall_s:>7.2f} s"
-            f"{found.replay_s:>7.2f} s{found.growth_bytes / MIB:>6.0f} MiB   {limit_s:g} s{' <- over' * is_late}"
+            f"{name:22}{cheapest.parameters:>14,}{cheapest.events:>9,}{cheapest.cpu_s:>7.2f} s{cheapest.wall_s:>7.2f} s"
+            f"{cheapest.replay_s:>7.2f} s{cheapest.growth_bytes / MIB:>6.0f} MiB   {limit_s:g} s{' <- over' * is_late}"
         )
     return 1 if late else 0

@@ -32,7 +32,7 @@ _SHORT = {
 def printed(
     truths: Sequence[Truth],
     results: Sequence[Result],
-    found: Sequence[Summary],
+    summaries: Sequence[Summary],
     histories: Sequence[Repeated],
 ) -> str:
     """Format everything."""
@@ -40,8 +40,8 @@ def printed(
         [
             _checked(truths),
             _histories(histories),
-            _summaries(found),
-            _verdicts(found),
+            _summaries(summaries),
+            _verdicts(summaries),
             *_cases(results),
         ]
     )
@@ -106,12 +106,14 @@ def _histories(histories: Sequence[Repeated]) -> str:
     )
 
 
-def _summaries(found: Sequence[Summary]) -> str:
+def _summaries(summaries: Sequence[Summary]) -> str:
     rows: list[tuple[str, ...]] = [_HEAD]
-    for title in dict.fromkeys((summary.source, summary.level) for summary in found):
+    for title in dict.fromkeys((summary.source, summary.level) for summary in summaries):
         rows.append((f"-- {title[0]}: {title[1]}", *[""] * (len(_HEAD) - 1)))
         rows += [
-            _summary_row(summary) for summary in found if (summary.source, summary.level) == title
+            _summary_row(summary)
+            for summary in summaries
+            if (summary.source, summary.level) == title
         ]
     return aligned(rows)
 
@@ -134,7 +136,7 @@ def _summary_row(summary: Summary) -> tuple[str, ...]:
     )
 
 
-def _verdicts(found: Sequence[Summary]) -> str:
+def _verdicts(summaries: Sequence[Summary]) -> str:
     """Format the verdicts at limits around the truth and at those of cards, over all limits and
     over those outside intervals.
     """
@@ -149,9 +151,9 @@ def _verdicts(found: Sequence[Summary]) -> str:
             "",
         )
     ]
-    for title in dict.fromkeys((summary.source, summary.level) for summary in found):
+    for title in dict.fromkeys((summary.source, summary.level) for summary in summaries):
         rows.append((f"-- {title[0]}: {title[1]}", *[""] * 6))
-        for one in found:
+        for one in summaries:
             if (one.source, one.level) == title and one.recall_ratio is not None:
                 ratios = (
                     one.recall_ratio,

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from benchmarks.estimator import ranks, zoo
-from benchmarks.estimator.estimators import Prediction, meta, told
+from benchmarks.estimator.estimators import Prediction, meta, prediction_of
 from benchmarks.estimator.optimizers import optimizer_named
 from benchmarks.estimator.workload import STEPS, Case, Where
 from memagent.estimator.devices import CUBLAS_HANDLES, CUBLAS_WORKSPACE_BYTES, context_of
@@ -22,16 +22,16 @@ def predict(case: Case, where: Where) -> Prediction:
     """
     trace = traced(case, where.kind)
     if where.kind == "cpu":
-        return told(estimate_of(trace))
+        return prediction_of(estimate_of(trace))
     context = context_of(where.context_bytes)
-    found = estimate_of(
+    result = estimate_of(
         trace,
         limit_bytes=where.total_bytes,
         workspace_bytes=CUBLAS_HANDLES * CUBLAS_WORKSPACE_BYTES,
         context_bytes=context.size_bytes,
         context_interval=context.interval,
     )
-    return told(found)
+    return prediction_of(result)
 
 
 def traced(case: Case, device: str) -> Any:

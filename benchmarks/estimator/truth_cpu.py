@@ -70,7 +70,7 @@ class LiveStorages(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.live_bytes, self.peak_bytes = 0, 0
-        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._storages: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._sums = GradientSums()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -88,21 +88,21 @@ class LiveStorages(TorchDispatchMode):
         """Count the tensor's storage once, and again after a resize."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        known = self._known.get(key)
-        if known is not None and known[0]() is not None:
-            self.live_bytes += size - known[1]
-            self._known[key] = (known[0], size)
+        entry = self._storages.get(key)
+        if entry is not None and entry[0]() is not None:
+            self.live_bytes += size - entry[1]
+            self._storages[key] = (entry[0], size)
         else:
-            self._known[key] = (weakref.ref(storage, self._on_death(key)), size)
+            self._storages[key] = (weakref.ref(storage, self._on_death(key)), size)
             self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def on_storage_resize(self, storage: Any) -> None:
         """Handle a storage resized without an operator, as FSDP does to free its parameters."""
-        known = self._known.get(storage._cdata)
-        if known is not None:
-            self.live_bytes += storage.nbytes() - known[1]
-            self._known[storage._cdata] = (known[0], storage.nbytes())
+        entry = self._storages.get(storage._cdata)
+        if entry is not None:
+            self.live_bytes += storage.nbytes() - entry[1]
+            self._storages[storage._cdata] = (entry[0], storage.nbytes())
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def restart_peak(self) -> None:
@@ -110,10 +110,10 @@ class LiveStorages(TorchDispatchMode):
 
     def _on_death(self, key: int) -> Callable[[Any], None]:
         def forget(reference: Any) -> None:
-            known = self._known.get(key)
-            if known is not None and known[0] is reference:
-                del self._known[key]
-                self.live_bytes -= known[1]
+            entry = self._storages.get(key)
+            if entry is not None and entry[0] is reference:
+                del self._storages[key]
+                self.live_bytes -= entry[1]
 
         return forget
 

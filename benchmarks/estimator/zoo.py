@@ -132,12 +132,12 @@ def build(case: Case, device: str | None = "cpu", *, seed: int = 0) -> Workload:
             model = ranks.spread(model, case, ranks.device_type(device))
         optimizer = optimizer_named(case.optimizer, model.parameters())
 
-    def made() -> tuple[families.Tensors, families.Tensors]:
+    def make_batch() -> tuple[families.Tensors, families.Tensors]:
         with _defaults(case, device):
             return batch()
 
     scaler = torch.amp.GradScaler(device or "cpu") if case.scaler else None
-    return Workload(case, model, made, loss, optimizer, device or "cpu", scaler)
+    return Workload(case, model, make_batch, loss, optimizer, device or "cpu", scaler)
 
 
 @contextmanager

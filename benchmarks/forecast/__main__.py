@@ -31,16 +31,16 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
-    found: dict[str, list[Score]] = {}
+    results: dict[str, list[Score]] = {}
     for title, traces in _sets(arguments.bench, arguments.seed, quick=arguments.quick):
-        found[title] = [score(name, detector, traces) for name, detector in DETECTORS.items()]
+        results[title] = [score(name, detector, traces) for name, detector in DETECTORS.items()]
         died = sum(trace.death is not None for trace in traces)
         print(
-            f"== {title}: {len(traces)} traces, {died} of them die\n{table(found[title])}\n",
+            f"== {title}: {len(traces)} traces, {died} of them die\n{table(results[title])}\n",
             flush=True,
         )
     if arguments.json:
-        sets = {title: [one.to_dict() for one in scores] for title, scores in found.items()}
+        sets = {title: [one.to_dict() for one in scores] for title, scores in results.items()}
         arguments.json.write_text(
             json.dumps({"seed": arguments.seed, "quick": arguments.quick, "sets": sets}, indent=2)
             + "\n"

@@ -22,9 +22,15 @@ def memagent(trace: Trace) -> Alarm | None:
         options["gc_probe"] = lambda: allocated[row] - garbage[row]
     forecasts = feed_columns(Forecaster(trace.limit_bytes, **options), trace.columns)
     for row in range(len(trace.columns["step"])):  # noqa: B007 the probe reads it
-        told = next(forecasts)
-        if told.level in ("warning", "critical"):
-            return Alarm(told.step, told.eta_step, told.eta_low, told.eta_high, told.cause)
+        forecast = next(forecasts)
+        if forecast.level in ("warning", "critical"):
+            return Alarm(
+                forecast.step,
+                forecast.eta_step,
+                forecast.eta_low,
+                forecast.eta_high,
+                forecast.cause,
+            )
     return None
 
 
@@ -56,8 +62,8 @@ def least_squares(trace: Trace) -> Alarm | None:
         line.add(step, used)
         line.forget_before(step - 99)
         slope, value, r2 = line.fit()
-        left = (trace.planned - step) if trace.planned else 2 * step
-        if step >= 30 and r2 > 0.8 and slope > 0 and (trace.limit_bytes - value) / slope < left:
+        rest = (trace.planned - step) if trace.planned else 2 * step
+        if step >= 30 and r2 > 0.8 and slope > 0 and (trace.limit_bytes - value) / slope < rest:
             return Alarm(step, step + max(0.0, (trace.limit_bytes - value) / slope), cause="leak")
     return None
 
@@ -69,8 +75,8 @@ def holt(trace: Trace) -> Alarm | None:
         before = used if level is None else level
         level = used if level is None else 0.1 * used + 0.9 * (level + slope)
         slope = 0.02 * (level - before) + 0.98 * slope
-        left = (trace.planned - step) if trace.planned else 2 * step
-        if step > 30 and slope > 1000 and (trace.limit_bytes - level) / slope < left:
+        rest = (trace.planned - step) if trace.planned else 2 * step
+        if step > 30 and slope > 1000 and (trace.limit_bytes - level) / slope < rest:
             return Alarm(step, step + max(0.0, (trace.limit_bytes - level) / slope), cause="leak")
     return None
 

@@ -28,8 +28,8 @@ PHASES = ("train", "eval", "checkpoint")
 
 def traces(folder: Path, each: int, seed: int) -> Iterator[Trace]:
     """Return `each` runs that die and as many that survive."""
-    for found in _module(folder).make(each, each, seed):
-        yield _trace(found)
+    for run in _module(folder).make(each, each, seed):
+        yield _trace(run)
 
 
 def _module(folder: Path) -> ModuleType:
@@ -43,23 +43,22 @@ def _module(folder: Path) -> ModuleType:
     return module
 
 
-def _trace(found: Any) -> Trace:
-    rows = len(found.alloc)
+def _trace(run: Any) -> Trace:
+    rows = len(run.alloc)
     columns = {
-        name: (getattr(found, field) * GIB).astype("int64").tolist()
-        for name, field in BYTES.items()
+        name: (getattr(run, field) * GIB).astype("int64").tolist() for name, field in BYTES.items()
     }
     columns |= {
-        "step": list(range(rows)), "time_s": [found.step_s * step for step in range(rows)], "input_size": found.tokens.tolist(),
-        "phase": [PHASES[phase] for phase in found.phase],
-        "optimizer_steps": [max(0, step - found.optim_at + 1) for step in range(rows)],
+        "step": list(range(rows)), "time_s": [run.step_s * step for step in range(rows)], "input_size": run.tokens.tolist(),
+        "phase": [PHASES[phase] for phase in run.phase],
+        "optimizer_steps": [max(0, step - run.optim_at + 1) for step in range(rows)],
     }  # fmt: skip
-    garbage = found.meta.get("gcable")
+    garbage = run.meta.get("gcable")
     options = {
-        "host_limit_bytes": int(found.host_cap * GIB), "total_steps": found.planned, "max_input_size": found.max_tokens,
-        "optimizer_state_bytes": int(found.optim_bytes * GIB) or None, "epoch_steps": found.meta.get("epoch_len"),
+        "host_limit_bytes": int(run.host_cap * GIB), "total_steps": run.planned, "max_input_size": run.max_tokens,
+        "optimizer_state_bytes": int(run.optim_bytes * GIB) or None, "epoch_steps": run.meta.get("epoch_len"),
     }  # fmt: skip
     return Trace(
-        found.family, int(found.cap * GIB), columns, found.oom, CAUSES.get(found.family) if found.oom is not None else None,
-        found.family in TRENDING, options, [0] * rows if garbage is None else (garbage * GIB).astype("int64").tolist(),
+        run.family, int(run.cap * GIB), columns, run.oom, CAUSES.get(run.family) if run.oom is not None else None,
+        run.family in TRENDING, options, [0] * rows if garbage is None else (garbage * GIB).astype("int64").tolist(),
     )  # fmt: skip

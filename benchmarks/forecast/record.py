@@ -69,23 +69,23 @@ def main() -> None:
 
 
 def _keeps_tensors(every: int = 1, begins: int = 0) -> Keep:
-    kept: list[Any] = []
+    outputs: list[Any] = []
 
     def keep(step: int, output: Any) -> None:
         if step >= begins and step % every == 0:
-            kept.append(output.detach().clone())
+            outputs.append(output.detach().clone())
 
     return keep
 
 
 def _keeps_outputs() -> Keep:
-    kept: list[Any] = []
-    return lambda _, output: kept.append(output)
+    outputs: list[Any] = []
+    return lambda _, output: outputs.append(output)
 
 
 def _keeps_lists() -> Keep:
-    kept: list[list[float]] = []
-    return lambda _step, _output: kept.append([random.random() for _ in range(2000)])
+    lists: list[list[float]] = []
+    return lambda _step, _output: lists.append([random.random() for _ in range(2000)])
 
 
 def _fills_a_cache() -> Keep:
@@ -94,12 +94,12 @@ def _fills_a_cache() -> Keep:
 
 
 def _collects_over_an_epoch() -> Keep:
-    kept: list[Any] = []
+    outputs: list[Any] = []
 
     def keep(step: int, output: Any) -> None:
-        kept.append(output.detach()[:1].clone())
+        outputs.append(output.detach()[:1].clone())
         if (step + 1) % EPOCH == 0:
-            kept.clear()
+            outputs.clear()
 
     return keep
 
@@ -124,26 +124,26 @@ def _keeps_the_graph() -> Keep:
 
 
 def _keeps_more_each_time() -> Keep:
-    kept: list[Any] = []
-    return lambda step, output: kept.append(output.detach()[:1].repeat(1 + step // 60, 1, 1))
+    outputs: list[Any] = []
+    return lambda step, output: outputs.append(output.detach()[:1].repeat(1 + step // 60, 1, 1))
 
 
 def _keeps_at_random() -> Keep:
-    kept: list[Any] = []
+    outputs: list[Any] = []
 
     def keep(_step: int, output: Any) -> None:
         if random.random() < 0.05:
-            kept.append(output.detach().repeat(1 + int(random.expovariate(0.25)), 1, 1))
+            outputs.append(output.detach().repeat(1 + int(random.expovariate(0.25)), 1, 1))
 
     return keep
 
 
 def _keeps_a_report_every(steps: int) -> Callable[[], Keep]:
-    kept: list[Any] = []
+    outputs: list[Any] = []
 
     def keep(step: int, output: Any) -> None:
         if (step + 1) % steps == 0:
-            kept.append(output.detach().repeat(16, 1, 1))
+            outputs.append(output.detach().repeat(16, 1, 1))
 
     return lambda: keep
 
@@ -215,20 +215,20 @@ def _recorded(name: str, *, cuda: bool) -> dict[str, Any]:
                 model(torch.randint(0, 256, (32, 64), device=device))
             memory.look()
         rows.append(memory.row())
-    found: dict[str, Any] = {
+    trace: dict[str, Any] = {
         "kind": name, "leaks": name in LEAKS, "step_s": round((time.perf_counter() - begun) / STEPS, 4),
         "floor": _differences([row.floor for row in rows]), "excess": [row.peak - row.floor for row in rows],
     }  # fmt: skip
     if kind.cause != "leak":
-        found["cause"] = kind.cause
+        trace["cause"] = kind.cause
     if len(set(lengths)) > 1:
-        found["input"] = [8 * length for length in lengths]
+        trace["input"] = [8 * length for length in lengths]
     if cuda:
-        found |= {
+        trace |= {
             "device": torch.cuda.get_device_name(), "reserved": _differences([row.reserved for row in rows]),
             "split": _differences([row.split for row in rows]),
         }  # fmt: skip
-    return found
+    return trace
 
 
 @dataclass(frozen=True)

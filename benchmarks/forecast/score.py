@@ -51,18 +51,18 @@ def score(name: str, detector: Detector, traces: Sequence[Trace]) -> Score:
             false.append(alarm is not None)
             families[trace.family].append(alarm is not None)
             continue
-        left = trace.death - alarm.step if alarm else 0
-        families[trace.family].append(left >= (ENOUGH_STEPS if trace.trending else 1))
+        lead_steps = trace.death - alarm.step if alarm else 0
+        families[trace.family].append(lead_steps >= (ENOUGH_STEPS if trace.trending else 1))
         if trace.trending:
-            hits.append(left >= ENOUGH_STEPS)
+            hits.append(lead_steps >= ENOUGH_STEPS)
         if alarm and alarm.cause:
             causes.append(alarm.cause == trace.cause)
-        if alarm and left >= 1 and trace.trending:
-            leads.append(left / trace.death)
+        if alarm and lead_steps >= 1 and trace.trending:
+            leads.append(lead_steps / trace.death)
             _eta(alarm, trace.death, errors, covered)
     return Score(
         name, _mean(hits), None if not false else 1000 * statistics.fmean(false), _median(leads), _median(errors), _mean(covered),
-        _mean(causes), 1e6 * seconds / steps, {family: statistics.fmean(found) for family, found in families.items()},
+        _mean(causes), 1e6 * seconds / steps, {family: statistics.fmean(outcomes) for family, outcomes in families.items()},
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def measure(count: int, repeats: int) -> dict[str, float | int]:
     try:
         objects = len(gc.get_objects())
         bare = _timed(_pass, repeats)
-        taken = _timed(lambda: census.take(0, census.live_tensors()), repeats)
+        census_s = _timed(lambda: census.take(0, census.live_tensors()), repeats)
         graph = _timed(lambda: autograd_graphs.count_nodes(census.live_tensors()), repeats)
         diagnoses = [_diagnosis() for _ in range(max(3, repeats // 3))]
     finally:
@@ -54,10 +54,10 @@ def measure(count: int, repeats: int) -> dict[str, float | int]:
     return {
         "objects": objects,
         "pass_ms": _ms(bare),
-        "census_ms": _ms(taken),
-        "census_least_ms": round(min(taken) * 1e3, 1),
-        "census_ms_per_100k": round(statistics.median(taken) * 1e8 / objects, 1),
-        "census_passes": round(statistics.median(taken) / statistics.median(bare), 2),
+        "census_ms": _ms(census_s),
+        "census_least_ms": round(min(census_s) * 1e3, 1),
+        "census_ms_per_100k": round(statistics.median(census_s) * 1e8 / objects, 1),
+        "census_passes": round(statistics.median(census_s) / statistics.median(bare), 2),
         "census_and_graph_ms": _ms(graph),
         "diagnosis_ms": _ms(pauses),
         "diagnosis_most_ms": round(max(pauses) * 1e3, 1),
@@ -77,16 +77,16 @@ def _diagnosis() -> Diagnosis:
     optimizer = torch.optim.SGD(model.parameters())
     finder = Finder()
     finder.request()
-    kept = []
+    outputs = []
     for step in range(1, 40):
         output = model(torch.randn(8, 64))
-        kept.append(output.detach())
+        outputs.append(output.detach())
         output.sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         if (diagnosis := finder.after_step(step)) is not None:
-            found = [suspect.kind for suspect in diagnosis.suspects]
-            assert found == ["list"] or diagnosis.is_cut_short, (
+            kinds = [suspect.kind for suspect in diagnosis.suspects]
+            assert kinds == ["list"] or diagnosis.is_cut_short, (
                 diagnosis
             )  # a busy host leaves no time for all
             return diagnosis

@@ -59,14 +59,14 @@ def main() -> int:
     wrong = report.complaints(episodes)
     print(f"\n{report.table(rows)}\n", *sieges, *wrong, sep="\n")
     if arguments.json:
-        found = {
+        content = {
             "seed": arguments.seed,
             "quick": arguments.quick,
             "rows": rows,
             "malformed": sieges,
             "wrong": wrong,
         }
-        arguments.json.write_text(json.dumps(found, indent=2) + "\n")
+        arguments.json.write_text(json.dumps(content, indent=2) + "\n")
     return 1 if wrong else 0
 
 

@@ -38,12 +38,14 @@ class Verdict:
         return not (self.lost or self.doubled or self.foreign or self.unbooked)
 
 
-def judge(record: Record, found: Iterable[Row], unbooked: tuple[str, ...] = ()) -> Verdict:
+def judge(record: Record, in_store: Iterable[Row], unbooked: tuple[str, ...] = ()) -> Verdict:
     """Compare the rows of the store with the record. Unacknowledged samples may be stored once."""
-    sent = {key: list(rows_of(record.run_id, *key, at)) for key, at in record.made.items()}
-    may_be = {row for rows in sent.values() for row in rows}
-    must_be = {row for key in record.acknowledged for row in sent[key]}
-    counts = Counter(found)
+    rows_by_batch = {
+        key: list(rows_of(record.run_id, *key, at)) for key, at in record.batches.items()
+    }
+    may_be = {row for rows in rows_by_batch.values() for row in rows}
+    must_be = {row for key in record.acknowledged for row in rows_by_batch[key]}
+    counts = Counter(in_store)
     return Verdict(
         sent=len(may_be),
         acknowledged=len(must_be),
@@ -63,16 +65,16 @@ def check(database_url: str, record: Record) -> Verdict:
             streams = list(
                 session.scalars(select(StreamRow).where(StreamRow.run_id == record.run_id))
             )
-            found = {stream.id: _rows(session, stream) for stream in streams}
+            rows_by_stream = {stream.id: _rows(session, stream) for stream in streams}
             unbooked = [
-                f"stream {stream.device} of rank {stream.rank} says {stream.samples} samples, and has {len(found[stream.id])}"
+                f"stream {stream.device} of rank {stream.rank} says {stream.samples} samples, and has {len(rows_by_stream[stream.id])}"
                 for stream in streams
-                if stream.samples != len(found[stream.id])
+                if stream.samples != len(rows_by_stream[stream.id])
             ]
             unbooked += _wrong_books(session, record)
     finally:
         database.close()
-    return judge(record, (row for rows in found.values() for row in rows), tuple(unbooked))
+    return judge(record, (row for rows in rows_by_stream.values() for row in rows), tuple(unbooked))
 
 
 def samples_of(database_url: str, run_id: str) -> int:
@@ -81,15 +83,15 @@ def samples_of(database_url: str, run_id: str) -> int:
     try:
         with database.read() as session:
             streams = list(session.scalars(select(StreamRow).where(StreamRow.run_id == run_id)))
-            found = sum(
+            samples = sum(
                 len(columns["step"])
                 for stream in streams
                 for _, columns in read_samples(session, stream.id)
             )
-            assert found == sum(stream.samples for stream in streams)
+            assert samples == sum(stream.samples for stream in streams)
     finally:
         database.close()
-    return found
+    return samples
 
 
 def _rows(session: Session, stream: StreamRow) -> list[Row]:
@@ -109,13 +111,13 @@ def _wrong_books(session: Session, record: Record) -> list[str]:
     wrong = []
     query = select(EventRow.rank, EventRow.step).where(EventRow.run_id == record.run_id)
     events = Counter((event.rank, event.step) for event in session.execute(query))
-    if events != Counter((rank, seq * ROWS) for rank, seq in record.made if has_event(seq)):
+    if events != Counter((rank, seq * ROWS) for rank, seq in record.batches if has_event(seq)):
         wrong.append("the events are not those that were sent, each once")
     ranks = session.execute(
         select(RankRow.rank, RankRow.next_seq).where(RankRow.run_id == record.run_id)
     ).all()
     next_seqs = {rank.rank: rank.next_seq for rank in ranks}
-    made = Counter(rank for rank, _ in record.made)
-    if next_seqs != dict(made):
-        wrong.append(f"the next batches are {next_seqs}, and should be {dict(made)}")
+    batches = Counter(rank for rank, _ in record.batches)
+    if next_seqs != dict(batches):
+        wrong.append(f"the next batches are {next_seqs}, and should be {dict(batches)}")
     return wrong

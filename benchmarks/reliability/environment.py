@@ -135,10 +135,10 @@ class FaultEnvironment:
     def worker_process(self) -> psutil.Process:
         """Wait for the worker; after its death the supervisor needs a moment to start another."""
         until = time.monotonic() + PATIENCE_S
-        while not (found := self._children("--role worker")):
+        while not (workers := self._children("--role worker")):
             assert time.monotonic() < until, "the server has no worker"
             time.sleep(0.05)
-        return found[0]
+        return workers[0]
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
@@ -170,12 +170,12 @@ class FaultEnvironment:
 
     def _children(self, word: str) -> list[psutil.Process]:
         """Return the server's live processes with `word` in their command line."""
-        found = []
+        children = []
         for child in psutil.Process(self.server.process.pid).children():
             with contextlib.suppress(psutil.Error):
                 if word in " ".join(child.cmdline()):
-                    found.append(child)
-        return found
+                    children.append(child)
+        return children
 
     @contextmanager
     def _ballast(self) -> Iterator[None]:

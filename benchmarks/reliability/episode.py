@@ -81,13 +81,13 @@ def _log_errors(fault: Fault, world: FaultEnvironment, logged: int) -> tuple[str
     """Report what is wrong with the server's log: it doesn't mention the fault, or it says too
     much.
     """
-    found = []
+    problems = []
     if fault.says is not None and not _appears(fault.says, world, logged):
-        found.append(f"the log does not say {fault.says!r}")
+        problems.append(f"the log does not say {fault.says!r}")
     log = world.log_since(logged)
     if "Traceback" in log:
-        found.append(f"the log shows a traceback: {log[log.index('Traceback') :]}")
-    return tuple(found)
+        problems.append(f"the log shows a traceback: {log[log.index('Traceback') :]}")
+    return tuple(problems)
 
 
 def _appears(pattern: str, world: FaultEnvironment, logged: int) -> bool:

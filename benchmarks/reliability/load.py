@@ -34,7 +34,7 @@ class Record:
     """
 
     run_id: str
-    made: dict[tuple[int, int], float] = field(default_factory=dict)
+    batches: dict[tuple[int, int], float] = field(default_factory=dict)
     acknowledged: set[tuple[int, int]] = field(default_factory=set)
     answers: Counter[str] = field(default_factory=Counter)
     """Responses other than acknowledgements, without the server's address."""
@@ -45,7 +45,7 @@ class Record:
 
     @property
     def is_delivered(self) -> bool:
-        return len(self.acknowledged) == len(self.made)
+        return len(self.acknowledged) == len(self.batches)
 
 
 class Witness(Transport):
@@ -183,7 +183,7 @@ class Load:
         while not self._stop.wait(self._every_s):
             for rank, sender in enumerate(self._senders):
                 at = self._clock()
-                self.record.made[rank, self._next_seq] = at
+                self.record.batches[rank, self._next_seq] = at
                 sender.put(
                     seal(
                         self.record.run_id,

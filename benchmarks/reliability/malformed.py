@@ -117,10 +117,10 @@ def besiege(
 
 
 def _send(pool: urllib3.PoolManager, url: str, post: Post) -> urllib3.BaseHTTPResponse:
-    headers = {"Content-Type": post.content_type, "Content-Encoding": post.encoding}
-    kept = {name: value for name, value in headers.items() if value}
+    fields = {"Content-Type": post.content_type, "Content-Encoding": post.encoding}
+    headers = {name: value for name, value in fields.items() if value}
     return pool.request(
-        "POST", url + post.path, body=post.body, headers=kept, timeout=30.0, redirect=False
+        "POST", url + post.path, body=post.body, headers=headers, timeout=30.0, redirect=False
     )
 
 

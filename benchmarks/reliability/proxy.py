@@ -118,15 +118,15 @@ class Proxy:
     async def _pump(
         self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, weather: Weather
     ) -> None:
-        left = None if weather.most_bytes is None else self._rng.randrange(weather.most_bytes)
+        remaining = None if weather.most_bytes is None else self._rng.randrange(weather.most_bytes)
         while data := await source.read(_AT_ONCE):
             if weather.is_silent:
                 continue
-            if left is not None and len(data) > left:
-                await self._break_off(sink, data[:left])
-                left, weather = None, Weather(is_silent=True)
+            if remaining is not None and len(data) > remaining:
+                await self._break_off(sink, data[:remaining])
+                remaining, weather = None, Weather(is_silent=True)
                 continue
-            left = None if left is None else left - len(data)
+            remaining = None if remaining is None else remaining - len(data)
             sink.write(data)
             await sink.drain()
         _end(sink)

@@ -18,16 +18,16 @@ def rows(episodes: Iterable[Episode]) -> list[dict[str, Any]]:
         groups[episode.database, episode.fault].append(episode)
         groups["both", "everything"].append(episode)
     total = groups.pop(("both", "everything"), [])
-    return [_row(*key, found) for key, found in sorted(groups.items())] + [
+    return [_row(*key, group) for key, group in sorted(groups.items())] + [
         _row("both", "everything", total)
     ]
 
 
-def table(found: Sequence[dict[str, Any]]) -> str:
+def table(rows: Sequence[dict[str, Any]]) -> str:
     """Format the rows as a Markdown table."""
     heads = ["database", "fault", *COLUMNS, "slowest recovery", "answers while it lasted"]
     lines = [heads, ["---", "---", *["---:"] * (len(COLUMNS) + 1), "---"]]
-    for row in found:
+    for row in rows:
         counts = [f"{row[name]:,}" for name in COLUMNS]
         lines.append(
             [
@@ -43,17 +43,17 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 def complaints(episodes: Iterable[Episode]) -> list[str]:
     """Return one line per error."""
-    found = []
+    lines = []
     for episode in episodes:
         where = f"{episode.database}, {episode.fault}"
         if not episode.verdict.is_right:
-            found.append(f"{where}: {episode.verdict}")
+            lines.append(f"{where}: {episode.verdict}")
         if episode.verdict.sent != episode.verdict.found:
-            found.append(
+            lines.append(
                 f"{where}: {episode.verdict.sent - episode.verdict.found} samples were never delivered"
             )
-        found += [f"{where}: {complaint}" for complaint in episode.complaints]
-    return found
+        lines += [f"{where}: {complaint}" for complaint in episode.complaints]
+    return lines
 
 
 def _row(database: str, fault: str, episodes: Sequence[Episode]) -> dict[str, Any]:

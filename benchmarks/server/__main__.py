@@ -58,18 +58,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="GROUP",
         help="some groups",
     )
-    given = parser.parse_args(arguments)
-    sections = {GROUPS[name].TITLE: _measured(name, given.quick) for name in given.only}
+    options = parser.parse_args(arguments)
+    sections = {GROUPS[name].TITLE: _measured(name, options.quick) for name in options.only}
     machine = {**describe(), "sqlite": sqlite3.sqlite_version}
     print(
         f"{machine['processor']}, {machine['cores']} cores, load {machine['load']:.1f}\n{table(sections)}"
     )
-    if given.json:
+    if options.json:
         rows = {
             title: [figure.to_dict() for figure in figures] for title, figures in sections.items()
         }
-        text = json.dumps({"machine": machine, "quick": given.quick, "sections": rows}, indent=2)
-        given.json.write_text(text + "\n")
+        text = json.dumps({"machine": machine, "quick": options.quick, "sections": rows}, indent=2)
+        options.json.write_text(text + "\n")
     return (
         1
         if any(

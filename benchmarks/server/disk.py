@@ -92,19 +92,21 @@ def _file_bytes(database: Database) -> int:
     return int(pages * size)
 
 
-def _came_back(database: Database, sent: dict[str, list[Value]]) -> bool:
-    found: dict[str, list[Value]] = {}
+def _came_back(database: Database, expected: dict[str, list[Value]]) -> bool:
+    actual: dict[str, list[Value]] = {}
     with database.read() as session:
         stream_id = session.scalars(select(StreamRow.id)).one()
         for _, columns in read_samples(session, stream_id):
             for name, values in columns.items():
-                found.setdefault(name, []).extend(values)
-    return found.keys() == sent.keys() and all(_same(found[name], sent[name]) for name in sent)
+                actual.setdefault(name, []).extend(values)
+    return actual.keys() == expected.keys() and all(
+        _same(actual[name], expected[name]) for name in expected
+    )
 
 
-def _same(found: list[Value], sent: list[Value]) -> bool:
+def _same(actual: list[Value], expected: list[Value]) -> bool:
     """Compare bit by bit."""
-    return len(found) == len(sent) and all(
+    return len(actual) == len(expected) and all(
         one == other and type(one) is type(other) and str(one) == str(other)
-        for one, other in zip(found, sent, strict=True)
+        for one, other in zip(actual, expected, strict=True)
     )  # fmt: skip

@@ -15,14 +15,14 @@ def app() -> Flask:
     """Read the body, as any server must, and return an empty response."""
     from flask import request
 
-    made = Flask("empty")
+    application = Flask("empty")
 
-    @made.post("/<path:path>")
+    @application.post("/<path:path>")
     def post(path: str) -> Response:  # noqa: ARG001 - Flask names it
         request.get_data()
         return Response(status=204)
 
-    return made
+    return application
 
 
 def main() -> None:

@@ -110,11 +110,11 @@ def _wait_for_rest(server: Server) -> None:
 
 def _by_role(server: Server) -> dict[str, float]:
     """Return processor seconds of the web processes with their parent, and of the worker."""
-    found = {"web": 0.0, "worker": 0.0}
+    seconds = {"web": 0.0, "worker": 0.0}
     for process in [server.process, *server.process.children(recursive=True)]:
         times = process.cpu_times()
-        found["worker" if "worker" in process.cmdline() else "web"] += times.user + times.system
-    return found
+        seconds["worker" if "worker" in process.cmdline() else "web"] += times.user + times.system
+    return seconds
 
 
 def main() -> None:
@@ -123,8 +123,10 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--ranks", type=int, default=RANKS)
     parser.add_argument("--seconds", type=float, default=SECONDS)
-    given = parser.parse_args()
-    print(f"load {psutil.getloadavg()[0]:.1f}\n{table({TITLE: fleet(given.ranks, given.seconds)})}")
+    arguments = parser.parse_args()
+    print(
+        f"load {psutil.getloadavg()[0]:.1f}\n{table({TITLE: fleet(arguments.ranks, arguments.seconds)})}"
+    )
 
 
 if __name__ == "__main__":

@@ -37,14 +37,14 @@ def measure(quick: bool) -> list[Figure]:
     several threads.
     """
     rounds = 3 if quick else 20
-    sent = bodies(BATCHES, ROWS)
+    messages = bodies(BATCHES, ROWS)
     reading, raw, single, crowd = [], [], [], []
     with fresh_database() as bare, fresh_database() as whole:
         for number in range(rounds):
-            reading.append(_timed(lambda body: check_batch(decode(body, Batch)), sent))
-            raw.append(_timed(_raw(bare, number), sent))
-            single.append(_timed(_store(whole, f"single-{number}"), sent))
-            crowd.append(_crowd_s(whole, number, sent))
+            reading.append(_timed(lambda body: check_batch(decode(body, Batch)), messages))
+            raw.append(_timed(_raw(bare, number), messages))
+            single.append(_timed(_store(whole, f"single-{number}"), messages))
+            crowd.append(_crowd_s(whole, number, messages))
     return [
         from_samples("decode and check", "us", reading, scale=1e6),
         from_samples("raw: decode, check, bare insert", "us", raw, scale=1e6),
@@ -104,22 +104,22 @@ def _store(database: Database, run_id: str) -> Callable[[bytes], None]:
     return store
 
 
-def _crowd_s(database: Database, number: int, sent: list[bytes]) -> float:
+def _crowd_s(database: Database, number: int, messages: list[bytes]) -> float:
     """Return processor seconds per batch when several threads write at once, as in a web process."""
     stores = [_store(database, f"crowd-{number}-{thread}") for thread in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
         began = time.process_time()
         for done in [
-            pool.submit(lambda store=store: [store(body) for body in sent]) for store in stores
+            pool.submit(lambda store=store: [store(body) for body in messages]) for store in stores
         ]:
             done.result()
-        return (time.process_time() - began) / (THREADS * len(sent))
+        return (time.process_time() - began) / (THREADS * len(messages))
 
 
-def _timed(take: Callable[[bytes], object], sent: list[bytes]) -> float:
+def _timed(take: Callable[[bytes], object], messages: list[bytes]) -> float:
     """Return the median processor seconds of one call. Other load on the machine doesn't count."""
     seconds = []
-    for body in sent:
+    for body in messages:
         began = time.thread_time()
         take(body)
         seconds.append(time.thread_time() - began)

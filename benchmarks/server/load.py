@@ -65,11 +65,11 @@ def post_all(url: str, clients: Sequence[Client], *, processes: int = 2) -> Answ
     began = time.perf_counter()
     for end in ends:
         end.send("go")
-    found = [end.recv() for end in ends]
+    results = [end.recv() for end in ends]
     answers = Answers(time.perf_counter() - began)
     for worker in workers:
         worker.join()
-    for one in found:
+    for one in results:
         if isinstance(one, OSError):
             raise one
         answers.seconds += one[0]
@@ -88,12 +88,12 @@ def _work(url: str, clients: Sequence[Client], end: Connection) -> None:
         address = (parts.hostname or "", parts.port or 80)
         work = [pool.submit(_send, *of, address) for of in zip(clients, requests, strict=True)]
         try:
-            found = [one.result() for one in work]
+            results = [one.result() for one in work]
         except OSError as error:
             end.send(error)
             return
     end.send(
-        ([one for seconds, _ in found for one in seconds], sum(refused for _, refused in found))
+        ([one for seconds, _ in results for one in seconds], sum(refused for _, refused in results))
     )
 
 

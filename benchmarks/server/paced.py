@@ -14,14 +14,14 @@ SPREAD_GOAL = 4.0
 
 
 def measure(quick: bool) -> list[Figure]:
-    found = []
+    figures = []
     for rows in (16, 500):
         paced = clients(CLIENTS, 20 if quick else 400, rows, every_s=CLIENTS / PER_S)
         with fresh_server(paced) as server:
             answers = checked(post_all(server.url, paced))
         middle, slow = quantile(answers.seconds, 0.5), quantile(answers.seconds, 0.99)
         note = f"p99.9 {1e3 * quantile(answers.seconds, 0.999):.1f}, worst {1e3 * max(answers.seconds):.1f}; {PROCESSES} web processes"
-        found += [
+        figures += [
             Figure(
                 f"a batch of {rows} samples, from when it was due",
                 "ms",
@@ -31,4 +31,4 @@ def measure(quick: bool) -> list[Figure]:
             ),
             Figure("p99 by p50", "x", slow / middle, goal=SPREAD_GOAL),
         ]
-    return found
+    return figures

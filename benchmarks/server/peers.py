@@ -36,7 +36,7 @@ MLFLOW_VALUES = 1000
 
 def measure(quick: bool) -> list[Figure]:
     ours = _ours(4 if quick else 100)
-    found = [
+    figures = [
         Figure("memagent, 500 samples a request", "/s", ours, note=f"{PROCESSES} web processes")
     ]
     for name, goal, values_per_s in (
@@ -49,17 +49,17 @@ def measure(quick: bool) -> list[Figure]:
             missing = (
                 f"not installed: pip install {name}, here or where BENCHMARK_{name.upper()} says"
             )
-            found += [
+            figures += [
                 Figure(f"{name} server", "/s", note=missing),
                 Figure(f"memagent by {name}", "x", note=missing),
             ]
             continue
         theirs = values_per_s(python, 2 if quick else 20)
-        found.append(Figure(f"{name} server", "/s", theirs, note=f"{name} {version}"))
-        found.append(
+        figures.append(Figure(f"{name} server", "/s", theirs, note=f"{name} {version}"))
+        figures.append(
             Figure(f"memagent by {name}", "x", ours / theirs, goal=goal, more_is_better=True)
         )
-    return found
+    return figures
 
 
 def _ours(count: int) -> float:
@@ -114,8 +114,8 @@ def _trackio(python: str, count: int) -> float:
         }
         headers = ("Content-Type: application/json", f"X-Trackio-Write-Token: {token}")
         with _serving([python, "-c", start], port, environ) as server:
-            sent = [_logs(f"run-{client}", count, rows) for client in range(CLIENTS)]
-            answers = _posted(server.url, "/api/bulk_log", sent, headers)
+            requests = [_logs(f"run-{client}", count, rows) for client in range(CLIENTS)]
+            answers = _posted(server.url, "/api/bulk_log", requests, headers)
             return answers.per_s * rows * COLUMNS
 
 

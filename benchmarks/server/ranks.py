@@ -42,16 +42,16 @@ def columns(rank: int, first_step: int, rows: int, began_at: float) -> dict[str,
     source = random.Random(f"{rank} {first_step}")
     steps = range(first_step, first_step + rows)
     leak = _LEAK_BYTES if rank % 10 == 0 else 0
-    held = [20 * 2**30 + leak * step + source.randrange(50 * _MIB) for step in steps]
+    allocated = [20 * 2**30 + leak * step + source.randrange(50 * _MIB) for step in steps]
 
     def above(least_bytes: int, noise_bytes: int = 1) -> list[Value]:
-        return [value + least_bytes + source.randrange(noise_bytes) for value in held]
+        return [value + least_bytes + source.randrange(noise_bytes) for value in allocated]
 
     return {
         "step": [*steps],
         "time_s": [began_at + step * STEP_S for step in steps],
         "step_s": [STEP_S + source.random() / 100 for _ in steps],
-        "allocated_bytes": [*held],
+        "allocated_bytes": [*allocated],
         "peak_allocated_bytes": above(8 * 2**30, 100 * _MIB),
         "reserved_bytes": above(10 * 2**30),
         "peak_reserved_bytes": above(10 * 2**30),

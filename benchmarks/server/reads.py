@@ -59,7 +59,7 @@ def measure(quick: bool) -> list[Figure]:
         with running_server(database.url) as server, _asking(server.url) as ask:
             charts = [
                 *_charts(ask, wide, steps, requests),
-                *_spent(server, ask, wide, steps, requests),
+                *_processor_time(server, ask, wide, steps, requests),
             ]
             lists = _lists(ask, runs, requests)
         return [*charts, *lists, _old(database, requests)]
@@ -94,7 +94,7 @@ def _charts(
     ]
 
 
-def _spent(
+def _processor_time(
     server: Server, ask: Callable[[str], bytes], wide: sqlite3.Connection, steps: int, requests: int
 ) -> list[Figure]:
     """Return the processor time of a chart of all steps, and of the same query in SQL."""
@@ -186,9 +186,9 @@ def _repeat(database: Database, steps: int, times: int) -> None:
         )
 
 
-def _later(found: Buckets, steps: int) -> Buckets:
+def _later(buckets: Buckets, steps: int) -> Buckets:
     return Buckets(
-        found.seqs + steps, found.rows, {**found.stats, "step": found.stats["step"] + steps}
+        buckets.seqs + steps, buckets.rows, {**buckets.stats, "step": buckets.stats["step"] + steps}
     )
 
 
@@ -213,10 +213,10 @@ def _wide(database: Database, steps: int) -> sqlite3.Connection:
     names = ["step", "time_s", *COUNTERS]
     connection.execute(f"CREATE TABLE wide (step INTEGER PRIMARY KEY, {', '.join(names[1:])})")
     for first in range(0, steps, ROWS):
-        found = columns(first, min(ROWS, steps - first))
+        part = columns(first, min(ROWS, steps - first))
         connection.executemany(
             f"INSERT INTO wide VALUES ({', '.join('?' * len(names))})",
-            zip(*(found[name] for name in names), strict=True),
+            zip(*(part[name] for name in names), strict=True),
         )
     connection.commit()
     return connection
@@ -224,10 +224,10 @@ def _wide(database: Database, steps: int) -> sqlite3.Connection:
 
 def _of_wide_rows(connection: sqlite3.Connection, steps: int) -> None:
     both = ", ".join(f"min({name}), max({name})" for name in FIELDS)
-    found = connection.execute(
+    rows = connection.execute(
         f"SELECT max(step), {both} FROM wide GROUP BY step / {max(1, steps // POINTS)}"
     ).fetchall()
-    assert len(found) >= min(POINTS, steps)
+    assert len(rows) >= min(POINTS, steps)
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------

@@ -123,8 +123,8 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--ranks", type=int, default=64)
-    given = parser.parse_args()
-    for role, points in sorted(soak(given.minutes, given.ranks).items()):
+    arguments = parser.parse_args()
+    for role, points in sorted(soak(arguments.minutes, arguments.ranks).items()):
         print(
             f"{role}: {points[0][1]:.0f} MiB at first, {points[-1][1]:.0f} at last, {slope(points):+.1f} MiB an hour"
         )

@@ -21,15 +21,15 @@ COUNTERS = [
 def columns(first_step: int, rows: int, *, seed: int = 0) -> dict[str, list[Value]]:
     """Return samples of a noisy training: every counter changes at each step, within 10 MB."""
     source = random.Random(f"{seed} {first_step}")
-    found: dict[str, list[Value]] = {
+    samples: dict[str, list[Value]] = {
         "step": list(range(first_step, first_step + rows)),
         "time_s": [
             1.7e9 + 0.5 * (first_step + row) + source.random() * 0.01 for row in range(rows)
         ],
     }
     for number, name in enumerate(COUNTERS, start=1):
-        found[name] = [number * 10**9 + source.randrange(10**7) for _ in range(rows)]
-    return found
+        samples[name] = [number * 10**9 + source.randrange(10**7) for _ in range(rows)]
+    return samples
 
 
 def batch(seq: int, rows: int, *, rank: int = 0) -> Batch:

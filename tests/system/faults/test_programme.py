@@ -22,7 +22,7 @@ BATCH = ROWS * len(STREAMS)
 @pytest.fixture
 def record():
     """Two batches of one rank, of which the first was acknowledged."""
-    return Record("r", made={(0, 0): 10.0, (0, 1): 20.0}, acknowledged={(0, 0)})
+    return Record("r", batches={(0, 0): 10.0, (0, 1): 20.0}, acknowledged={(0, 0)})
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_permanent_refusal_is_recorded(start_server, tmp_path):
     with shortened_delays(), Load(server.url, "r", tmp_path, ranks=1) as load:
         load.wait_for(2)
         batch = {
-            "seq": len(load.record.made) + 20,
+            "seq": len(load.record.batches) + 20,
             "chunks": [],
         }  # somebody else took a number of this rank
         assert server.post("/api/v1/runs/r/batches", batch).status == 200

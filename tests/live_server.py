@@ -110,15 +110,15 @@ class LiveServer:
     def stop(self, timeout_s: float = 30.0) -> int:
         """SIGTERM, and the exit status."""
         self.process.terminate()
-        return self._gone(timeout_s)
+        return self._wait(timeout_s)
 
     def kill(self) -> None:
         """Send SIGKILL to the whole process group."""
         if self.process.returncode is None:
             os.killpg(self.process.pid, signal.SIGKILL)
-        self._gone(30.0)
+        self._wait(30.0)
 
-    def _gone(self, timeout_s: float) -> int:
+    def _wait(self, timeout_s: float) -> int:
         self._pool.clear()
         status = self.process.wait(timeout_s)
         if self.process.stdout is not None:

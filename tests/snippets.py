@@ -55,10 +55,10 @@ def output_after(block: Block, page: Path) -> str | None:
     return text[1] if text else None
 
 
-def looks_like(shown: str, printed: str) -> bool:
-    """Check that each shown line was printed, ignoring numbers."""
+def looks_like(expected: str, printed: str) -> bool:
+    """Check that each expected line was printed, ignoring numbers."""
     lines = {masked(line) for line in printed.splitlines()}
-    return all(masked(line) in lines for line in shown.splitlines())
+    return all(masked(line) in lines for line in expected.splitlines())
 
 
 def masked(line: str) -> str:

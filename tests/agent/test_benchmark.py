@@ -38,9 +38,9 @@ def test_it_prints_every_row_and_writes_the_same_as_json(tmp_path):
     out = tmp_path / "figures.json"
     done = run_benchmark("--quick", "--json", str(out))
     assert done.returncode == 0, done.stderr
-    written = json.loads(out.read_text())
+    content = json.loads(out.read_text())
     sections = {
-        title: {row["name"]: row for row in rows} for title, rows in written["sections"].items()
+        title: {row["name"]: row for row in rows} for title, rows in content["sections"].items()
     }
     empty, small, ten_ms, wide, peers, once = sections.values()
     assert set(empty) == set(small) == ROWS
@@ -58,7 +58,7 @@ def test_it_prints_every_row_and_writes_the_same_as_json(tmp_path):
         for row in small.values()
         if "less" not in row["name"] and "beyond" not in row["name"]
     )
-    assert written["quick"] is True and written["machine"]["torch"]
+    assert content["quick"] is True and content["machine"]["torch"]
 
 
 def test_without_a_gpu_the_gpu_part_says_so(tmp_path):

@@ -77,7 +77,7 @@ def test_a_secret_is_never_shown():
 
 
 @pytest.mark.parametrize(
-    ("found", "has_driver", "environ", "expected", "said"),
+    ("facts", "has_driver", "environ", "expected", "text"),
     [
         ({"installed": False}, False, {}, ["warning"], "not installed"),
         (CPU, False, {}, ["ok"], "build for the CPU"),
@@ -90,10 +90,10 @@ def test_a_secret_is_never_shown():
         ({**CPU, "version": "1.13.1"}, False, {}, ["problem", "ok"], "too old"),
     ],
 )
-def test_torch_is_judged_by_its_build_and_the_driver(found, has_driver, environ, expected, said):
-    findings = list(device.judge(found, has_driver=has_driver, environ=environ))
+def test_torch_is_judged_by_its_build_and_the_driver(facts, has_driver, environ, expected, text):
+    findings = list(device.judge(facts, has_driver=has_driver, environ=environ))
     assert levels(findings) == expected
-    assert said in findings[0].text
+    assert text in findings[0].text
     assert all(finding.advice for finding in findings if finding.level != "ok")
 
 
@@ -234,7 +234,7 @@ def test_a_clock_difference_is_a_warning(ahead_s, level):
 
 
 @pytest.mark.parametrize(
-    ("read", "post", "level", "said"),
+    ("read", "post", "level", "text"),
     [
         (200, 400, "ok", "send runs and read them"),
         (403, 400, "ok", "not read them"),
@@ -243,11 +243,11 @@ def test_a_clock_difference_is_a_warning(ahead_s, level):
         (403, 403, "problem", "refused"),
     ],
 )
-def test_a_token_is_checked_by_its_scope(read, post, level, said):
+def test_a_token_is_checked_by_its_scope(read, post, level, text):
     (finding,) = server.judge_access(
         ApiResponse(read, {}, b"", 0, 0), ApiResponse(post, {}, b"", 0, 0), has_token=True
     )
-    assert finding.level == level and said in finding.text
+    assert finding.level == level and text in finding.text
 
 
 def test_a_real_server_and_its_tokens(start_server):

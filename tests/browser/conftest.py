@@ -150,10 +150,12 @@ def _playwright() -> Any:
     return sync_api
 
 
-def _complaint(said: Any, *, may_fail: bool) -> str | None:
-    is_expected = may_fail and "server responded with a status of 4" in said.text
+def _complaint(message: Any, *, may_fail: bool) -> str | None:
+    is_expected = may_fail and "server responded with a status of 4" in message.text
     return (
-        f"console: {said.text}" if said.type in ("error", "warning") and not is_expected else None
+        f"console: {message.text}"
+        if message.type in ("error", "warning") and not is_expected
+        else None
     )
 
 

@@ -132,7 +132,7 @@ class Scenario:
                 run.status, run.finished_at, run.last_seen_at = self.status, now - 300, now - 420
             if self.alert:
                 facts = dict(self.alert)
-                changes, sent = facts.pop("transitions"), facts.pop("notifications")
+                changes, notifications = facts.pop("transitions"), facts.pop("notifications")
                 incident = IncidentRow(
                     run_id=self.run_id, rule="oom_forecast", cause="leak", state=facts["state"], severity=facts["severity"],
                     opened_at=now - 260, fired_at=now - 240, updated_at=now - 40, closed_at=facts.get("closed_at"),
@@ -157,7 +157,7 @@ class Scenario:
                     )  # fmt: skip
                     session.add(transition)
                 session.flush()
-                for number, (channel, state, error) in enumerate(sent):
+                for number, (channel, state, error) in enumerate(notifications):
                     session.add(
                         NotificationRow(
                             alert_id=alert.id,
@@ -352,7 +352,7 @@ class Scenarios:
         )  # fmt: skip
 
     @staticmethod
-    def lost() -> Scenario:
+    def lost_contact() -> Scenario:
         return Scenario(
             "l0st", "resnet50 augment", {(0, H100["id"]): gpu_columns(310, seed=9, base=30 * GIB)}, [H100], project="vision",
             status="lost_contact", user="dora", host="gpu-11", started_s_ago=4000,
@@ -370,7 +370,7 @@ class Scenarios:
         return [
             cls.failed(),
             cls.long(),
-            cls.lost(),
+            cls.lost_contact(),
             cls.died(),
             cls.healthy(),
             cls.two_ranks(),

@@ -52,12 +52,12 @@ def test_curves_are_drawn_and_aligned_by_step_time_or_tokens(
     page.get_by_role("button", name="Time").click()
     until(lambda: chart.get_attribute("data-by") == "time")
     box = page.locator("#compare-chart .u-over").bounding_box()
-    asked = []
-    page.on("request", lambda request: "/series?" in request.url and asked.append(request.url))
+    urls = []
+    page.on("request", lambda request: "/series?" in request.url and urls.append(request.url))
     page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 40)
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 40, steps=3)
     page.mouse.up()
     until(lambda: chart.get_attribute("data-from") not in (None, ""))
-    assert len(asked) == 2
-    assert all(re.search(r"from=\d+&to=\d+", url) for url in asked)
+    assert len(urls) == 2
+    assert all(re.search(r"from=\d+&to=\d+", url) for url in urls)

@@ -53,10 +53,10 @@ def test_it_works_without_scripts(server, open_page):
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_parts_are_drawn_in_their_colors(server, open_page, dark):
     page = open_page(server.url + PATH, dark=dark)
-    drawn = page.locator("#estimate-parts .part").evaluate_all(
+    parts = page.locator("#estimate-parts .part").evaluate_all(
         "parts => parts.map(part => [getComputedStyle(part).fill, part.getBoundingClientRect().width])"
     )
-    wide = [fill for fill, width in drawn if width > 2]
+    wide = [fill for fill, width in parts if width > 2]
     assert len(wide) >= 4
     assert len(set(wide)) == len(wide)
 

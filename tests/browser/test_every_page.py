@@ -97,7 +97,7 @@ def look(axe, open_page, until):
 def test_every_page_is_accessible_and_fits_on_a_phone(server, replay, scenarios, look):
     assert look(server.url, BEFORE_TOKENS) == {}
     for scenario in (
-        scenarios.lost(),
+        scenarios.lost_contact(),
         scenarios.died(),
         scenarios.two_ranks(),
         scenarios.leaking(),

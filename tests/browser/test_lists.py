@@ -20,13 +20,13 @@ def names(page):
 def test_the_first_run_appears_by_itself(server, replay, scenarios, open_page):
     page = open_page(server.url)
     assert "import memagent" in page.locator("#runs").inner_text()
-    replay(scenarios.lost())
+    replay(scenarios.lost_contact())
     page.wait_for_selector("table.runs")
     assert names(page) == ["resnet50 augment"]
 
 
 def test_the_list_refreshes_without_losing_the_focus(server, replay, scenarios, open_page, until):
-    replay(scenarios.lost())
+    replay(scenarios.lost_contact())
     page = open_page(server.url)
     page.get_by_role("link", name="resnet50 augment").focus()
     replay(scenarios.leaking())
@@ -48,7 +48,7 @@ def test_an_unchanged_list_is_not_redrawn(server, replay, scenarios, open_page):
 
 
 def test_runs_are_searched_and_filtered(server, replay, scenarios, open_page):
-    for scenario in (scenarios.lost(), scenarios.failed(), scenarios.leaking()):
+    for scenario in (scenarios.lost_contact(), scenarios.failed(), scenarios.leaking()):
         replay(scenario)
     page = open_page(server.url)
     page.get_by_role("searchbox").fill("vision")
@@ -91,7 +91,7 @@ def test_selected_runs_stay_selected_while_the_list_changes_and_are_compared_tag
     assert not selected.is_visible()
     page.get_by_label("Select vit-b16 lr sweep").check()
     assert page.locator("#compare").is_disabled()
-    replay(scenarios.lost())
+    replay(scenarios.lost_contact())
     until(lambda: len(names(page)) == 2)
     assert page.get_by_label("Select vit-b16 lr sweep").is_checked()
     page.get_by_label("Select all runs").check()
@@ -149,12 +149,12 @@ def test_keyboard_focus_is_always_visible(server, replay, scenarios, open_page):
 
 def test_nothing_is_loaded_from_other_hosts(server, replay, scenarios, open_page):
     replay(scenarios.leaking())
-    page, asked = open_page(), []
-    page.on("request", lambda request: asked.append(request.url))
+    page, urls = open_page(), []
+    page.on("request", lambda request: urls.append(request.url))
     for path in ("/", "/alerts", "/runs/k3v9leak"):
         page.goto(server.url + path, wait_until="networkidle")
-    assert asked
-    assert all(url.startswith(server.url + "/") for url in asked)
+    assert urls
+    assert all(url.startswith(server.url + "/") for url in urls)
 
 
 def test_people_log_in_with_a_token_and_out_again(start_server, open_page):
@@ -199,7 +199,7 @@ def test_runs_at_risk_come_first_until_they_are_snoozed(
 
 
 def test_headings_sort_the_list_and_say_how(server, replay, scenarios, open_page):
-    for scenario in (scenarios.lost(), scenarios.failed(), scenarios.leaking()):
+    for scenario in (scenarios.lost_contact(), scenarios.failed(), scenarios.leaking()):
         replay(scenario)
     page = open_page(server.url)
     heading = page.get_by_role("columnheader", name="Peak memory")

@@ -69,7 +69,7 @@ def test_every_panel_has_a_title_a_description_and_a_unit(name):
 def test_ids_are_unique_and_panels_do_not_overlap(name):
     placed = load(name)["panels"]
     assert len({panel["id"] for panel in placed}) == len(placed)
-    taken = set()
+    occupied = set()
     for panel in placed:
         place = panel["gridPos"]
         cells = {
@@ -77,8 +77,8 @@ def test_ids_are_unique_and_panels_do_not_overlap(name):
             for x in range(place["x"], place["x"] + place["w"])
             for y in range(place["y"], place["y"] + place["h"])
         }
-        assert not cells & taken and max(x for x, _ in cells) < 24, panel["title"]
-        taken |= cells
+        assert not cells & occupied and max(x for x, _ in cells) < 24, panel["title"]
+        occupied |= cells
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -160,9 +160,9 @@ def test_every_rule_is_tested_firing_and_silent():
     for name in (rule["alert"] for group in read for rule in group["rules"] if "alert" in rule):
         ends = {bool(case["exp_alerts"]) for case in cases if case["alertname"] == name}
         assert ends == {True, False}, name
-    asked = " ".join(case["expr"] for test in tests for case in test.get("promql_expr_test", []))
+    queries = " ".join(case["expr"] for test in tests for case in test.get("promql_expr_test", []))
     assert all(
-        rule["record"] in asked for group in read for rule in group["rules"] if "record" in rule
+        rule["record"] in queries for group in read for rule in group["rules"] if "record" in rule
     )
 
 
@@ -177,10 +177,10 @@ def metric_names(text: str) -> set[str]:
 @pytest.mark.parametrize("path", [*FILES, "prometheus/rules.yml"])
 def test_queries_use_existing_metrics_only(path):
     text = (DASHBOARDS / path).read_text()
-    expressions = " ".join(re.findall(r'"?expr"?: "?(.*)', text)) + " ".join(
+    queries = " ".join(re.findall(r'"?expr"?: "?(.*)', text)) + " ".join(
         re.findall(r'"definition": "(.*)"', text)
     )
-    assert metric_names(expressions) and metric_names(expressions) <= set(BY_NAME)
+    assert metric_names(queries) and metric_names(queries) <= set(BY_NAME)
 
 
 def test_every_rules_runbook_is_a_section_of_the_servers_page():

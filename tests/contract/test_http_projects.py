@@ -24,7 +24,7 @@ def server(sqlite_app, fill, token_of):
     """Return an application with a run `hidden` of `secret`, and `seen`, `seen-too` of `vision`."""
     hidden, visible = fill("hidden", "secret", HIDDEN), fill("seen", "vision", SEEN)
     fill("seen-too", "vision", SEEN + "-too")
-    sqlite_app.hidden, sqlite_app.seen = hidden, visible
+    sqlite_app.hidden, sqlite_app.visible = hidden, visible
     sqlite_app.tokens = {scope: token_of(scope, "vision", "other") for scope in SCOPES} | {
         "all": token_of("admin")
     }
@@ -67,15 +67,15 @@ def test_no_route_shows_or_changes_another_projects_run(server, routes, ask, sco
 
 def test_the_same_routes_serve_runs_of_the_tokens_project(server, routes, ask):
     """Delete last. For runs of its projects, a token gets the responses of an unlimited one."""
-    asked = sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
-    for name, method, rule in asked:
-        response = ask(server.tokens["admin"], name, method, rule, server.seen)
+    ordered = sorted(routes, key=lambda route: (route[1] == "DELETE", route[0] == "post_finish"))
+    for name, method, rule in ordered:
+        response = ask(server.tokens["admin"], name, method, rule, server.visible)
         allowed = response.status_code < 400 or (
             response.status_code == 403 and "whole server" in response.text
         )
         assert allowed, (method, rule.rule, response.status_code, response.text[:500])
         if method == "GET" and "<run_id>" in rule.rule and rule.rule.startswith("/api"):
-            whole = ask(server.tokens["all"], name, method, rule, server.seen)
+            whole = ask(server.tokens["all"], name, method, rule, server.visible)
             assert response.data == whole.data, rule.rule
 
 

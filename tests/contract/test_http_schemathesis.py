@@ -98,17 +98,17 @@ def failures(sqlite_database, make_settings, fill, monkeypatch):
             }
         )
         schema = schemathesis.openapi.from_wsgi("/openapi.json", app, config=config)
-        result, made = defaultdict(list), 0
+        result, requests = defaultdict(list), 0
         for event in from_schema(schema).execute():
             if isinstance(event, events.NonFatalError | events.FatalError):
                 result[repr(getattr(event, "value", None) or event.exception)].append(
                     "an error of the run itself"
                 )
             elif isinstance(event, events.ScenarioFinished):
-                made += len(event.recorder.interactions)
+                requests += len(event.recorder.interactions)
                 for text, how in _failed(event.recorder):
                     result[text].append(how)
-        return {text: hows[0] for text, hows in result.items()}, made
+        return {text: hows[0] for text, hows in result.items()}, requests
 
     return run
 
@@ -133,18 +133,18 @@ def _failed(recorder):
 
 
 def test_a_short_schemathesis_run_reports_no_failure(failures):
-    result, made = failures(("examples", "fuzzing", "stateful"), 1)
-    assert not result, told(result)
-    assert made > 100
+    result, requests = failures(("examples", "fuzzing", "stateful"), 1)
+    assert not result, listing(result)
+    assert requests > 100
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_long_schemathesis_run_reports_no_failure(failures):
-    result, made = failures(PHASES, 100)
-    assert not result, told(result)
-    assert made > 5_000
+    result, requests = failures(PHASES, 100)
+    assert not result, listing(result)
+    assert requests > 5_000
 
 
-def told(found):
-    return "\n\n".join(f"{what}\n{how}" for what, how in found.items())
+def listing(problems):
+    return "\n\n".join(f"{what}\n{how}" for what, how in problems.items())

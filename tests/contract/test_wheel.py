@@ -16,7 +16,7 @@ def test_the_wheel_holds_all_files_that_the_server_reads(tmp_path):
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (wheel,) = tmp_path.glob("*.whl")
-    held = set(zipfile.ZipFile(wheel).namelist())
+    names = set(zipfile.ZipFile(wheel).namelist())
     files = [
         path
         for folder in SHIPPED
@@ -26,7 +26,7 @@ def test_the_wheel_holds_all_files_that_the_server_reads(tmp_path):
     missing = [
         name
         for path in files
-        if (name := f"memagent_server/_resources/{path.relative_to(ROOT).as_posix()}") not in held
+        if (name := f"memagent_server/_resources/{path.relative_to(ROOT).as_posix()}") not in names
     ]
     assert missing == []
-    assert {"memagent/__init__.py", "memagent_server/web/templates/manual.html"} <= held
+    assert {"memagent/__init__.py", "memagent_server/web/templates/manual.html"} <= names

@@ -73,7 +73,7 @@ def test_phase_peaks_are_exact(gpu_training, clean_run):
     model, optimizer, step = gpu_training
     for _ in range(3):
         step()
-    held = torch.cuda.memory_allocated()
+    before = torch.cuda.memory_allocated()
     with memagent.attach(model, optimizer) as run:
         step()
         with run.phase("eval"):
@@ -81,7 +81,7 @@ def test_phase_peaks_are_exact(gpu_training, clean_run):
         step()
     columns = columns_of(clean_run)
     assert columns["allocated_bytes"][-1] == torch.cuda.memory_allocated()
-    spike = columns["phase_eval_peak_bytes"][-1] - held
+    spike = columns["phase_eval_peak_bytes"][-1] - before
     assert 2**28 <= spike < 2**28 + 2**21
     assert columns["phase_forward_peak_bytes"][-1] < columns["phase_backward_peak_bytes"][-1]
 

@@ -28,12 +28,12 @@ def test_an_evaluation_needs_what_the_allocator_counted(gpu_training):
     )  # on the host, as a loader gives it: 256 MiB, and twice that within the model
     run = memagent.attach(model, optimizer, preflight=batch, predict=False)
     result = run.preflight(eval_batch=batch)
-    held = torch.cuda.memory_allocated()
+    used = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     with torch.no_grad():
         model.eval()(batch.cuda())
     run.finish()
-    assert result.needs[0].eval_bytes == torch.cuda.max_memory_allocated() - held >= 512 * MIB
+    assert result.needs[0].eval_bytes == torch.cuda.max_memory_allocated() - used >= 512 * MIB
     assert result.needs[0].others_bytes > 100 * MIB  # the CUDA context at least
 
 
@@ -55,10 +55,10 @@ def test_running_out_of_memory_is_reported(gpu_training, limited, capsys):
     run = memagent.attach(
         model, optimizer, preflight=torch.randn(2**20, 1024), predict=False
     )  # 4 GiB
-    held = torch.cuda.memory_allocated()
+    used = torch.cuda.memory_allocated()
     step()
     run.finish()
-    assert "this will not fit: eval needs at least" in capsys.readouterr().err and held < 200 * MIB
+    assert "this will not fit: eval needs at least" in capsys.readouterr().err and used < 200 * MIB
 
 
 def test_a_checkpoint_by_torch_save_needs_no_gpu_memory(gpu_training):

@@ -26,10 +26,10 @@ def test_it_prints_every_group_and_writes_the_same_as_json(tmp_path):
         [sys.executable, "-m", "benchmarks.server", "--quick", "--json", str(out)],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
-    written = json.loads(out.read_text())
-    assert written["quick"] is True and written["machine"]["sqlite"]
-    assert list(written["sections"]) == [group.TITLE for group in command.GROUPS.values()]
-    for title, rows in written["sections"].items():
+    content = json.loads(out.read_text())
+    assert content["quick"] is True and content["machine"]["sqlite"]
+    assert list(content["sections"]) == [group.TITLE for group in command.GROUPS.values()]
+    for title, rows in content["sections"].items():
         assert title in output and rows
         for row in rows:
             assert row["name"] in output

@@ -8,11 +8,11 @@ from memagent.errors import SettingError
 from memagent_server.settings import Settings
 
 
-def settings(tmp_path, **given: str) -> Settings:
+def settings(tmp_path, **variables: str) -> Settings:
     return Settings.from_environ(
         {
             "XDG_DATA_HOME": str(tmp_path),
-            **{f"MEMAGENT_{name}": value for name, value in given.items()},
+            **{f"MEMAGENT_{name}": value for name, value in variables.items()},
         }
     )
 
@@ -32,7 +32,7 @@ def test_it_reads_every_setting(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("variables", "words"),
     [
         ({"SLACK_BOT_TOKEN": "xoxb"}, "needs MEMAGENT_SLACK_CHANNEL"),
         ({"SMTP_URL": "smtp://x", "EMAIL_FROM": "a@b"}, "needs MEMAGENT_EMAIL_TO"),
@@ -53,7 +53,7 @@ def test_it_reads_every_setting(tmp_path):
         ({"NOTIFY_SEVERITIES": "email=loud"}, "a severity of note"),
     ],
 )
-def test_it_refuses_by_name_and_shows_no_secret(tmp_path, given, words):
+def test_it_refuses_by_name_and_shows_no_secret(tmp_path, variables, words):
     with pytest.raises(SettingError, match=words) as caught:
-        settings(tmp_path, **given)
+        settings(tmp_path, **variables)
     assert "secret" not in str(caught.value)

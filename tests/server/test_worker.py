@@ -27,7 +27,7 @@ def hanging_slack():
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
-            server.asked.set()
+            server.has_request.set()
             server.go_on.wait(PATIENCE_S)
             self.send_response(200)
             self.send_header("Content-Length", "2")
@@ -38,7 +38,7 @@ def hanging_slack():
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked, server.go_on = threading.Event(), threading.Event()
+    server.has_request, server.go_on = threading.Event(), threading.Event()
     server.url = f"http://127.0.0.1:{server.server_address[1]}/"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -99,7 +99,7 @@ def test_a_hanging_slack_does_not_delay_the_next_warning(
     work(
         make_settings(database.url, slack_webhook_url=hanging_slack.url, allow_local_webhooks=True)
     )
-    assert hanging_slack.asked.wait(PATIENCE_S)
+    assert hanging_slack.has_request.wait(PATIENCE_S)
     add_leaking_run(database, "second")
     wait_until(
         lambda: "second" in alerts(database), "the second alert, while Slack hangs on the first"

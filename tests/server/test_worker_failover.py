@@ -116,14 +116,14 @@ def test_each_alert_is_raised_once_when_one_of_two_workers_is_killed(
     for run_id in RUNS:
         with database.write() as session:
             start_run(session, RunStart(run_id=run_id, devices=[device]), time.time())
-    killed, left = start_worker("killed"), start_worker("left")
+    killed, survivor = start_worker("killed"), start_worker("survivor")
     wait_until(lambda: parts(database) == [SHARDS // 2, SHARDS // 2], "each has half of the work")
     for seq in range(6):
         feed(database, seq)
         if seq == 2:
             killed.kill()
             killed.wait()
-        set_clock(tmp_path / "left", "3600" if seq == 3 else "-3600" if seq == 4 else "0")
+        set_clock(tmp_path / "survivor", "3600" if seq == 3 else "-3600" if seq == 4 else "0")
         time.sleep(0.5)
     wait_until(
         lambda: {run_id for _, run_id, state in receiver.got if state == "firing"} == set(RUNS),
@@ -137,8 +137,8 @@ def test_each_alert_is_raised_once_when_one_of_two_workers_is_killed(
         lambda: {run_id for _, run_id, state in receiver.got if state == "oom"} == set(RUNS),
         "all ends are told",
     )
-    left.terminate()
-    assert left.wait(PATIENCE_S) == 0
+    survivor.terminate()
+    assert survivor.wait(PATIENCE_S) == 0
     with database.read() as session:
         webhooks = [
             alert.run_id

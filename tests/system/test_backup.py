@@ -30,7 +30,7 @@ def busy(database):
     """A database that keeps taking batches of ten steps, of which the first twenty were acknowledged."""
     with database.write() as session:
         start_run(session, RunStart(run_id="r"), 1.0)
-    stop, taken = threading.Event(), threading.Event()
+    stop, has_batches = threading.Event(), threading.Event()
 
     def ingest():
         seq = 0
@@ -50,11 +50,11 @@ def busy(database):
                 )
             seq += 1
             if seq == BEFORE:
-                taken.set()
+                has_batches.set()
 
     thread = threading.Thread(target=ingest)
     thread.start()
-    assert taken.wait(60.0)
+    assert has_batches.wait(60.0)
     yield database
     stop.set()
     thread.join()

@@ -182,9 +182,9 @@ def played(environ, tmp_path):
             page: ",".join(str(block.line) for block in to_run("python") if block.page == page)
             for page in pages
         }
-        asked = [word for item in lines.items() for word in item]
+        arguments = [word for item in lines.items() for word in item]
         done = subprocess.run(
-            [sys.executable, "-m", "tests.system.snippet_runner", *asked],
+            [sys.executable, "-m", "tests.system.snippet_runner", *arguments],
             cwd=tmp_path,
             env=environ,
             capture_output=True,
@@ -309,10 +309,10 @@ def workers_at(url: str) -> int:
     return response.json().get("workers", 0) if response.status == 200 else 0
 
 
-def wait_for(condition, told) -> None:
+def wait_for(condition, describe) -> None:
     deadline = time.monotonic() + READY_WITHIN_S
     while not condition():
-        assert time.monotonic() < deadline, told()
+        assert time.monotonic() < deadline, describe()
         time.sleep(0.2)
 
 

@@ -33,31 +33,31 @@ from memagent_server.store.runs import start_run
 PATIENCE_S = 60.0
 
 
-class Held:
+class SlowReceiver:
     """A receiver that answers while `may_answer` is set, and keeps (key, is_repeat)."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, bool]] = []
-        self.may_answer, self.asked, self.answered = (
+        self.may_answer, self.has_request, self.answered = (
             threading.Event(),
             threading.Event(),
             threading.Event(),
         )
-        held = self
+        slow = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                held.messages.append((payload["to_state"], payload["is_repeat"]))
-                held.asked.set()
-                held.may_answer.wait(PATIENCE_S)
+                slow.messages.append((payload["to_state"], payload["is_repeat"]))
+                slow.has_request.set()
+                slow.may_answer.wait(PATIENCE_S)
                 try:
                     self.send_response(200)
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                 except OSError:
                     pass  # who asked was killed
-                held.answered.set()
+                slow.answered.set()
 
             def log_message(self, *_):
                 pass
@@ -76,9 +76,9 @@ class Held:
 
 @pytest.fixture
 def receiver():
-    held = Held()
-    yield held
-    held.close()
+    slow = SlowReceiver()
+    yield slow
+    slow.close()
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_1_killed_before_the_lease(database, receiver, start_worker):
 
 def test_2_killed_while_sending(database, receiver, start_worker):
     worker = start_worker()
-    assert receiver.asked.wait(PATIENCE_S)
+    assert receiver.has_request.wait(PATIENCE_S)
     worker.kill()
     worker.wait()
     assert states(database) == ["leased", "waiting"]
@@ -154,7 +154,7 @@ def test_2_killed_while_sending(database, receiver, start_worker):
 
 def test_3_killed_after_the_send_before_the_mark(database, receiver, start_worker):
     worker = start_worker()
-    assert receiver.asked.wait(PATIENCE_S)
+    assert receiver.has_request.wait(PATIENCE_S)
     with locked(database):
         receiver.may_answer.set()
         assert receiver.answered.wait(PATIENCE_S)

@@ -304,12 +304,12 @@ def test_the_token_authenticates_and_is_in_no_file(start_server, train, sync, fo
     assert "401" in output and "6 samples wait in" in output and "<memagent.Run r" in output
     status, (refused,) = sync(server, MEMAGENT_TOKEN=wrong)
     assert status == 1 and refused["outcome"] == "waiting"
-    left = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     status, (file,) = sync(server, MEMAGENT_TOKEN=token)
     assert (status, file["outcome"], file["samples"]) == (0, "uploaded", 6) and steps_on(
         server
     ) == list(range(6))
-    for text in (output, left.decode("latin-1"), json.dumps([refused, file]), server.errors):
+    for text in (output, content.decode("latin-1"), json.dumps([refused, file]), server.errors):
         assert wrong not in text and token not in text
 
 

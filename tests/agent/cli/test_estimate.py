@@ -97,10 +97,10 @@ def test_json_is_the_estimate_with_its_advice(estimate):
     status, out, _ = estimate("--model", "llama-7b", "--dtype", "mixed", "--json")
     output = json.loads(out)
     assert status == 0 and output["method"] == "formula"
-    held = sum(
+    total = sum(
         output["components"][name] for name in ("parameters", "gradients", "optimizer_state")
     )
-    assert held == pytest.approx(16 * 6_738_415_616, rel=0.01)  # 16 bytes a parameter
+    assert total == pytest.approx(16 * 6_738_415_616, rel=0.01)  # 16 bytes a parameter
     assert output["advice"][0].keys() == {"change", "saving_bytes", "cost", "code"}
 
 
@@ -117,7 +117,7 @@ def test_lora_on_quantised_weights(estimate):
     assert "c_attn" in json.loads(out)["assumptions"]["lora"]
 
 
-def held(out: str) -> list[float]:
+def state_bytes(out: str) -> list[float]:
     components = json.loads(out)["components"]
     return [components[name] for name in ("parameters", "gradients", "optimizer_state")]
 
@@ -133,8 +133,8 @@ def held(out: str) -> list[float]:
     ],
 )
 def test_each_gpu_holds_its_share(estimate, options, shares):
-    whole = held(estimate("--model", "llama-7b", "--dtype", "mixed", "--json")[1])
-    part = held(estimate("--model", "llama-7b", "--dtype", "mixed", *options, "--json")[1])
+    whole = state_bytes(estimate("--model", "llama-7b", "--dtype", "mixed", "--json")[1])
+    part = state_bytes(estimate("--model", "llama-7b", "--dtype", "mixed", *options, "--json")[1])
     assert [b / a for a, b in zip(whole, part, strict=True)] == pytest.approx(shares, rel=0.01)
 
 
@@ -179,10 +179,10 @@ def test_the_largest_batch_fits_and_one_more_does_not(estimate):
 
 
 @pytest.mark.parametrize(
-    "asked", [["1,64x128,1024"], ["batch=1,64", "seq=128,1024"], ["seq=128,1024", "batch=1,64"]]
+    "sizes", [["1,64x128,1024"], ["batch=1,64", "seq=128,1024"], ["seq=128,1024", "batch=1,64"]]
 )
-def test_a_sweep_is_a_table_that_marks_what_does_not_fit(estimate, asked):
-    _, out, _ = estimate("--model", "gpt2", "--gpu", "8GiB", "--sweep", *asked)
+def test_a_sweep_is_a_table_that_marks_what_does_not_fit(estimate, sizes):
+    _, out, _ = estimate("--model", "gpt2", "--gpu", "8GiB", "--sweep", *sizes)
     head, short, long, foot = out.splitlines()
     assert head.split() == ["sequence", "batch", "1", "batch", "64"]
     assert short.split()[0] == "128" and long.split()[0] == "1024"

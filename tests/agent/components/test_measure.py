@@ -127,7 +127,7 @@ def test_storages_without_memory_do_not_count_and_hide_no_others():
         other=other,
         meta=torch.zeros(99, device="meta"),
         empty=torch.zeros(0),
-        held=torch.zeros(7),
+        seven=torch.zeros(7),
     )
     assert measure_by_device([model], []) == {"cpu": Components(0, 0, 0, 28)}
 
@@ -171,8 +171,8 @@ def test_measuring_does_not_materialize_a_lazy_copy():
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_a_sparse_tensor_is_its_indices_and_values(make, parts):
     sparse = make(torch.eye(8))
-    held = sum(part.untyped_storage().nbytes() for part in parts(sparse))
-    assert measure([Holder(sparse=sparse)], []).buffers_bytes == held > 8 * 4
+    size_bytes = sum(part.untyped_storage().nbytes() for part in parts(sparse))
+    assert measure([Holder(sparse=sparse)], []).buffers_bytes == size_bytes > 8 * 4
 
 
 def test_sparse_gradients_are_gradients():
@@ -198,8 +198,8 @@ def test_quantised_tensors_count_their_scales():
     packed = torch.quantize_per_channel(
         torch.randn(16, 64), torch.ones(16), torch.zeros(16), 0, torch.qint8
     )
-    held = packed.q_per_channel_scales(), packed.q_per_channel_zero_points()
-    assert measure([Holder(packed=packed)], []).buffers_bytes == 16 * 64 + size(*held)
+    scales = packed.q_per_channel_scales(), packed.q_per_channel_zero_points()
+    assert measure([Holder(packed=packed)], []).buffers_bytes == 16 * 64 + size(*scales)
 
 
 def test_gradients_in_one_bucket_count_the_bucket_once():
@@ -394,8 +394,9 @@ def test_bitsandbytes_4bit_weights_count_with_their_quantisation_state():
     if weight.quant_state is None:  # some versions quantize lazily
         pytest.fail("bitsandbytes did not quantise on CPU")
     state = weight.quant_state
-    held = (weight, state.absmax, state.code, state.offset, state.state2.absmax, state.state2.code)
-    assert measure([model], []).parameters_bytes == size(*held)
+    inner = state.state2
+    tensors = (weight, state.absmax, state.code, state.offset, inner.absmax, inner.code)
+    assert measure([model], []).parameters_bytes == size(*tensors)
 
 
 def test_bitsandbytes_8bit_weights_count_with_their_scales():
@@ -438,9 +439,9 @@ def test_torchao_8bit_optimizer_state_is_its_codes_scales_and_maps():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     moment = OptimState8bit.zeros((64, 128), block_size=256)
     optimizer.state[model.weight] = {"exp_avg": moment}
-    held = size(moment.codes, moment.scale, moment.qmap)
-    assert measure([model], [optimizer]) == Components(64 * 128 * 4, 0, held, 0)
-    assert held == 64 * 128 + 64 * 128 // 256 * 4 + 256 * 4
+    state_bytes = size(moment.codes, moment.scale, moment.qmap)
+    assert measure([model], [optimizer]) == Components(64 * 128 * 4, 0, state_bytes, 0)
+    assert state_bytes == 64 * 128 + 64 * 128 // 256 * 4 + 256 * 4
 
 
 # Copies, shards

@@ -26,7 +26,7 @@ class Recorder:
         self.path = path
         self.drops, guard = DroppedSamples(), ErrorGuard(raise_errors=True)
         self.buffer = SampleBuffer("host", ("step", "allocated_bytes"), self.drops)
-        self.seen: list[int] = []
+        self.observed_steps: list[int] = []
         file = RunFile(path, seal("r", RunStart(run_id="r")))
         self.sender = Sender(file, None, self.drops, guard, lambda reply: None)
         self.collector = Collector(
@@ -43,7 +43,7 @@ class Recorder:
         self.begun_at = self.collector._sent_at
 
     def _observe(self, stream, columns):
-        self.seen += columns["step"]
+        self.observed_steps += columns["step"]
 
     def step(self, *numbers):
         for number in numbers:
@@ -74,7 +74,7 @@ def test_rows_are_on_the_disk_after_the_next_tick(recorder):
     assert recorder.steps() == [[1, 2]]
     recorder.step(3)
     recorder.tick(0.4)
-    assert recorder.steps() == [[1, 2, 3]] and recorder.seen == [1, 2, 3]
+    assert recorder.steps() == [[1, 2, 3]] and recorder.observed_steps == [1, 2, 3]
 
 
 def test_drafts_become_one_batch_of_the_same_rows(recorder):
@@ -175,7 +175,7 @@ def test_a_hanging_collector_is_abandoned_and_its_rows_are_counted(recorder, mon
 def test_closing_collects_the_remaining_rows(recorder):
     recorder.step(1, 2)
     recorder.collector.close()
-    assert recorder.steps() == [[1, 2]] and recorder.seen == [1, 2]
+    assert recorder.steps() == [[1, 2]] and recorder.observed_steps == [1, 2]
 
 
 def wait_for(condition, timeout_s=20.0):

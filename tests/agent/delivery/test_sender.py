@@ -89,18 +89,18 @@ def path(tmp_path):
 @pytest.fixture
 def make_sender(drops, path):
     replies = []
-    made = []
+    senders = []
 
     def make(url: str | None, token: str | None = None) -> Sender:
         file = RunFile(path, seal("r1", RunStart(run_id="r1")))
         transport = HttpTransport(url, token) if url else None
         sender = Sender(file, transport, drops, ErrorGuard(raise_errors=True), replies.append)
         sender.replies = replies
-        made.append(sender)
+        senders.append(sender)
         return sender
 
     yield make
-    for sender in made:
+    for sender in senders:
         sender.close(0.0)
 
 
@@ -347,16 +347,16 @@ def seqs_in(path) -> list[int]:
 
 @contextmanager
 def held_by_another_thread(lock) -> Iterator[None]:
-    taken, release = threading.Event(), threading.Event()
+    is_held, release = threading.Event(), threading.Event()
 
     def hold():
         with lock:
-            taken.set()
+            is_held.set()
             release.wait()
 
     thread = threading.Thread(target=hold)
     thread.start()
-    taken.wait()
+    is_held.wait()
     try:
         yield
     finally:

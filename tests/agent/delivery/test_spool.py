@@ -37,11 +37,11 @@ def batch(seq, samples=10):
 
 
 def take_all(queue):
-    taken = []
+    seqs = []
     while (item := queue.head()) is not None:
-        taken.append(decode(item.body, Batch).seq)
+        seqs.append(decode(item.body, Batch).seq)
         queue.pop()
-    return taken
+    return seqs
 
 
 def test_envelopes_are_read_in_their_order(make_spool):
@@ -82,11 +82,11 @@ def test_a_temporary_disk_failure_does_not_change_the_order(make_spool, file):
 def test_a_full_file_has_no_room_and_loses_nothing(make_spool, monkeypatch):
     monkeypatch.setattr(spool, "MAX_FILE_BYTES", 500)
     queue = make_spool()
-    put = 0
+    count = 0
     while queue.has_room():
-        queue.put(batch(put))
-        put += 1
-    assert 0 < put < 100 and take_all(queue) == list(range(put)) and queue.has_room()
+        queue.put(batch(count))
+        count += 1
+    assert 0 < count < 100 and take_all(queue) == list(range(count)) and queue.has_room()
 
 
 def test_a_recording_without_a_server_is_not_bounded(make_spool, monkeypatch, file):

@@ -19,14 +19,14 @@ from memagent.wire.messages import Batch, BatchReply, Chunk, Finish, RunStart
 
 
 class FarEnd(Transport):
-    """Keeps what it is given, by key; raises `troubles` one after another first."""
+    """Store messages by key, and raise `troubles` first, one after another."""
 
     def __init__(self) -> None:
-        self.starts, self.finishes, self.batches, self.asked = [], [], {}, []
+        self.starts, self.finishes, self.batches, self.kinds = [], [], {}, []
         self.troubles: list[Exception | None] = []
 
     def deliver(self, item, *, timeout_s):
-        self.asked.append(item.kind)
+        self.kinds.append(item.kind)
         if self.troubles and (trouble := self.troubles.pop(0)) is not None:
             raise trouble
         if item.kind == "start":
@@ -90,7 +90,7 @@ def test_everything_arrives_and_the_file_is_removed(make_file, far_end):
         "completed",
     )
     assert (
-        far_end.asked == ["start", "batch", "batch", "batch", "finish"]
+        far_end.kinds == ["start", "batch", "batch", "batch", "finish"]
         and not path.exists()
         and done.notes == []
     )
@@ -138,9 +138,9 @@ def test_stored_envelopes_are_skipped(make_file, far_end):
     far_end.troubles = [None] * 41 + [KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         upload_one(path, far_end)
-    far_end.asked.clear()
+    far_end.kinds.clear()
     assert upload_one(path, far_end).samples == 100
-    assert far_end.asked == ["start", *["batch"] * 11, "finish"]
+    assert far_end.kinds == ["start", *["batch"] * 11, "finish"]
 
 
 def test_a_temporary_server_error_is_retried(make_file, far_end):
@@ -164,7 +164,7 @@ def test_an_unreachable_server_changes_nothing(make_file, far_end):
 def test_a_run_deleted_during_the_upload_is_started_again(make_file, far_end):
     far_end.troubles = [None, StartRequiredError("who?")]
     assert upload_one(make_file(), far_end).outcome == "uploaded"
-    assert far_end.asked[:4] == ["start", "batch", "start", "batch"]
+    assert far_end.kinds[:4] == ["start", "batch", "start", "batch"]
 
 
 def test_a_refused_envelope_preserves_the_file_and_the_others_are_sent(make_file, far_end):
@@ -189,7 +189,7 @@ def test_a_refused_start_ends_the_upload(make_file, far_end):
     assert (
         done.outcome == "refused"
         and done.notes == ["never"]
-        and far_end.asked == ["start"]
+        and far_end.kinds == ["start"]
         and path.exists()
     )
 
@@ -229,7 +229,7 @@ def test_a_file_of_a_living_process_is_skipped(tmp_path, far_end):
     file = RunFile(tmp_path / "r.memagent", seal("r", RunStart(run_id="r")))
     file.append(seal("r", Batch(seq=0)))
     done = upload_one(file.path, far_end)
-    assert done.outcome == "in_use" and far_end.asked == [] and "still active" in done.notes[0]
+    assert done.outcome == "in_use" and far_end.kinds == [] and "still active" in done.notes[0]
     file.close()
     assert upload_one(file.path, far_end).outcome == "uploaded"
 
@@ -257,7 +257,7 @@ def test_a_file_uploaded_by_another_process_is_not_an_error(make_file, far_end):
     path = make_file()
     (result,) = find_files([path])
     path.unlink()
-    assert upload(result, far_end).notes == ["another sync has uploaded it"] and far_end.asked == []
+    assert upload(result, far_end).notes == ["another sync has uploaded it"] and far_end.kinds == []
 
 
 def test_without_a_transport_it_only_counts(make_file):

@@ -196,13 +196,15 @@ def test_it_names_an_optimizer_of_another_model():
 
 
 def test_it_accepts_torch_dtypes_and_booleans():
-    def asked(**options):
+    def estimate_stack(**options):
         return estimate(Stack, ((64, 256), "float32"), loss=mean, **options)
 
-    assert asked(autocast=torch.bfloat16, checkpointing=True) == asked(
+    assert estimate_stack(autocast=torch.bfloat16, checkpointing=True) == estimate_stack(
         autocast="bf16", checkpointing="full"
     )
-    assert asked(autocast="float16", checkpointing=False) == asked(autocast="fp16")
+    assert estimate_stack(autocast="float16", checkpointing=False) == estimate_stack(
+        autocast="fp16"
+    )
 
 
 def test_accumulate_is_an_alias_of_accumulation():
@@ -215,18 +217,18 @@ def test_accumulate_is_an_alias_of_accumulation():
 
 def test_the_dict_is_json_with_a_timeline():
     result = estimate(Stack, ((64, 256), "float32"), loss=mean, limit_bytes="24GiB", advice=True)
-    written = json.loads(json.dumps(result.to_dict()))
+    content = json.loads(json.dumps(result.to_dict()))
     phases = ["data", "forward", "backward", "optimizer"]
-    assert [moment["phase"] for moment in written["timeline"]] == [
+    assert [moment["phase"] for moment in content["timeline"]] == [
         f"{name} of step {n}" for n in (0, 1) for name in phases
     ]
     assert (
-        max(moment["peak_bytes"] for moment in written["timeline"]) == result.peak_allocated_bytes
+        max(moment["peak_bytes"] for moment in content["timeline"]) == result.peak_allocated_bytes
     )
     assert (
-        written["margin_bytes"] == result.margin_bytes
-        and written["fits"] is True
-        and written["advice"]
+        content["margin_bytes"] == result.margin_bytes
+        and content["fits"] is True
+        and content["advice"]
     )
 
 

@@ -63,11 +63,11 @@ def quick(tmp_path_factory):
 
 
 def test_it_prints_every_estimator_and_every_case_of_the_quick_zoo(quick):
-    printed, written = quick
+    printed, content = quick
     for name in (*ESTIMATORS, *(case.name for case in zoo.small(quick=True))):
         assert name in printed
-    assert {row["estimator"] for row in written["summaries"]} == set(ESTIMATORS)
-    assert written["quick"] is True and written["machine"]["torch"]
+    assert {row["estimator"] for row in content["summaries"]} == set(ESTIMATORS)
+    assert content["quick"] is True and content["machine"]["torch"]
 
 
 def test_every_case_has_its_truth_or_the_reason_why_not(quick):
@@ -359,10 +359,10 @@ def test_a_recording_without_a_gpu_is_marked_as_a_trial(tmp_path):
     out = tmp_path / "tried.json"
     done = run("record", "--quick", "--device", "cpu", "--out", str(out))
     assert done.returncode == 0, done.stderr
-    written = json.loads(out.read_text())
-    assert written["kind"] == "tried"  # never taken for a truth
+    content = json.loads(out.read_text())
+    assert content["kind"] == "tried"  # never taken for a truth
     assert list(truths.recorded(tmp_path)) == []
-    rows = {row["case"]["name"]: row for row in written["cases"]}
+    rows = {row["case"]["name"]: row for row in content["cases"]}
     counted = truth_cpu.measured_peaks(partial(zoo.build, Case(**rows["mlp"]["case"])))
     assert {
         name: peak["allocated"] for name, peak in rows["mlp"]["phases"].items() if name != "build"
@@ -453,12 +453,12 @@ def test_a_recorded_history_is_repeated_or_says_why_not(tmp_path):
     )
     rows = [
         {"case": {"name": "mlp", "family": "mlp"}, "history": f"a_gpu/{name}.json.gz"}
-        for name in ("mlp", "lost")
+        for name in ("mlp", "missing")
     ]
     content = {"kind": "recorded", "gpu": "A GPU", "device_bytes": 2**34, "cases": rows}
     (tmp_path / "a_gpu.json").write_text(json.dumps(content))
-    outcome, lost = replayed.repeated(tmp_path)
-    assert lost.exact is None and lost.note
+    outcome, missing = replayed.repeated(tmp_path)
+    assert missing.exact is None and missing.note
     assert (
         outcome.exact if find_spec("memagent.estimator.allocator") else "not built" in outcome.note
     )

@@ -20,14 +20,16 @@ GB = 10**9
 
 def estimate_with(**changes: object) -> Estimate:
     """60 GB of tensors (58 to 63), 70 on the device (66 to 76), 1 of it the context."""
-    known: dict[str, object] = {
+    defaults: dict[str, object] = {
         "peak_reserved_bytes": 69 * GB,
         "peak_device_bytes": 70 * GB,
         "intervals": {"allocated": (58 * GB, 63 * GB), "device": (66 * GB, 76 * GB)},
         "components": {"context": GB},
     }
     return Estimate(
-        **{"method": "trace", "peak_allocated_bytes": 60 * GB, "components": {}} | known | changes
+        **{"method": "trace", "peak_allocated_bytes": 60 * GB, "components": {}}
+        | defaults
+        | changes
     )
 
 
@@ -70,16 +72,16 @@ def test_it_sends_all_levels_with_their_intervals() -> None:
     estimate = estimate_with(
         limit_bytes=80 * GB, phases={"forward": 60 * GB}, terms={"weight_casts": GB}
     )
-    sent = decode(encode(estimate.to_message(rank=1, device="GPU-0")), PredictionMessage)
-    assert (sent.peak_allocated_bytes, sent.peak_reserved_bytes, sent.peak_device_bytes) == (
-        60 * GB,
-        69 * GB,
-        70 * GB,
-    )
+    message = decode(encode(estimate.to_message(rank=1, device="GPU-0")), PredictionMessage)
     assert (
-        sent.intervals == estimate.intervals
-        and sent.phases == estimate.phases
-        and sent.terms == estimate.terms
+        message.peak_allocated_bytes,
+        message.peak_reserved_bytes,
+        message.peak_device_bytes,
+    ) == (60 * GB, 69 * GB, 70 * GB)
+    assert (
+        message.intervals == estimate.intervals
+        and message.phases == estimate.phases
+        and message.terms == estimate.terms
     )
     assert estimate.to_dict()["intervals"] == {
         "allocated": [58 * GB, 63 * GB],

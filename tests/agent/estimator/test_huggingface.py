@@ -88,19 +88,19 @@ def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():
     model = ConfiguredModel(LLAMA, checkpointing="non_reentrant")
     ids = torch.arange(32).view(2, 16)
     real = real_trace(model, {"input_ids": ids, "labels": ids}).summary()
-    asked = request_for_config(
+    request = request_for_config(
         LLAMA, batch=2, sequence=16, precision="fp32", checkpointing="non_reentrant", device="cpu"
     )
-    assert engine.record(asked).summary().phase_peak_bytes == real.phase_peak_bytes
+    assert engine.record(request).summary().phase_peak_bytes == real.phase_peak_bytes
 
 
 def test_a_file_its_folder_and_its_content_are_the_same_request(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    asked = [
+    requests = [
         request_for_config(config, batch=2)
         for config in (LLAMA, tmp_path, str(tmp_path / "config.json"))
     ]
-    assert asked[0] == asked[1] == asked[2]
+    assert requests[0] == requests[1] == requests[2]
 
 
 def test_rotary_models_get_2048_tokens_and_others_all_their_positions():

@@ -100,6 +100,6 @@ def test_it_finds_the_largest_count_on_any_curve(most, plateau):
 
 
 def test_it_needs_few_calls_if_needs_are_proportional():
-    asked = []
-    assert largest_count(lambda count: (asked.append(count), 123_456 - 100 * count)[1]) == 1234
-    assert len(asked) <= 8
+    counts = []
+    assert largest_count(lambda count: (counts.append(count), 123_456 - 100 * count)[1]) == 1234
+    assert len(counts) <= 8

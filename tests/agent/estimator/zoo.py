@@ -143,16 +143,16 @@ def build(
     dtype: Any = torch.float32,
 ) -> Case:
     torch.manual_seed(0)
-    known = library()
+    transformers = library()
     config = CONFIGS[family](layers, drop)
     kinds = {
-        "bert": known.AutoModelForMaskedLM,
-        "roberta": known.AutoModelForMaskedLM,
-        "vit": known.AutoModelForImageClassification,
-        "t5": known.AutoModelForSeq2SeqLM,
-        "t5-gated": known.AutoModelForSeq2SeqLM,
+        "bert": transformers.AutoModelForMaskedLM,
+        "roberta": transformers.AutoModelForMaskedLM,
+        "vit": transformers.AutoModelForImageClassification,
+        "t5": transformers.AutoModelForSeq2SeqLM,
+        "t5-gated": transformers.AutoModelForSeq2SeqLM,
     }
-    kind = kinds.get(family, known.AutoModelForCausalLM)
+    kind = kinds.get(family, transformers.AutoModelForCausalLM)
     model = kind.from_config(config, attn_implementation=attention).to(dtype).train()
     if family == "vit":
         inputs = {
@@ -181,10 +181,10 @@ class LiveStorages(TorchDispatchMode):
             if storage._cdata not in self._alive:
                 self._alive[storage._cdata] = storage.nbytes()
                 self.now += storage.nbytes()
-                weakref.finalize(storage, self._gone, storage._cdata)
+                weakref.finalize(storage, self._free, storage._cdata)
         self.peaks[self.phase] = max(self.peaks.get(self.phase, 0), self.now)
 
-    def _gone(self, key: int) -> None:
+    def _free(self, key: int) -> None:
         self.now -= self._alive.pop(key, 0)
 
     def __torch_dispatch__(

@@ -123,6 +123,6 @@ def test_the_command_prints_a_table_and_writes_it_as_json(tmp_path):
     file = tmp_path / "figures.json"
     command = [sys.executable, "-m", "benchmarks.forecast", "--quick", "--json", str(file)]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
-    written = json.loads(file.read_text())
-    assert [one["name"] for one in written["sets"]["recorded"]] == list(DETECTORS)
+    content = json.loads(file.read_text())
+    assert [one["name"] for one in content["sets"]["recorded"]] == list(DETECTORS)
     assert all(name in printed for name in DETECTORS)

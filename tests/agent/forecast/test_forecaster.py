@@ -185,13 +185,13 @@ def test_host_memory_has_its_own_limit():
 
 def test_garbage_that_can_be_collected_is_no_leak():
     rows = series(5000, lambda t: 10 + 0.02 * t)
-    asked = []
+    calls = []
 
     def collect():
-        asked.append(True)
+        calls.append(True)
         return 10 * GIB
 
-    assert first_page(rows[:900], gc_probe=collect) is None and asked
+    assert first_page(rows[:900], gc_probe=collect) is None and calls
     assert first_page(rows, gc_probe=lambda: None) is not None
 
 

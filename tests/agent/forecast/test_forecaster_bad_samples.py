@@ -65,9 +65,9 @@ def sound(forecast: Forecast) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(rows, max_size=60), options, st.integers(1, 2**50))
 def test_no_row_causes_an_error_or_an_invalid_forecast(
-    found: list[dict[str, Any]], given_options: dict[str, Any], limit: int
+    samples: list[dict[str, Any]], given_options: dict[str, Any], limit: int
 ):
-    columns = {name: [row[name] for row in found] for name in [*READINGS, "step"]}
+    columns = {name: [row[name] for row in samples] for name in [*READINGS, "step"]}
     for forecast in feed_columns(Forecaster(limit, **given_options), columns):
         sound(forecast)
 

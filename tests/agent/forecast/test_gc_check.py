@@ -33,29 +33,29 @@ def first_page(forecasts) -> int | None:
 
 
 def test_rule_1_it_is_requested_only_before_a_page():
-    asked: list[int] = []
-    forecaster = Forecaster(LIMIT, gc_probe=lambda: asked.append(1))
+    calls: list[int] = []
+    forecaster = Forecaster(LIMIT, gc_probe=lambda: calls.append(1))
     page = first_page(climb(Forecaster(LIMIT)))
     list(climb(forecaster, range(page)))
-    assert not asked
+    assert not calls
     list(climb(forecaster, range(page, page + 1)))
-    assert len(asked) == 1
+    assert len(calls) == 1
 
 
 def test_rule_1_it_is_requested_rarely():
-    asked: list[int] = []
+    calls: list[int] = []
 
     def collect() -> int:
-        asked.append(1)
+        calls.append(1)
         return 0
 
     check = GarbageCheck(collect)
     for step in range(1000):
         check.judge(step, floor=100, growth=50, span_steps=400.0, steps_left=200.0, step_s=1.0)
-    assert len(asked) == 10
+    assert len(calls) == 10
     for step in range(1000, 1000 + 2 * int(MIN_INTERVAL_STEPS)):
         check.judge(step, floor=100, growth=50, span_steps=8.0, steps_left=200.0, step_s=1.0)
-    assert len(asked) == 12
+    assert len(calls) == 12
 
 
 def test_rule_2_a_fall_by_half_is_garbage():

@@ -80,8 +80,8 @@ def test_rule_5_a_straight_line_stays_straight():
 
 def test_rule_5_half_of_an_acceleration_is_extrapolated():
     trend = trend_of(lambda t: t**1.5)
-    left = steps_until(130**1.5 - 99**1.5, trend.slope, trend.rate)
-    assert left == pytest.approx(31, rel=0.06)
+    steps = steps_until(130**1.5 - 99**1.5, trend.slope, trend.rate)
+    assert steps == pytest.approx(31, rel=0.06)
 
 
 def test_rule_5_a_late_onset_is_not_an_acceleration():

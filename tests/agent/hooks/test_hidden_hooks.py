@@ -68,14 +68,14 @@ def test_a_run_leaves_no_trace_in_saved_files(recording):
     optimizer = torch.optim.AdamW(module.parameters())
     expected = saved(module)
     run = memagent.attach(module, optimizer)
-    written = saved(module), saved(optimizer)
+    states = saved(module), saved(optimizer)
     run.finish()
-    assert written[0] == expected == saved(module)
-    assert not any(b"memagent" in content for content in written)
+    assert states[0] == expected == saved(module)
+    assert not any(b"memagent" in content for content in states)
     with torch.serialization.safe_globals(
         [torch.nn.Sequential, torch.nn.Linear, torch.nn.ReLU, set]
     ):
-        torch.load(io.BytesIO(written[0]), weights_only=True)
+        torch.load(io.BytesIO(states[0]), weights_only=True)
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy], ids=["copy", "deepcopy"])

@@ -112,9 +112,9 @@ def test_objects_that_the_script_releases_are_freed(auto):
         train(model, optimizer, 3)
         return weakref.ref(model), weakref.ref(optimizer)
 
-    gone = stage()
+    references = stage()
     gc.collect()
-    assert [reference() for reference in gone] == [None, None]
+    assert [reference() for reference in references] == [None, None]
     stage()
     assert auto.run.step == 6
 

@@ -207,7 +207,7 @@ class TestSteps:
         monkeypatch.setattr(
             instrumentation,
             "measure_by_device",
-            lambda *given, **busy: measured.append(1) or measure(*given, **busy),
+            lambda *arguments, **options: measured.append(1) or measure(*arguments, **options),
         )
         monkeypatch.setattr(
             Sampler, "set_phase", lambda self, phase: entered.append(phase) or enter(self, phase)
@@ -340,8 +340,8 @@ class TestPhases:
         optimizer = torch.optim.Adam(model.parameters())
         run = memagent.attach(model, optimizer)
         train(model, optimizer, 2)
-        gone = weakref.ref(model), weakref.ref(optimizer)
+        references = weakref.ref(model), weakref.ref(optimizer)
         del model, optimizer
         gc.collect()
-        assert [reference() for reference in gone] == [None, None]
+        assert [reference() for reference in references] == [None, None]
         run.finish()

@@ -94,8 +94,8 @@ def test_the_agent_does_not_change_the_peaks_that_traceml_reads(recording):
     traced_peaks()
     alone = traced_peaks()
     with memagent.attach(model, optimizer):
-        beside = traced_peaks()
-    assert beside == alone
+        with_agent = traced_peaks()
+    assert with_agent == alone
     (gpu,) = (device for device in recording().start.devices if device.kind == "cuda")
     columns = recording().columns(stream=gpu.id)
     assert columns["peak_allocated_bytes"][1:] == alone

@@ -218,9 +218,11 @@ def test_a_preflight_changes_nothing_of_the_training(trainer):
 
     def weights(**options) -> torch.Tensor:
         torch.manual_seed(0)
-        made = trainer(MemagentCallback(**options))
-        made.train()
-        return torch.cat([parameter.detach().flatten() for parameter in made.model.parameters()])
+        instance = trainer(MemagentCallback(**options))
+        instance.train()
+        return torch.cat(
+            [parameter.detach().flatten() for parameter in instance.model.parameters()]
+        )
 
     assert torch.equal(weights(), weights(preflight=True))
 
@@ -228,8 +230,8 @@ def test_a_preflight_changes_nothing_of_the_training(trainer):
 def test_the_preflight_without_evaluation_data_is_the_checkpoint(trainer, recording):
     from memagent.integrations.transformers import MemagentCallback
 
-    made = trainer(MemagentCallback(preflight=True))
-    made.eval_dataset = None
-    made.train()
+    instance = trainer(MemagentCallback(preflight=True))
+    instance.eval_dataset = None
+    instance.train()
     (preflight,) = [event for event in recording().events if event.kind == "preflight"]
     assert [trial["name"] for trial in preflight.data["trials"]] == ["checkpoint"]

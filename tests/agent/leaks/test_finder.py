@@ -26,16 +26,16 @@ def small_world():
 
 class Keeper:
     def __init__(self):
-        self.kept = []
+        self.tensors = []
 
     def step(self):
-        self.kept.append(torch.zeros(64))
+        self.tensors.append(torch.zeros(64))
 
 
 def test_find_names_the_attribute_and_its_line():
     keeper = Keeper()
     (suspect,) = find(keeper.step).suspects
-    assert (suspect.holder.partition(":")[0], suspect.kind) == ("Keeper.kept", "list")
+    assert (suspect.holder.partition(":")[0], suspect.kind) == ("Keeper.tensors", "list")
     assert (
         suspect.file == __file__
         and suspect.function == "Keeper.step"
@@ -70,8 +70,8 @@ def test_it_reports_a_tensor_retained_every_seventh_step():
 def test_it_leaves_no_references_behind():
     keeper = Keeper()
     watched = torch.zeros(128)
-    keeper.kept.append(watched)
-    before = sys.getrefcount(watched), sys.getrefcount(keeper.kept), sys.getrefcount(keeper)
+    keeper.tensors.append(watched)
+    before = sys.getrefcount(watched), sys.getrefcount(keeper.tensors), sys.getrefcount(keeper)
     finder = Finder()
     finder.request()
     for step in range(1, 30):
@@ -80,12 +80,12 @@ def test_it_leaves_no_references_behind():
     assert finder.suspects
     assert (
         sys.getrefcount(watched),
-        sys.getrefcount(keeper.kept),
+        sys.getrefcount(keeper.tensors),
         sys.getrefcount(keeper),
     ) == before
-    gone = [weakref.ref(tensor) for tensor in keeper.kept]
+    references = [weakref.ref(tensor) for tensor in keeper.tensors]
     del watched, keeper
-    assert not any(reference() is not None for reference in gone)
+    assert not any(reference() is not None for reference in references)
     assert syntax.syntax_tree.cache_info().currsize == 0
 
 
@@ -93,14 +93,14 @@ def test_the_finder_does_not_extend_the_life_of_local_variables():
     """Before Python 3.13 a look at a frame's variables leaves a copy of them in the frame."""
     finder = Finder()
     finder.request()
-    retained, gone = [], None
+    retained, reference = [], None
     for step in range(1, 30):
         passing = torch.zeros(16)
         retained.append(torch.zeros(8))
         finder.after_step(step)
-        gone = weakref.ref(passing)
+        reference = weakref.ref(passing)
         del passing
-        assert gone() is None, step
+        assert reference() is None, step
     assert finder.suspects
 
 
@@ -144,7 +144,7 @@ def test_a_run_that_ends_within_the_window_is_diagnosed_by_its_steps_so_far():
         keeper.step()
         finder.after_step(step)
     diagnosis = finder.conclude()
-    assert diagnosis and diagnosis.suspects[0].holder.startswith("Keeper.kept")
+    assert diagnosis and diagnosis.suspects[0].holder.startswith("Keeper.tensors")
     assert Finder().conclude() is None
 
 

@@ -72,7 +72,7 @@ WEAKER = {
 }  # fmt: skip
 
 
-def found(tmp_path, name: str, source: str):
+def growth_and_line(tmp_path, name: str, source: str):
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(source))
     marked = next(number for number, text in enumerate(source.splitlines(), 1) if "#!" in text)
@@ -81,14 +81,14 @@ def found(tmp_path, name: str, source: str):
 
 @pytest.mark.parametrize("case", GROWING)
 def test_it_finds_the_line_that_grows(case, tmp_path):
-    line, marked = found(tmp_path, *GROWING[case])
+    line, marked = growth_and_line(tmp_path, *GROWING[case])
     assert (line.line, line.strength) == (marked, GROWS), line
 
 
 @pytest.mark.parametrize("case", WEAKER)
 def test_an_uncertain_line_has_a_lower_confidence(case, tmp_path):
     name, strength, source = WEAKER[case]
-    line, marked = found(tmp_path, name, source)
+    line, marked = growth_and_line(tmp_path, name, source)
     assert (line.line, line.strength) == (marked, strength), line
 
 

@@ -77,14 +77,14 @@ def test_every_line_fits_and_the_forecast_says_when_and_why(columns):
     )
     rank = state.fullest_rank()
     assert rank is not None
-    drawn = render_lines(rank, columns, in_color=False)
-    assert len(drawn) == HEIGHT and all(len(line) <= columns for line in drawn)
+    lines = render_lines(rank, columns, in_color=False)
+    assert len(lines) == HEIGHT and all(len(line) <= columns for line in lines)
     if columns >= 80:
-        assert drawn[0].startswith("memagent · r · a GPU ") and drawn[2].rstrip().endswith(
+        assert lines[0].startswith("memagent · r · a GPU ") and lines[2].rstrip().endswith(
             "headroom 2.00 GiB"
         )
     assert "forecast: critical: out of memory in about 40 steps (8 s), 90% likely; cause: leak".startswith(
-        drawn[3].rstrip().removesuffix("…")
+        lines[3].rstrip().removesuffix("…")
     )
 
 
@@ -150,8 +150,8 @@ def test_the_view_does_not_change_the_scripts_output(tmp_path):
     output = terminal.read()
     assert terminal.process.returncode == 3
     assert "\x1b[1;20r" in output and output.rindex("\x1b[r") > output.rindex("\x1b[1;20r")
-    drawn = "".join(DRAWN.findall(output))
-    assert re.search(r"step \d+ · ", drawn) and "headroom" in drawn and "forecast" in drawn
+    status = "".join(DRAWN.findall(output))
+    assert re.search(r"step \d+ · ", status) and "headroom" in status and "forecast" in status
     rest = DRAWN.sub("", output)
     own = (
         "".join(f"line {step}\n\rbar {step}" for step in range(25))

@@ -164,10 +164,10 @@ def test_it_distinguishes_no_suspect_from_no_diagnosis():
     )
     assert report.search == "No suspect was found: the leak diagnosis covered steps 5 to 26."
     assert "  no suspect was found: the leak diagnosis covered steps 5 to 26." in report.lines()
-    nobody = oom_report(
+    without_search = oom_report(
         {**EVENT_DATA, "suspect_search": {"why_not": "no growth was suspected"}}, 311
     )
-    assert "  no leak diagnosis was run: no growth was suspected." in nobody.lines()
+    assert "  no leak diagnosis was run: no growth was suspected." in without_search.lines()
 
 
 def test_it_falls_back_to_the_suspects_of_the_event():

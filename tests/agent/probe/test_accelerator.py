@@ -212,7 +212,7 @@ def model_on(*devices: str) -> Any:
     )
 
 
-def found(probes: list) -> list[tuple[str, str]]:
+def limit_sources(probes: list) -> list[tuple[str, str]]:
     for probe in probes:
         probe.close()
     return [(type(probe).__name__, probe.device.limit_source) for probe in probes]
@@ -223,11 +223,11 @@ def test_discover_takes_the_probe_of_the_device_that_holds_the_parameters(alloca
         [model_on("xpu:1", "xpu:1", "cpu")], [], 7 * GIB, torch=torch_with_xpu(allocator)
     )
     assert [probe.device.index for probe in xpu] == [1, 0]
-    (name, source), (host, host_source) = found(xpu)
+    (name, source), (host, host_source) = limit_sources(xpu)
     assert (name, source, host) == ("XpuProbe", "given", "HostProbe")
     assert host_source != "given"
     assert (
-        found(discover([model_on("mps:0")], [], torch=torch_with_mps(allocator)))[0][0]
+        limit_sources(discover([model_on("mps:0")], [], torch=torch_with_mps(allocator)))[0][0]
         == "MpsProbe"
     )
 
@@ -236,7 +236,10 @@ def test_discover_finds_devices_that_only_an_optimizer_knows(allocator):
     optimizer = SimpleNamespace(
         param_groups=[{"params": [Parameter(device=torch.device("xpu:0"))]}]
     )
-    assert found(discover([], [optimizer], torch=torch_with_xpu(allocator)))[0][0] == "XpuProbe"
+    assert (
+        limit_sources(discover([], [optimizer], torch=torch_with_xpu(allocator)))[0][0]
+        == "XpuProbe"
+    )
 
 
 @pytest.mark.parametrize("device", ["cuda:0", "xpu:0", "mps:0", "meta", "cpu"])
@@ -244,7 +247,7 @@ def test_discover_returns_the_host_alone_if_torch_does_not_use_the_device(device
     """Check with the real torch that devices of fake tensors don't get initialized."""
     (host,) = probes = discover([model_on(device)], [], 3 * GIB, torch=real_torch_without_devices())
     assert isinstance(host, HostProbe)
-    assert found(probes) == [("HostProbe", "given")]
+    assert limit_sources(probes) == [("HostProbe", "given")]
     assert not torch.cuda.is_initialized()
 
 

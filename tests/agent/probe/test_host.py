@@ -35,10 +35,10 @@ def test_a_sample_has_its_columns_and_used_is_below_the_limit(probe):
 def test_it_sees_memory_come_and_go(probe):
     before = probe.used_bytes()
     block = bytearray(b"x") * (128 * MIB)
-    held = probe.used_bytes()
+    during = probe.used_bytes()
     del block
-    assert held - before > 120 * MIB
-    assert probe.used_bytes() < held - 120 * MIB
+    assert during - before > 120 * MIB
+    assert probe.used_bytes() < during - 120 * MIB
 
 
 def test_a_marks_peak_is_the_higher_of_the_readings_at_both_ends(probe):

@@ -170,11 +170,11 @@ def test_locked_memory_is_measured():
     before = read_pressure().locked_bytes
     size = 16 * mmap.PAGESIZE
     with mmap.mmap(-1, size) as block:
-        start = ctypes.addressof(held := ctypes.c_char.from_buffer(block))
+        start = ctypes.addressof(buffer := ctypes.c_char.from_buffer(block))
         if ctypes.CDLL(None, use_errno=True).mlock(ctypes.c_void_p(start), ctypes.c_size_t(size)):
             pytest.skip(f"mlock: {os.strerror(ctypes.get_errno())}")
         during = read_pressure().locked_bytes
-        del held
+        del buffer
     assert during - before == size
     assert read_pressure().locked_bytes == before
 

@@ -194,11 +194,11 @@ def test_a_reading_that_fails_leaves_the_others_alone_and_is_named_once(
     machine.set(f"return {function} {code}")
     for _ in range(3):
         reading = gpu.reading()
-    left = {field: value for field, value in vars(reading).items() if value is not None}
+    remaining = {field: value for field, value in vars(reading).items() if value is not None}
     expected = {field: value for field, value in vars(full).items() if field != missing}
     if missing == "process_bytes":
         del expected["other_processes_bytes"]
-    assert left == expected
+    assert remaining == expected
     assert (
         capfd.readouterr().err
         == f"memagent: NVML does not provide all readings of {GPU}, missing: {name} ({reason})\n"

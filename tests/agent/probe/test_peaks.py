@@ -53,23 +53,25 @@ def test_2_and_3_a_user_reads_the_same_with_and_without_memagent(cuda_allocator)
     def life(agent: bool) -> list[tuple]:
         random.seed(11)
         allocator = type(cuda_allocator)()
-        cuda_allocator._stats, held, peaks = allocator._stats, [], []
+        cuda_allocator._stats, blocks, peaks = allocator._stats, [], []
         counters = shared_counters(torch._C)
         if agent:
             counters.open()
         for _ in range(600):
             what = random.random()
             if what < 0.4:
-                held.append(cuda_allocator.allocate(random.choice((512, 4096, 3 * MIB, 40 * MIB))))
-            elif what < 0.75 and held:
-                cuda_allocator.free(held.pop(random.randrange(len(held))))
+                blocks.append(
+                    cuda_allocator.allocate(random.choice((512, 4096, 3 * MIB, 40 * MIB)))
+                )
+            elif what < 0.75 and blocks:
+                cuda_allocator.free(blocks.pop(random.randrange(len(blocks))))
             elif what < 0.78:
                 torch.cuda.reset_peak_memory_stats(0)
             elif what < 0.81:
                 torch.accelerator.reset_peak_memory_stats(0)
             elif what < 0.86:
                 peaks.append(user_view())
-            if agent and random.Random(len(held)).random() < 0.5:
+            if agent and random.Random(len(blocks)).random() < 0.5:
                 counters.read_and_reset(0)
         peaks.append(user_view())
         if agent:

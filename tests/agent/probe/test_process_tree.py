@@ -102,23 +102,23 @@ def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_chi
         "subprocess.run([sys.executable, '-c', 'import sys; sys.stdin.read()'])"
     )
     with subprocess.Popen([sys.executable, "-c", grandchild], stdin=subprocess.PIPE) as child:
-        made: list[Child] = []
+        children: list[Child] = []
         may_end = threading.Event()
 
         def make_child() -> None:  # a thread's children are listed under it while it lives
-            made.append(start_child(MIB))
+            children.append(start_child(MIB))
             may_end.wait(30)
 
         thread = threading.Thread(target=make_child)
         thread.start()
         try:
             assert eventually(
-                lambda: bool(made) and len(set(descendants(os.getpid())) - others) == 3
+                lambda: bool(children) and len(set(descendants(os.getpid())) - others) == 3
             )
             assert set(descendants(os.getpid())) == {
                 p.pid for p in psutil.Process().children(recursive=True)
             }
-            assert made[0].process.pid not in set(descendants(os.getpid(), all_threads=False))
+            assert children[0].process.pid not in set(descendants(os.getpid(), all_threads=False))
         finally:
             may_end.set()
             thread.join()

@@ -116,7 +116,7 @@ def test_switches_and_empty_values_stay():
 
 
 @pytest.mark.parametrize(
-    ("given", "masked"),
+    ("arguments", "masked"),
     [
         (["--token=abc", "x"], ["--token=***", "x"]),
         (["--hf_token", "abc", "x"], ["--hf_token", "***", "x"]),
@@ -134,5 +134,5 @@ def test_switches_and_empty_values_stay():
         (["--config-file=conf/a:b.yaml"], ["--config-file=conf/a:b.yaml"]),
     ],
 )
-def test_secrets_on_the_command_line_are_masked(given, masked):
-    assert mask_arguments(given) == masked
+def test_secrets_on_the_command_line_are_masked(arguments, masked):
+    assert mask_arguments(arguments) == masked

@@ -47,9 +47,9 @@ class Job:
         steps = list(range(first, last))
         self.bench.now = START + last
         for rank in range(self.world_size) if ranks is None else ranks:
-            held = [int(gib(step) * GIB) for step in steps]
+            sizes = [int(gib(step) * GIB) for step in steps]
             columns = {
-                "step": steps, "time_s": [START + step for step in steps], "allocated_bytes": held, "peak_allocated_bytes": held,
+                "step": steps, "time_s": [START + step for step in steps], "allocated_bytes": sizes, "peak_allocated_bytes": sizes,
                 "limit_bytes": [LIMIT] * len(steps),
             }  # fmt: skip
             with self.bench.database.write() as session:

@@ -42,7 +42,7 @@ class Fleet:
                 if worker is not without:
                     worker.heartbeat()
 
-    def held(self) -> list[int]:
+    def shard_counts(self) -> list[int]:
         """Return the number of shards of each worker; none is held twice."""
         results = [
             {shard for shard, key in KEYS.items() if worker.holds(key)} for worker in self.workers
@@ -62,24 +62,25 @@ def fleet(database, monkeypatch) -> Fleet:
 
 def test_a_single_worker_holds_all_shards_at_once(fleet):
     fleet.join()
-    assert fleet.held() == [SHARDS]
+    assert fleet.shard_counts() == [SHARDS]
 
 
 def test_workers_divide_all_shards_evenly(fleet):
     for _ in range(3):
         fleet.join()
     fleet.beat(2 * BEAT_S)
-    assert sum(fleet.held()) == SHARDS and max(fleet.held()) == 22 and min(fleet.held()) >= 20
+    counts = fleet.shard_counts()
+    assert sum(counts) == SHARDS and max(counts) == 22 and min(counts) >= 20
 
 
 def test_the_shards_of_a_silent_worker_are_taken_over_within_seconds(fleet):
     silent, other = fleet.join(), fleet.join()
     fleet.beat(2 * BEAT_S)
-    assert fleet.held() == [SHARDS // 2, SHARDS // 2]
+    assert fleet.shard_counts() == [SHARDS // 2, SHARDS // 2]
     fleet.beat(DEAD_AFTER_S - BEAT_S, without=silent)
     assert sum(other.holds(key) for key in KEYS.values()) == SHARDS // 2
     fleet.beat(3 * BEAT_S, without=silent)
-    assert fleet.held() == [0, SHARDS]  # the silent worker assumes that its lease is lost
+    assert fleet.shard_counts() == [0, SHARDS]  # the silent worker assumes that its lease is lost
 
 
 def test_a_worker_declared_dead_can_not_write_and_registers_again(fleet, database):
@@ -92,7 +93,7 @@ def test_a_worker_declared_dead_can_not_write_and_registers_again(fleet, databas
     with pytest.raises(LostShards), database.write() as session:
         stopped.confirm(session, [key])
     fleet.beat(2 * BEAT_S)
-    assert fleet.held() == [SHARDS // 2, SHARDS // 2]
+    assert fleet.shard_counts() == [SHARDS // 2, SHARDS // 2]
 
 
 def test_a_worker_that_was_stopped_removes_no_peer(fleet):
@@ -101,7 +102,7 @@ def test_a_worker_that_was_stopped_removes_no_peer(fleet):
     fleet.steady += 60.0  # both stopped, as on a machine that slept
     stopped.heartbeat()
     other.heartbeat()
-    assert fleet.held() == [SHARDS // 2, SHARDS // 2]
+    assert fleet.shard_counts() == [SHARDS // 2, SHARDS // 2]
 
 
 def test_a_released_shard_is_free_at_once(fleet):
@@ -111,15 +112,15 @@ def test_a_released_shard_is_free_at_once(fleet):
     leaving.release()
     fleet.workers.remove(leaving)
     fleet.beat(BEAT_S)
-    assert fleet.held() == [SHARDS]
+    assert fleet.shard_counts() == [SHARDS]
 
 
 def test_a_worker_whose_process_is_gone_from_this_system_is_dead_at_once(fleet, monkeypatch):
     monkeypatch.setattr(sharding, "_process_namespace", lambda: "here")
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
     with monkeypatch.context() as patched:
-        patched.setattr(sharding.os, "getpid", lambda: gone.pid)
+        patched.setattr(sharding.os, "getpid", lambda: process.pid)
         fleet.join()
     fleet.join()
     assert fleet.workers[1].holds("any run")

@@ -53,9 +53,9 @@ def chunk(first_s: float, last_s: float, received_at: float) -> StoredChunk:
 def test_4_a_stream_catches_up_when_samples_come_fast_and_late(late_s, every_s, is_late):
     arrival = ArrivalRate()
     for number in range(5):
-        taken = 10.0 * number
+        first = 10.0 * number
         arrival.update(
-            chunk(taken, taken + 10, late_s + 50 + every_s * number + (0 if every_s < 1 else -40))
+            chunk(first, first + 10, late_s + 50 + every_s * number + (0 if every_s < 1 else -40))
         )
     assert arrival.is_late is is_late
     assert arrival.step_s == pytest.approx(1.0)
@@ -96,11 +96,11 @@ def fill(bench, steps: int, gib, *, rows: int = 500) -> None:
         chunks = []
         for begin in range(first, min(first + rows * 100, steps), rows):
             numbers = list(range(begin, min(begin + rows, steps)))
-            held = [int(gib(step) * GIB) for step in numbers]
+            sizes = [int(gib(step) * GIB) for step in numbers]
             columns = {
                 "step": numbers,
                 "time_s": [START + step for step in numbers],
-                "allocated_bytes": held,
+                "allocated_bytes": sizes,
             }
             chunks.append(Chunk(stream="host", packed=pack(columns)))
         with bench.database.write() as session:
@@ -191,7 +191,7 @@ def test_a_new_worker_restores_the_forecasters_state(bench, monkeypatch, same_co
     monkeypatch.setattr(
         evaluator,
         "start_evaluation",
-        lambda *given, **named: read.append(1) or start_evaluation(*given, **named),
+        lambda *arguments, **options: read.append(1) or start_evaluation(*arguments, **options),
     )
     bench.feed(600, 700, leak, seq=1)
     bench.worker.evaluate()

@@ -40,8 +40,8 @@ def observe(sqlite_database):
     return observe
 
 
-def row(found, name):
-    return next((row for row in found.components if row.component == name), None)
+def row(comparison, name):
+    return next((row for row in comparison.components if row.component == name), None)
 
 
 def test_an_unknown_run_has_none(sqlite_database):

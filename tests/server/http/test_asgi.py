@@ -161,17 +161,17 @@ def call(app, parts, headers=()):
         "client": ("127.0.0.1", 1),
         "headers": [(b"transfer-encoding", b"chunked"), *headers],
     }
-    sent, rest = [], list(parts)
+    messages, rest = [], list(parts)
 
     async def receive():
         part = rest.pop(0)
         return {"type": "http.request", "body": part, "more_body": bool(rest)}
 
     async def send(message):
-        sent.append(message)
+        messages.append(message)
 
     run(app(scope, receive, send))
-    return sent
+    return messages
 
 
 def run(coroutine):

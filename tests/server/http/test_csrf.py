@@ -27,16 +27,16 @@ def plain(sqlite_app):
 @pytest.fixture
 def token(sqlite_app):
     """An admin token."""
-    context, made = sqlite_app.extensions["memagent"], auth.new_token()
+    context, secret = sqlite_app.extensions["memagent"], auth.new_token()
     with context.database.write() as session:
         create_token(
             session,
             name="ana",
             scope="admin",
-            token_hash=auth.token_hash(context.settings, made),
+            token_hash=auth.token_hash(context.settings, secret),
             now=1.0,
         )
-    return made
+    return secret
 
 
 def field_of(page):

@@ -13,11 +13,11 @@ import urllib3
 
 
 def web_pids(server):
-    found = set()
+    pids = set()
     for child in psutil.Process(server.process.pid).children():
         with contextlib.suppress(psutil.NoSuchProcess):
-            found |= {child.pid} if "spawn_main" in " ".join(child.cmdline()) else set()
-    return found
+            pids |= {child.pid} if "spawn_main" in " ".join(child.cmdline()) else set()
+    return pids
 
 
 @pytest.mark.xdist_group("short-deadlines")

@@ -43,12 +43,12 @@ def test_a_valid_request_id_is_kept(sqlite_client):
     )
 
 
-@pytest.mark.parametrize("given", ["", "two words", "x" * 65, "<b>", "a\tb", "ü"])
-def test_an_invalid_request_id_is_replaced(sqlite_client, given):
-    made = sqlite_client.get("/api/v1/runs", headers={"X-Request-ID": given}).headers[
+@pytest.mark.parametrize("invalid", ["", "two words", "x" * 65, "<b>", "a\tb", "ü"])
+def test_an_invalid_request_id_is_replaced(sqlite_client, invalid):
+    new_id = sqlite_client.get("/api/v1/runs", headers={"X-Request-ID": invalid}).headers[
         "X-Request-ID"
     ]
-    assert len(made) == 16 and made != given
+    assert len(new_id) == 16 and new_id != invalid
 
 
 def test_the_access_log_has_request_token_and_status(sqlite_client, lines):

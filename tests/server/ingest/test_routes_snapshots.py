@@ -91,7 +91,7 @@ def test_a_suspect_of_a_snapshot_is_not_repeated(started):
 
 
 @pytest.mark.parametrize(
-    ("search", "said"),
+    ("search", "sentence"),
     [
         (
             {"first_step": 5, "step": 26},
@@ -103,9 +103,9 @@ def test_a_suspect_of_a_snapshot_is_not_repeated(started):
         ),
     ],
 )
-def test_the_page_of_an_oom_run_shows_the_result_of_the_diagnosis(started, search, said):
+def test_the_page_of_an_oom_run_shows_the_result_of_the_diagnosis(started, search, sentence):
     dies(started, suspects=[], suspect_search=search)
-    assert said in started.get("/runs/r").get_data(as_text=True)
+    assert sentence in started.get("/runs/r").get_data(as_text=True)
 
 
 def test_a_run_without_a_diagnosis_has_no_suspects(started):

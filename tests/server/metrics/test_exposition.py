@@ -127,11 +127,11 @@ def test_streams_above_the_cap_are_omitted_and_counted(sqlite_database, make_set
 
 
 class Slow:
-    """An exposition whose build sets `asked` and waits for `go_on`."""
+    """An exposition whose build sets `has_begun` and waits for `go_on`."""
 
     def __init__(self, database, monkeypatch) -> None:
-        self.steady, self.made = 0.0, 0
-        self.asked, self.go_on = threading.Event(), threading.Event()
+        self.steady, self.builds = 0.0, 0
+        self.has_begun, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
         self.exposition = exposition.Exposition(
             database, lambda: NOW, lambda: self.steady, 10, CollectorRegistry
@@ -139,8 +139,8 @@ class Slow:
         monkeypatch.setattr(exposition, "collect", self.collect)
 
     def collect(self, *arguments):
-        self.made += 1
-        self.asked.set()
+        self.builds += 1
+        self.has_begun.set()
         assert self.go_on.wait(60)
         return collect(*arguments)
 
@@ -153,32 +153,32 @@ def slow(sqlite_database, monkeypatch) -> Slow:
 
 def test_a_scrape_during_a_build_gets_the_last_one(slow):
     last = slow.exposition.get()
-    slow.asked.clear()
+    slow.has_begun.clear()
     slow.go_on.clear()
-    beside = threading.Thread(target=slow.exposition.get)
-    beside.start()
-    assert slow.asked.wait(60)
+    scrape = threading.Thread(target=slow.exposition.get)
+    scrape.start()
+    assert slow.has_begun.wait(60)
     assert slow.exposition.get() is last
     slow.go_on.set()
-    beside.join()
-    assert slow.made == 2
+    scrape.join()
+    assert slow.builds == 2
 
 
 def test_many_streams_are_refreshed_by_one_background_thread(slow, monkeypatch):
     monkeypatch.setattr(exposition, "MAX_LIVE_STREAMS", 1)
     first = slow.exposition.get()
     slow.steady += exposition.REFRESH_S / 2
-    assert slow.exposition.get() is first and slow.made == 1
-    slow.asked.clear()
+    assert slow.exposition.get() is first and slow.builds == 1
+    slow.has_begun.clear()
     slow.go_on.clear()
     slow.steady += exposition.REFRESH_S
     assert [slow.exposition.get() for _ in range(3)] == [first] * 3
-    assert slow.asked.wait(60)
+    assert slow.has_begun.wait(60)
     slow.go_on.set()
     for thread in threading.enumerate():
         if thread.name == "memagent-exposition":
             thread.join()
-    assert slow.exposition.get() is not first and slow.made == 2
+    assert slow.exposition.get() is not first and slow.builds == 2
 
 
 def test_a_slow_value_is_read_rarely():

@@ -21,7 +21,7 @@ class Grafana:
     """
 
     def __init__(self) -> None:
-        self.kept: dict[str, dict[str, dict]] = {name: {} for name in KINDS.values()}
+        self.resources: dict[str, dict[str, dict]] = {name: {} for name in KINDS.values()}
         self.dashboards: dict[str, dict] = {}
         grafana = self
 
@@ -53,11 +53,12 @@ class Grafana:
 
     def serve(self, method: str, path: str, body: dict | None) -> tuple[int, object]:
         if path == "/api/dashboards/db":
-            assert body["folderUid"] in self.kept["folders"]
+            assert body["folderUid"] in self.resources["folders"]
             self.dashboards[body["dashboard"]["uid"]] = body["dashboard"]
             return 200, {"status": "success", "uid": body["dashboard"]["uid"]}
         route, kind = next((route, kind) for route, kind in KINDS.items() if path.startswith(route))
-        resources, uid = self.kept[kind], path.removeprefix(route).lstrip("/").removeprefix("uid/")
+        resources = self.resources[kind]
+        uid = path.removeprefix(route).lstrip("/").removeprefix("uid/")
         if method == "GET":
             return 200, list(resources.values())
         if method == "POST" and body["uid"] in resources:
@@ -65,7 +66,7 @@ class Grafana:
         if method == "PUT" and uid not in resources:
             return 404, {"message": "not found"}
         if kind == "rules":
-            assert body["folderUID"] in self.kept["folders"] and {
+            assert body["folderUID"] in self.resources["folders"] and {
                 "ruleGroup",
                 "orgID",
                 "title",
@@ -115,11 +116,13 @@ def test_a_second_push_changes_nothing(grafana):
     first = memagent(*options, **environ)
     assert first.returncode == 0, first.stderr
     assert set(grafana.dashboards) == {"memagent-fleet", "memagent-run", "memagent-server"}
-    assert grafana.kept["datasources"]["memagent-prometheus"]["url"] == "http://prometheus:9090"
-    assert grafana.kept["contacts"]["memagent-contact"]["settings"] == {
+    assert (
+        grafana.resources["datasources"]["memagent-prometheus"]["url"] == "http://prometheus:9090"
+    )
+    assert grafana.resources["contacts"]["memagent-contact"]["settings"] == {
         "url": environ["MEMAGENT_SLACK_WEBHOOK_URL"]
     }
-    rules = grafana.kept["rules"]
+    rules = grafana.resources["rules"]
     warning = rules["memagent-run-will-run-out-of-memory"]
     assert warning["notification_settings"] == {"receiver": "memagent"}
     assert warning["annotations"]["runbook_url"] == "https://mem.example.org/runbooks#oom_forecast"
@@ -127,32 +130,36 @@ def test_a_second_push_changes_nothing(grafana):
         item["name"]: item for item in grafana.dashboards["memagent-fleet"]["templating"]["list"]
     }
     assert variables["memagent"]["query"] == environ["MEMAGENT_PUBLIC_URL"]
-    before = json.dumps([grafana.kept, grafana.dashboards])
+    before = json.dumps([grafana.resources, grafana.dashboards])
     second = memagent(*options, **environ)
     assert second.returncode == 0 and "folder memagent: exists" in second.stdout, second.stderr
-    assert json.dumps([grafana.kept, grafana.dashboards]) == before
+    assert json.dumps([grafana.resources, grafana.dashboards]) == before
 
 
 def test_it_uses_grafanas_prometheus(grafana):
-    grafana.kept["datasources"] = {
+    grafana.resources["datasources"] = {
         "loki": {"uid": "loki", "type": "loki"},
         "old": {"uid": "old", "type": "prometheus"},
         "main": {"uid": "main", "type": "prometheus", "isDefault": True},
     }
     result = memagent("push", "--url", grafana.url, "--token", TOKEN)
     assert result.returncode == 0, result.stderr
-    asked = {
-        query["datasourceUid"] for rule in grafana.kept["rules"].values() for query in rule["data"]
+    sources = {
+        query["datasourceUid"]
+        for rule in grafana.resources["rules"].values()
+        for query in rule["data"]
     }
-    assert asked == {"main"} and "data source main: existing one used" in result.stdout
-    assert not grafana.kept["contacts"] and "contact point: none" in result.stdout
-    assert all("notification_settings" not in rule for rule in grafana.kept["rules"].values())
+    assert sources == {"main"} and "data source main: existing one used" in result.stdout
+    assert not grafana.resources["contacts"] and "contact point: none" in result.stdout
+    assert all("notification_settings" not in rule for rule in grafana.resources["rules"].values())
 
 
 def test_without_prometheus_it_asks_for_an_address(grafana):
     result = memagent("push", "--url", grafana.url, "--token", TOKEN)
     assert (
-        result.returncode == 0 and "--prometheus URL" in result.stdout and not grafana.kept["rules"]
+        result.returncode == 0
+        and "--prometheus URL" in result.stdout
+        and not grafana.resources["rules"]
     )
     assert len(grafana.dashboards) == 3
 
@@ -166,7 +173,7 @@ def test_a_dry_run_changes_nothing(grafana):
         and "would be created" in result.stdout
         and "would be written" in result.stdout
     )
-    assert not any(grafana.kept.values()) and not grafana.dashboards
+    assert not any(grafana.resources.values()) and not grafana.dashboards
 
 
 def test_a_bad_token_is_one_clear_line(grafana):

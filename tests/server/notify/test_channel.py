@@ -215,11 +215,11 @@ def test_it_refuses_a_host_with_any_local_address(monkeypatch, make_message):
 
 def test_it_connects_to_the_checked_address(receiver, make_message, monkeypatch):
     """A name that resolves to something harmless when asked, and to something else a moment later."""
-    port, asked = int(receiver.url.rpartition(":")[2]), []
+    port, hosts = int(receiver.url.rpartition(":")[2]), []
 
     def resolve(host, *_args, **_options):
-        asked.append(host)
-        if len(asked) > 1:
+        hosts.append(host)
+        if len(hosts) > 1:
             raise OSError("the second question gets another answer")
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
@@ -227,7 +227,7 @@ def test_it_connects_to_the_checked_address(receiver, make_message, monkeypatch)
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *args, **options: (
         resolve(host) if host == "far.example" else original(host, *args, **options)))  # fmt: skip
     Webhook(f"http://far.example:{port}/x", None, allow_local=True).send(make_message())
-    assert asked == ["far.example"] and receiver.requests[0][1]["Host"] == f"far.example:{port}"
+    assert hosts == ["far.example"] and receiver.requests[0][1]["Host"] == f"far.example:{port}"
 
 
 def test_it_signs_time_and_body_of_a_webhook(receiver, make_message):

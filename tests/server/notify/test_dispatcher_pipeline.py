@@ -38,7 +38,7 @@ def hanging():
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["Content-Length"]))
-            server.asked.set()
+            server.has_request.set()
             server.go_on.wait(PATIENCE_S)
             self.send_response(200)
             self.send_header("Content-Length", "0")
@@ -48,7 +48,7 @@ def hanging():
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.asked = threading.Event()
+    server.has_request = threading.Event()
     server.go_on = threading.Event()
     server.url = f"http://127.0.0.1:{server.server_address[1]}/"
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
@@ -103,12 +103,12 @@ def leak(
 def die(database, run_id: str, step: int) -> None:
     """The run's last words, with all that a report is made of, and its end."""
     host = {"used_bytes": 40 * GIB - 10 * MIB, "limit_bytes": 40 * GIB}
-    held = {"components": {"parameters": 4 * GIB, "activations": 20 * GIB}}
+    components = {"components": {"parameters": 4 * GIB, "activations": 20 * GIB}}
     words = {
         "phase": "backward",
         "asked_bytes": 8 * MIB,
         "free_bytes": 3 * MIB,
-        "devices": {"host": host | held},
+        "devices": {"host": host | components},
     }
     suspect = Suspect(
         kind="list", holder="history: list of 412", file="train.py", line=42, fix="Append a number."
@@ -201,7 +201,7 @@ def test_a_hanging_channel_delays_no_other(database, make_settings, hanging, rec
             slack_channel=slack.channel, slack_api_url=slack.url, allow_local_webhooks=True,
         )
     )  # fmt: skip
-    assert hanging.asked.wait(PATIENCE_S)
+    assert hanging.has_request.wait(PATIENCE_S)
     wait_until(lambda: receiver.requests and slack.roots, "the others are notified")
     assert not hanging.go_on.is_set() and "will run out of memory" in receiver.payload()["text"]
     hanging.go_on.set()

@@ -12,10 +12,10 @@ from memagent_server.observability.logs import FIELDS, LineFormatter, secrets_of
 
 
 def record(message, *arguments, error=None, **fields):
-    made = logging.LogRecord("memagent.test", logging.INFO, __file__, 1, message, arguments, error)
-    made.created = 1_767_225_600.25
-    setattr(made, FIELDS, fields)
-    return made
+    entry = logging.LogRecord("memagent.test", logging.INFO, __file__, 1, message, arguments, error)
+    entry.created = 1_767_225_600.25
+    setattr(entry, FIELDS, fields)
+    return entry
 
 
 def test_it_writes_logfmt():

@@ -27,7 +27,7 @@ HOSTILE = {
 
 
 @pytest.fixture
-def told(client):
+def hostile_client(client):
     """A client of a server with hostile text in every name: one run for each text, r0, r1 and
     so on.
     """
@@ -96,19 +96,19 @@ def tell(client, run_id, evil):
     )
 
 
-def test_text_is_returned_unchanged(told):
+def test_text_is_returned_unchanged(hostile_client):
     for number, evil in enumerate(HOSTILE.values()):
         path, device = f"/api/v1/runs/r{number}", evil.replace("\r\n", "")
-        run = told.get(path).get_json()
+        run = hostile_client.get(path).get_json()
         assert (run["name"], run["project"], run["tags"], run["config"]) == (
             evil,
             evil,
             [evil],
             {evil: {evil: evil}},
         )
-        (suspect,) = told.get(f"{path}/suspects").get_json()["suspects"]
+        (suspect,) = hostile_client.get(f"{path}/suspects").get_json()["suspects"]
         assert (suspect["file"], suspect["holder"]) == (evil, evil)
-        series = told.get(
+        series = hostile_client.get(
             f"{path}/series", query_string={"fields": "*", "device": device}
         ).get_json()["series"]
         assert series["allocated_bytes"]["last"] == [1, 2]
@@ -125,13 +125,13 @@ def test_column_names_cannot_be_spreadsheet_formulas(sqlite_client, name):
     assert response.status_code == 422
 
 
-def test_searches_match_text_literally(told):
-    told.post(
+def test_searches_match_text_literally(hostile_client):
+    hostile_client.post(
         "/api/v1/runs", json={"run_id": "other", "name": "something else", "project": "100 percent"}
     )
     for number, evil in enumerate(HOSTILE.values()):
         for query in ({"q": evil}, {"project": evil}):
-            result = told.get("/api/v1/runs", query_string=query).get_json()["runs"]
+            result = hostile_client.get("/api/v1/runs", query_string=query).get_json()["runs"]
             assert [run["id"] for run in result] == [f"r{number}"]
 
 
@@ -142,7 +142,7 @@ class Page(HTMLParser):
 
     def __init__(self, source):
         super().__init__()
-        self.shown, self.complaints = "", []
+        self.text, self.complaints = "", []
         self.feed(source)
 
     def handle_starttag(self, tag, attributes):
@@ -158,10 +158,10 @@ class Page(HTMLParser):
                 self.complaints.append(f"{name}={value}")
 
     def handle_data(self, text):
-        self.shown += text
+        self.text += text
 
 
-def test_no_page_renders_it_as_markup_or_template(told):
+def test_no_page_renders_it_as_markup_or_template(hostile_client):
     runs = [f"/runs/r{number}" for number in range(len(HOSTILE))]
     named = [
         f"{path}{quote(evil)}"
@@ -169,7 +169,7 @@ def test_no_page_renders_it_as_markup_or_template(told):
         for path in ("/?q=", "/", "/runs/", "/settings?project=")
     ]
     for path in ("/", "/alerts", "/settings", *runs, *named):
-        response = told.get(path, headers=HTML)
+        response = hostile_client.get(path, headers=HTML)
         assert response.mimetype == "text/html" and "x=y" not in response.headers.getlist(
             "Set-Cookie"
         )
@@ -182,7 +182,7 @@ def test_no_page_renders_it_as_markup_or_template(told):
             if path in runs
             else []
         )
-        assert [evil for evil in expected if evil not in page.shown] == [], (
+        assert [evil for evil in expected if evil not in page.text] == [], (
             "people see what the script said"
         )
 
@@ -210,7 +210,7 @@ def test_parameters_of_series_are_text_too(client, name):
     assert client.get("/api/v1/runs/r").status_code == 200
 
 
-def test_no_table_was_dropped(told, database):
+def test_no_table_was_dropped(hostile_client, database):
     with database.engine.connect() as connection:
         assert set(Base.metadata.tables) <= set(inspect(connection).get_table_names())
 

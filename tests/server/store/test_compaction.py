@@ -184,7 +184,7 @@ def short_units(monkeypatch):
 WINDOWS = ((None, None), (0, 399), (19, 20), (33, 377), (395, None), (None, 3))
 
 
-def check_charts(database, held):
+def check_charts(database, samples):
     for points in (10, 15, 1000):
         for first, last in WINDOWS:
             with database.read() as session:
@@ -192,7 +192,7 @@ def check_charts(database, held):
                     session, "r", fields=["allocated_bytes"], points=points, first=first, last=last
                 )
             part, of = (
-                held[first or 0 : 400 if last is None else last + 1],
+                samples[first or 0 : 400 if last is None else last + 1],
                 result.series["allocated_bytes"],
             )
             assert (result.samples, min(of.min), max(of.max), of.last[-1]) == (
@@ -203,14 +203,14 @@ def check_charts(database, held):
 
 def test_3_charts_of_rollups_equal_those_of_samples(database, send, short_units):
     send(0, 400)
-    held = all_samples(database)["allocated_bytes"]
+    samples = all_samples(database)["allocated_bytes"]
     for _ in range(2):
         compact_some(database, LATER)  # in the midst of it
         compact_some(database, LATER)
-        check_charts(database, held)
+        check_charts(database, samples)
     end(database)
     compact_run(database, "r")
-    check_charts(database, held)
+    check_charts(database, samples)
     with database.read() as session:
         buckets = select(models.RollupRow.level, func.sum(models.RollupRow.buckets)).group_by(
             models.RollupRow.level

@@ -52,7 +52,7 @@ def crowd(sqlite_database):
                 futures = []
                 for number, work in enumerate(works, start=1):
                     futures.append(pool.submit(sqlite_database.write_grouped, work))
-                    wait_until(lambda number=number: seen(sqlite_database) >= number - 1)
+                    wait_until(lambda number=number: waiting_writers(sqlite_database) >= number - 1)
                 begun.clear()
             outcomes = [future.exception() or future.result() for future in futures]
         return outcomes, len(begun)
@@ -60,7 +60,7 @@ def crowd(sqlite_database):
     return crowd
 
 
-def seen(database):
+def waiting_writers(database):
     """Return the number of waiting writers. The first one leads and isn't counted."""
     return len(database._group_writer._waiting)
 

@@ -85,9 +85,9 @@ def test_the_bounds_of_a_prediction_survive_both_ways(empty):
             ))  # fmt: skip
     migrate.upgrade(empty)
     with empty.read() as session:
-        known, unknown = list_predictions(session, "r")[::-1]
-        assert known.intervals == {"allocated": [90, 110]}
-        assert (unknown.intervals, unknown.phases, unknown.terms) == ({}, {}, {})
+        bounded, unbounded = list_predictions(session, "r")[::-1]
+        assert bounded.intervals == {"allocated": [90, 110]}
+        assert (unbounded.intervals, unbounded.phases, unbounded.terms) == ({}, {}, {})
     migrate.downgrade(empty, "0002")
     with empty.engine.connect() as connection:
         rows = connection.execute(
@@ -373,8 +373,8 @@ def test_samples_are_partitioned_by_run_on_postgresql(postgres_url):
         connection.execute(
             text("SET enable_seqscan = off")
         )  # an empty partition is read whole where nothing is known of it
-        plan = "EXPLAIN SELECT packed FROM chunks WHERE stream_id = 1 AND run_id = 'r' AND seq > 5"
-        asked = "\n".join(row[0] for row in connection.execute(text(plan)))
+        query = "EXPLAIN SELECT packed FROM chunks WHERE stream_id = 1 AND run_id = 'r' AND seq > 5"
+        plan = "\n".join(row[0] for row in connection.execute(text(query)))
     database.close()
-    scans = asked.count("Index Scan using") + asked.count("Bitmap Heap Scan")
-    assert scans == 1, asked  # one partition
+    scans = plan.count("Index Scan using") + plan.count("Bitmap Heap Scan")
+    assert scans == 1, plan  # one partition

@@ -17,8 +17,8 @@ TIMES = st.none() | st.floats(0, 1e12)
 
 
 def column(values, kind):
-    known = np.array([0 if value is None else value for value in values], kind)
-    return known, None if None not in values else np.array([value is not None for value in values])
+    array = np.array([0 if value is None else value for value in values], kind)
+    return array, None if None not in values else np.array([value is not None for value in values])
 
 
 @settings(max_examples=150, deadline=None)
@@ -27,18 +27,18 @@ def test_unsealed_columns_equal_the_sealed_ones(data, rows):
     def draw(values):
         return data.draw(st.lists(values, min_size=rows, max_size=rows))
 
-    sent = {
+    original = {
         "step": list(range(rows)),
         "time_s": draw(TIMES),
         "step_s": draw(FLOATS),
         "ints": draw(INTS),
     }
     kinds = {"step": np.int64, "time_s": np.float64, "step_s": np.float64, "ints": np.int64}
-    packed = seal({name: column(values, kinds[name]) for name, values in sent.items()})
+    packed = seal({name: column(values, kinds[name]) for name, values in original.items()})
     result = unseal(packed)
-    assert list(result) == list(sent)
+    assert list(result) == list(original)
     assert repr(result) == repr(
-        {**sent, **{name: as_floats(sent[name]) for name in ("time_s", "step_s")}}
+        {**original, **{name: as_floats(original[name]) for name in ("time_s", "step_s")}}
     )
     assert unseal(packed, only=["time_s"]) == {"time_s": result["time_s"]}
 

@@ -19,7 +19,7 @@ def grid(sqlite_database):
     def grid(ranks, chunk=20, **arguments):
         with sqlite_database.write() as session:
             for rank, devices in ranks.items():
-                known = [
+                descriptions = [
                     Device(
                         id=name,
                         kind="host" if name == "host" else "cuda",
@@ -30,7 +30,7 @@ def grid(sqlite_database):
                 ]
                 start_run(
                     session,
-                    RunStart(run_id="r", rank=rank, world_size=len(ranks), devices=known),
+                    RunStart(run_id="r", rank=rank, world_size=len(ranks), devices=descriptions),
                     1.0,
                 )
                 for name, peaks in devices.items():

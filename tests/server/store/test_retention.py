@@ -186,12 +186,12 @@ def test_a_deleted_run_leaves_nothing_in_any_table(database):
             session.execute(insert(table).values(_row(table)))
     assert delete_ended_run(database, "r", ENDED_AT + 1)
     with database.read() as session:
-        left = {
+        counts = {
             table.name: session.scalar(select(func.count()).select_from(table)) for table in tables
         }
-    assert left.pop("feedback") == 1  # it outlives the run
-    assert len(left) > 10
-    assert set(left.values()) == {0}, left
+    assert counts.pop("feedback") == 1  # it outlives the run
+    assert len(counts) > 10
+    assert set(counts.values()) == {0}, counts
 
 
 @pytest.mark.parametrize(("days", "is_gone"), [(1, True), (3, False)])
@@ -286,18 +286,18 @@ def _value(column) -> object:
 
 
 def test_expired_runs_are_found_by_an_index(sqlite_database):
-    asked = []
+    queries = []
 
     def note(connection, cursor, statement, parameters, *_):
         if statement.startswith("SELECT"):
-            asked.append((statement, parameters))
+            queries.append((statement, parameters))
 
     event.listen(sqlite_database.engine, "before_cursor_execute", note)
     with sqlite_database.read() as session:
         find_prunable(session, Limits(1.0, 1.0), sizes=False)
     event.remove(sqlite_database.engine, "before_cursor_execute", note)
     with sqlite_database.engine.connect() as connection:
-        for statement, parameters in asked:
+        for statement, parameters in queries:
             plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
             assert "USING INDEX ix_runs_" in plan[0].detail, plan
-    assert len(asked) == 3
+    assert len(queries) == 3

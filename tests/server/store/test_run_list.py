@@ -82,7 +82,7 @@ def test_it_filters_by_project_and_status(ask, start, database):
 
 
 @pytest.mark.parametrize(
-    ("q", "found"),
+    ("q", "run_ids"),
     [
         ("GPT", ["a"]),
         ("plan 9", ["b"]),
@@ -95,7 +95,7 @@ def test_it_filters_by_project_and_status(ask, start, database):
         ("nothing like it", []),
     ],
 )
-def test_it_searches_name_id_project_user_host_and_tags(ask, start, q, found):
+def test_it_searches_name_id_project_user_host_and_tags(ask, start, q, run_ids):
     start("a", name="tiny-gpt")
     start("b", name="x", project="Plan 9")
     start("c", name="x", user="ana")
@@ -104,7 +104,7 @@ def test_it_searches_name_id_project_user_host_and_tags(ask, start, q, found):
     start("f", name="x", tags=["Größe"])
     start("g", name="100%")
     start("h", name="under_score")
-    assert ask(q=q)[0] == found
+    assert ask(q=q)[0] == run_ids
 
 
 def test_a_tag_is_matched_whole_and_pages_by_time(ask, start):

@@ -149,8 +149,8 @@ def test_scalars_that_are_not_numbers_are_gaps(sqlite_database, ask, points):
             chunk = Chunk(stream="scalars", packed=pack(columns, kind_of=scalar_kind_of))
             add_batch(session, "r", Batch(seq=seq, chunks=[chunk]), 1.0)
     column = ask(fields=["loss"], device="scalars", points=points).series["loss"]
-    known = [value for value in column.max if value is not None]
-    assert (min(value for value in column.min if value is not None), max(known)) == (1.0, 3.0)
+    maxima = [value for value in column.max if value is not None]
+    assert (min(value for value in column.min if value is not None), max(maxima)) == (1.0, 3.0)
     assert all(
         value is None or math.isfinite(value)
         for values in (column.min, column.max, column.last)

@@ -12,7 +12,7 @@ from memagent_server.store.samples import add_batch
 from memagent_server.store.streams import SPARKLINE_POINTS, current_streams, extend_sparkline
 
 
-def told(values, sizes):
+def sparkline_of(values, sizes):
     sparkline, before = {}, 0
     for size in sizes:
         part = values[before : before + size]
@@ -22,11 +22,11 @@ def told(values, sizes):
 
 
 def test_the_sparkline_of_a_short_run_has_every_sample():
-    assert told([3, 1, 2], [2, 1]) == {"width": 1, "peaks": [3, 1, 2]}
+    assert sparkline_of([3, 1, 2], [2, 1]) == {"width": 1, "peaks": [3, 1, 2]}
 
 
 def test_the_sparkline_of_a_long_run_is_bounded():
-    sparkline = told(list(range(1000)), [7] * 143)
+    sparkline = sparkline_of(list(range(1000)), [7] * 143)
     assert sparkline["width"] == 32
     assert sparkline["peaks"] == [*range(31, 999, 32), 999]
 
@@ -36,12 +36,12 @@ def test_the_sparkline_of_a_long_run_is_bounded():
     st.lists(st.integers(1, 90), min_size=300, max_size=300),
 )
 def test_the_sparkline_does_not_depend_on_the_batches(values, sizes):
-    known = [value for value in values if value is not None]
-    sparkline = told(values, sizes)
-    assert sparkline["peaks"] == told(values, [1] * 300)["peaks"]
+    numbers = [value for value in values if value is not None]
+    sparkline = sparkline_of(values, sizes)
+    assert sparkline["peaks"] == sparkline_of(values, [1] * 300)["peaks"]
     assert len(sparkline["peaks"]) <= SPARKLINE_POINTS
     assert max((peak for peak in sparkline["peaks"] if peak is not None), default=None) == max(
-        known, default=None
+        numbers, default=None
     )
 
 

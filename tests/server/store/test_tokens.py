@@ -97,24 +97,24 @@ def test_a_token_can_have_projects_and_an_expiry(token, sqlite_url):
     status, out, _ = token(
         "create", "ci", "--project", "vision", "--project", "nlp", "--expires", "90d", "--json"
     )
-    made = json.loads(out)
-    assert (status, made["projects"], made["scope"]) == (0, ["vision", "nlp"], "ingest")
+    fields = json.loads(out)
+    assert (status, fields["projects"], fields["scope"]) == (0, ["vision", "nlp"], "ingest")
     secret = token("create", "whole", "--scope", "read")[1].strip()
     database = Database(sqlite_url)
     with database.read() as session:
         settings = Settings(database_url=sqlite_url, secret_key="secret")
         ci, whole = list_tokens(session)
         assert ci.expires_at - ci.created_at == 90 * 86_400
-        assert auth.check_token(session, settings, made["token"], ci.expires_at - 1).projects == (
+        assert auth.check_token(session, settings, fields["token"], ci.expires_at - 1).projects == (
             "vision",
             "nlp",
         )
-        assert auth.check_token(session, settings, made["token"], ci.expires_at) is None
+        assert auth.check_token(session, settings, fields["token"], ci.expires_at) is None
         assert auth.check_token(session, settings, secret, ci.created_at).projects == ()
     database.close()
     _, listed, _ = token("list")
-    assert "ci for vision, nlp" in listed and f"expires {made['expires_at']}" in listed
-    assert made["token"] not in listed and "last used never" in listed
+    assert "ci for vision, nlp" in listed and f"expires {fields['expires_at']}" in listed
+    assert fields["token"] not in listed and "last used never" in listed
     assert [row["projects"] for row in json.loads(token("list", "--json")[1])] == [
         ["vision", "nlp"],
         [],

@@ -300,13 +300,13 @@ def test_measured_contexts_are_listed(sqlite_client):
         ("/measured/finish", {"status": "completed"}),
     ):
         assert sqlite_client.post(f"/api/v1/runs{path}", json=body).status_code in (200, 201)
-    [known] = sqlite_client.get("/api/v1/contexts").get_json()["contexts"]
-    assert (known["gpu"], known["driver"], known["torch"]) == (
+    [context] = sqlite_client.get("/api/v1/contexts").get_json()["contexts"]
+    assert (context["gpu"], context["driver"], context["torch"]) == (
         "NVIDIA H100 80GB HBM3",
         "570.86.10",
         "2.13.0",
     )
-    assert known["newest_bytes"] == known["low_bytes"] == known["high_bytes"] == 534773760
+    assert context["newest_bytes"] == context["low_bytes"] == context["high_bytes"] == 534773760
 
 
 SHAPE = {"layers": 12, "hidden": 768, "heads": 12, "vocab": 50257, "sequence": 1024}
@@ -422,10 +422,10 @@ def test_a_config_json_is_read(sqlite_client):
     ],
 )
 def test_every_option_of_the_formula_is_accepted(sqlite_client, change):
-    asked = {**LLAMA, "batch": 16}
-    plain = estimated(sqlite_client, **asked)
+    body = {**LLAMA, "batch": 16}
+    plain = estimated(sqlite_client, **body)
     assert (
-        estimated(sqlite_client, **{**asked, **change})["peak_allocated_bytes"]
+        estimated(sqlite_client, **{**body, **change})["peak_allocated_bytes"]
         < plain["peak_allocated_bytes"]
     )
 

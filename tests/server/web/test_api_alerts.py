@@ -44,22 +44,22 @@ def alert_id(app, client):
         return alert.id
 
 
-def said(client, alert_id, what, **body):
+def act(client, alert_id, what, **body):
     response = client.post(f"/api/v1/alerts/{alert_id}/{what}", json=body)
     return response.status_code, response.get_json()
 
 
 def test_an_alert_is_acknowledged_snoozed_and_marked_false(client, alert_id):
-    status, alert = said(client, alert_id, "ack", by="ana", note="on it")
+    status, alert = act(client, alert_id, "ack", by="ana", note="on it")
     assert (status, alert["id"], alert["incident"]["acked_by"], alert["incident"]["note"]) == (
         200,
         alert_id,
         "ana",
         "on it",
     )
-    status, alert = said(client, alert_id, "snooze", for_s=7200)
+    status, alert = act(client, alert_id, "snooze", for_s=7200)
     assert status == 200 and alert["incident"]["snoozed_until"] > alert["incident"]["acked_at"]
-    status, alert = said(client, alert_id, "false-alarm")
+    status, alert = act(client, alert_id, "false-alarm")
     assert status == 200 and alert["incident"]["false_alarm_at"] and alert["state"] == "firing"
     score = client.get("/api/v1/scoreboard?project=nlp").get_json()
     assert (score["total"]["warnings"], score["total"]["open"], score["total"]["called_false"]) == (
@@ -71,10 +71,10 @@ def test_an_alert_is_acknowledged_snoozed_and_marked_false(client, alert_id):
 
 
 def test_unknown_alerts_and_actions_are_refused(client, alert_id):
-    assert said(client, 99_999, "ack")[0] == 404
-    assert said(client, alert_id, "like")[0] == 404
+    assert act(client, 99_999, "ack")[0] == 404
+    assert act(client, alert_id, "like")[0] == 404
     for body in ({"for_s": 5}, {"for_s": "long"}, {"reason": "x"}, {"note": "x" * 3000}):
-        status, problem = said(client, alert_id, "snooze", **body)
+        status, problem = act(client, alert_id, "snooze", **body)
         assert status == 422 and problem["detail"]
     assert client.post(f"/alerts/{alert_id}/say", data={"what": "like"}).status_code == 422
 
@@ -93,8 +93,8 @@ def test_an_alert_that_is_over_cannot_be_snoozed(app, client, alert_id):
             reason="the run ended as completed",
         )
         incidents.flush()
-    assert said(client, alert_id, "snooze")[0] == 409
-    assert said(client, alert_id, "false-alarm")[0] == 200
+    assert act(client, alert_id, "snooze")[0] == 409
+    assert act(client, alert_id, "false-alarm")[0] == 200
     alert = client.get("/api/v1/alerts?state=finished").get_json()["alerts"][0]
     assert (
         alert["summary"]
@@ -170,7 +170,7 @@ def rules(client, project=""):
     ).get_json()["rules"]
 
 
-def put(client, project="", **wishes):
+def put_rules(client, project="", **wishes):
     query = {"project": project} if project else {}
     return client.put("/api/v1/rules", query_string=query, json={"rules": wishes})
 
@@ -180,9 +180,11 @@ def test_a_projects_rules_override_those_of_every_project(client):
     assert list(result) == list(RULES) and all(
         rule["is_default"] and rule["is_on"] for rule in result.values()
     )
-    assert put(client, high_water={"tells": "warning"}, leak={"is_on": False}).status_code == 200
     assert (
-        put(
+        put_rules(client, high_water={"tells": "warning"}, leak={"is_on": False}).status_code == 200
+    )
+    assert (
+        put_rules(
             client, "nlp", high_water={"tells": "critical", "thresholds": {"used_ratio": 0.9}}
         ).status_code
         == 200
@@ -197,7 +199,7 @@ def test_a_projects_rules_override_those_of_every_project(client):
         others["high_water"]["thresholds"]["used_ratio"]["value"],
     ) == ("warning", 0.97)
     assert not mine["leak"]["is_on"] and not others["leak"]["is_on"]
-    put(client, "nlp", high_water=None)
+    put_rules(client, "nlp", high_water=None)
     assert rules(client, "nlp") == others
 
 
@@ -211,7 +213,7 @@ def test_a_projects_rules_override_those_of_every_project(client):
     ],
 )
 def test_an_invalid_rule_is_refused_and_nothing_is_stored(client, wish, field):
-    response = put(client, high_water={"is_on": False}, **wish)
+    response = put_rules(client, high_water={"is_on": False}, **wish)
     assert (response.status_code, response.get_json()["field"]) == (422, field)
     assert rules(client)["high_water"]["is_on"]
 

@@ -33,7 +33,7 @@ A cold colour.
 SECTIONS = tuple(sections_of("colours", PAGE))
 
 
-def found(query):
+def headings_of(query):
     return [result.section.heading for result in search(SECTIONS, query)]
 
 
@@ -60,11 +60,11 @@ def test_1_a_section_is_a_heading_with_its_text_without_markup():
     ],
 )
 def test_2_every_word_must_occur(query, headings):
-    assert found(query) == headings
+    assert headings_of(query) == headings
 
 
 def test_3_headings_count_more_than_text():
-    assert found("red")[0] == "Red"
+    assert headings_of("red")[0] == "Red"
     many = Section("other", "Other", "Other", "blue " * 50)
     assert search((many, *SECTIONS), "blue")[0].section.heading == "Blue"
 

@@ -88,8 +88,8 @@ def test_it_shows_the_end_of_other_runs():
         "Failed at step 7",
         "peak 3.10 of 8.00 GiB",
     )
-    lost = headline(a_run(status="lost_contact"), LEAK)
-    assert lost[1:] == (
+    silent = headline(a_run(status="lost_contact"), LEAK)
+    assert silent[1:] == (
         "Lost contact at step 1,000",
         "No contact for 10 min. It was expected to run out of memory at step 1,420.",
     )

@@ -59,7 +59,7 @@ def stream(rank, peak=None, kind="cuda", samples=5, limit=80 * GIB):
 
 
 @pytest.mark.parametrize(
-    ("peaks", "said"),
+    ("peaks", "sentence"),
     [
         ([], ""),
         ([GIB], ""),
@@ -72,8 +72,8 @@ def stream(rank, peak=None, kind="cuda", samples=5, limit=80 * GIB):
         ),
     ],
 )
-def test_imbalance_is_named(peaks, said):
-    assert run_view.imbalance([stream(rank, peak) for rank, peak in enumerate(peaks)]) == said
+def test_imbalance_is_named(peaks, sentence):
+    assert run_view.imbalance([stream(rank, peak) for rank, peak in enumerate(peaks)]) == sentence
 
 
 def test_ranks_without_samples_are_not_counted():

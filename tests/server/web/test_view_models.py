@@ -289,7 +289,7 @@ def test_one_value_makes_no_sparkline(peaks):
 
 
 @pytest.mark.parametrize(
-    ("peak", "predicted", "found"),
+    ("peak", "predicted", "label"),
     [
         (143, 100, ("+43 % vs predicted", "notice")),
         (88, 100, ("−12 % vs predicted", "plain")),
@@ -298,9 +298,9 @@ def test_one_value_makes_no_sparkline(peaks):
         (100, None, None),
     ],
 )
-def test_a_run_is_compared_with_its_prediction(peak, predicted, found):
+def test_a_run_is_compared_with_its_prediction(peak, predicted, label):
     run = a_run(peak_bytes=peak, predicted_peak_bytes=predicted)
-    assert view_models.residual_label(run) == found
+    assert view_models.residual_label(run) == label
 
 
 def test_rare_phases_are_marked():

@@ -66,8 +66,8 @@ def next_token(output: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(output.flatten(0, 1), ids.flatten())
 
 
-def savings(found) -> dict[str, int]:
-    return {item.change: item.saving_bytes for item in found.advice}
+def savings(result) -> dict[str, int]:
+    return {item.change: item.saving_bytes for item in result.advice}
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +76,18 @@ def stack():
     return estimate(Stack, INPUTS, loss=mean, advice=True, gpu="a100")
 
 
-def asked(**options):
+def estimate_stack(**options):
     return estimate(Stack, INPUTS, **{"loss": mean, "gpu": "a100", **options})
 
 
 def test_savings_are_those_of_another_estimate(stack):
     saved = savings(stack)
     need = stack.needed_bytes
-    assert saved["Activation checkpointing"] == need - asked(checkpointing="full").needed_bytes
-    assert saved["Autocast to bf16"] == need - asked(autocast="bf16").needed_bytes
+    assert (
+        saved["Activation checkpointing"]
+        == need - estimate_stack(checkpointing="full").needed_bytes
+    )
+    assert saved["Autocast to bf16"] == need - estimate_stack(autocast="bf16").needed_bytes
     half = estimate(Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulation=2)
     assert saved["Smaller batch, accumulated"] == need - half.needed_bytes
     assert list(saved.values()) == sorted(saved.values(), reverse=True)
@@ -115,8 +118,8 @@ def test_lora_trains_adapters_of_a_frozen_model():
     plain = TraceRequest(
         lambda: Stack(width=512), ((8, 512), "float32"), loss=mean, **device_fields()
     )
-    made = BY_KEY["lora"].apply_to_trace(TracedStep.of(plain, engine.record(plain)))
-    lora = replace(plain, model=EditedModel(plain.model, made.edits), **made.fields)
+    change = BY_KEY["lora"].apply_to_trace(TracedStep.of(plain, engine.record(plain)))
+    lora = replace(plain, model=EditedModel(plain.model, change.edits), **change.fields)
     before, after = (engine.estimate(request).components for request in (plain, lora))
     adapters = 4 * 2 * 16 * (512 + 2048) * 4
     assert after["gradients"] == adapters and before["gradients"] > 10 * adapters
@@ -181,7 +184,7 @@ def test_freeing_gradients_is_advised_if_they_are_zeroed_in_place():
 
 
 def test_an_applied_change_is_not_advised():
-    result = asked(
+    result = estimate_stack(
         checkpointing="full",
         autocast="bf16",
         optimizer="sgd",
@@ -224,7 +227,7 @@ def test_the_cpu_gets_no_advice_about_gpus():
 
 
 def test_a_set_that_fits_comes_first_if_no_change_alone_is_enough():
-    result = asked(gpu=None, context_bytes=0, limit_bytes=24 * MIB, advice=True)
+    result = estimate_stack(gpu=None, context_bytes=0, limit_bytes=24 * MIB, advice=True)
     first = result.advice[0]
     assert result.fits is False and first.change.startswith("Together: ")
     assert result.needed_bytes - first.saving_bytes <= 24 * MIB
@@ -241,7 +244,7 @@ def test_the_batch_is_cut_into_as_few_parts_as_fit(stack):
     half = estimate(
         Stack, ((1024, 128), "float32"), loss=mean, gpu="a100", accumulation=2
     ).needed_bytes
-    result = asked(
+    result = estimate_stack(
         gpu=None,
         limit_bytes=(quarter + half) // 2,
         context_bytes=stack.components["context"],

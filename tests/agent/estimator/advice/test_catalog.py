@@ -11,10 +11,10 @@ from memagent.estimator.advice.program_changes import SmallerBatch
 @pytest.mark.parametrize("tries", [0, 4000])
 def test_no_change_of_a_set_can_be_left_out(tries):
     needed = {"attention", "checkpointing", "eight_bit"}
-    asked = []
+    tried_sets = []
 
     def fits(chosen):
-        asked.append(chosen)
+        tried_sets.append(chosen)
         return needed <= {change.key for change in chosen}
 
     changes = [
@@ -26,9 +26,9 @@ def test_no_change_of_a_set_can_be_left_out(tries):
 
 
 def test_changes_that_exclude_each_other_are_never_combined():
-    asked = []
-    smallest_set(CHANGES, lambda chosen: bool(asked.append(chosen)), max_tries=4000)
-    keys = [{change.key for change in chosen} for chosen in asked]
+    tried_sets = []
+    smallest_set(CHANGES, lambda chosen: bool(tried_sets.append(chosen)), max_tries=4000)
+    keys = [{change.key for change in chosen} for chosen in tried_sets]
     assert {"zero_1", "checkpointing"} in keys
     assert not any(
         {"lora", "qlora"} <= chosen or {"eight_bit", "paged"} <= chosen for chosen in keys

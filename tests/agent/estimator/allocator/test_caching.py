@@ -296,8 +296,8 @@ def test_a_free_that_waits_for_a_stream_is_active_but_not_allocated():
 
 def test_empty_cache_gives_back_whole_segments_only():
     simulated = allocator()
-    keep, gone = simulated.malloc(4 * MIB), simulated.malloc(30 * MIB)
-    simulated.free(gone)
+    keep, large = simulated.malloc(4 * MIB), simulated.malloc(30 * MIB)
+    simulated.free(large)
     simulated.empty_cache()
     assert simulated.reserved == 20 * MIB
     simulated.free(keep)

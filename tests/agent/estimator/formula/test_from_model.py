@@ -89,12 +89,12 @@ def test_parameters_gradients_and_optimizer_state_are_exact(make):
     prediction = predict([model], [optimizer], inputs=(((256, 64), "float32"),))
     model(inputs).sum().backward()
     optimizer.step()
-    held = measure_by_device([model], [optimizer])["cpu"]
-    assert prediction.components["parameters"] == held.parameters_bytes
-    assert prediction.components["gradients"] == held.gradients_bytes
-    assert abs(prediction.components["optimizer_state"] - held.optimizer_state_bytes) <= 8 * len(
-        list(model.parameters())
-    )
+    measured = measure_by_device([model], [optimizer])["cpu"]
+    assert prediction.components["parameters"] == measured.parameters_bytes
+    assert prediction.components["gradients"] == measured.gradients_bytes
+    assert abs(
+        prediction.components["optimizer_state"] - measured.optimizer_state_bytes
+    ) <= 8 * len(list(model.parameters()))
 
 
 def test_frozen_parameters_have_no_gradients_and_no_state():

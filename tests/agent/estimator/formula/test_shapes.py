@@ -36,7 +36,7 @@ SMALL = (
 
 def config_of(zoo, shape: ModelShape):
     """A config of transformers with this shape's numbers."""
-    known, family = zoo.library(), shape.family
+    transformers, family = zoo.library(), shape.family
     sizes = {
         "num_hidden_layers": shape.layers,
         "hidden_size": shape.hidden,
@@ -44,7 +44,7 @@ def config_of(zoo, shape: ModelShape):
         "intermediate_size": shape.ffn_width,
     }
     if family in ("gpt2", "gpt_bigcode"):
-        kind = known.GPT2Config if family == "gpt2" else known.GPTBigCodeConfig
+        kind = transformers.GPT2Config if family == "gpt2" else transformers.GPTBigCodeConfig
         named = {
             "n_layer": shape.layers,
             "n_embd": shape.hidden,
@@ -53,7 +53,7 @@ def config_of(zoo, shape: ModelShape):
         }
         return kind(
             **named, vocab_size=shape.vocab, bos_token_id=0, eos_token_id=0
-        ), known.AutoModelForCausalLM
+        ), transformers.AutoModelForCausalLM
     if family == "t5":
         named = {
             "num_layers": shape.layers,
@@ -62,18 +62,18 @@ def config_of(zoo, shape: ModelShape):
             "d_ff": shape.ffn_width,
         }
         projection = "gated-gelu" if shape.is_gated else "relu"
-        config = known.T5Config(
+        config = transformers.T5Config(
             **named, d_kv=shape.head_dim, vocab_size=shape.vocab, feed_forward_proj=projection
         )
-        return config, known.AutoModelForSeq2SeqLM
+        return config, transformers.AutoModelForSeq2SeqLM
     if family == "vit":
-        return known.ViTConfig(
+        return transformers.ViTConfig(
             **sizes, patch_size=shape.patch, num_labels=1000
-        ), known.AutoModelForImageClassification
+        ), transformers.AutoModelForImageClassification
     if family == "bert":
-        kind = known.RobertaConfig if "roberta" in shape.name else known.BertConfig
+        kind = transformers.RobertaConfig if "roberta" in shape.name else transformers.BertConfig
         more = {"max_position_embeddings": shape.positions, "type_vocab_size": shape.token_types}
-        return kind(**sizes, **more, vocab_size=shape.vocab), known.AutoModelForMaskedLM
+        return kind(**sizes, **more, vocab_size=shape.vocab), transformers.AutoModelForMaskedLM
     more = {
         "tie_word_embeddings": shape.is_tied,
         "pad_token_id": 0,
@@ -93,9 +93,9 @@ def config_of(zoo, shape: ModelShape):
     }.get(family, "Llama")
     if shape.experts:
         name, more = "Mixtral", {**more, "num_local_experts": shape.experts}
-    return getattr(known, f"{name}Config")(
+    return getattr(transformers, f"{name}Config")(
         **sizes, **more, vocab_size=shape.vocab
-    ), known.AutoModelForCausalLM
+    ), transformers.AutoModelForCausalLM
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +107,8 @@ def built(zoo):
         config, kind = config_of(zoo, PRESETS[name])
         with torch.device("meta"):
             model = kind.from_config(config)
-        written = {**config.to_dict(), "architectures": [type(model).__name__]}
-        return sum(parameter.numel() for parameter in model.parameters()), written
+        content = {**config.to_dict(), "architectures": [type(model).__name__]}
+        return sum(parameter.numel() for parameter in model.parameters()), content
 
     return build
 
@@ -143,14 +143,14 @@ def test_a_small_config_of_every_family_is_counted_exactly(zoo, family):
     ],
 )
 def test_other_heads_are_counted_exactly(zoo, kind, family):
-    known = zoo.library()
+    transformers = zoo.library()
     config = zoo.CONFIGS[family](2, 0.0)
     if family == "llama":
         config.num_labels = 5
     with torch.device("meta"):
-        model = getattr(known, kind).from_config(config)
-    written = {**config.to_dict(), "architectures": [type(model).__name__]}
-    assert from_config(written).parameter_count() == sum(p.numel() for p in model.parameters())
+        model = getattr(transformers, kind).from_config(config)
+    content = {**config.to_dict(), "architectures": [type(model).__name__]}
+    assert from_config(content).parameter_count() == sum(p.numel() for p in model.parameters())
 
 
 def test_published_counts_hold_without_any_library():

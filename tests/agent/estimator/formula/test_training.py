@@ -58,18 +58,18 @@ def test_eight_bit_states_are_a_quarter():
 def test_zero_over_eight_ranks_divides_as_its_table_says(stage, per_parameter):
     """Rajbhandari et al. 2020, figure 1: 16, 5.5, 3.75 and 2 bytes a parameter."""
     result = parts(replace(SEVEN_BILLION, parallel=Parallel(data=8, zero=stage)))
-    held = result["parameters"] + result["gradients"] + result["optimizer_state"]
-    assert held / 7e9 == pytest.approx(per_parameter, rel=1e-6)
+    total = result["parameters"] + result["gradients"] + result["optimizer_state"]
+    assert total / 7e9 == pytest.approx(per_parameter, rel=1e-6)
 
 
 def test_qlora_of_seven_billion_holds_about_three_and_a_half_gigabytes_of_weights():
     spec = replace(SPEC, precision="bf16", lora_rank=16, quantised="nf4-double")
     linear = sum(m.parameters for m in matrices(LLAMA) if m.layered and m.kind == "linear")
-    held = parts(spec)["parameters"]
+    weights_bytes = parts(spec)["parameters"]
     assert 3.3e9 < linear * QUANTISED["nf4-double"] < 3.6e9
     adapters = 16 * 4 * (4096 + 4096) * 32
     rest = LLAMA.parameter_count() - linear
-    assert held == pytest.approx(
+    assert weights_bytes == pytest.approx(
         linear * QUANTISED["nf4-double"] + 2 * rest + 4 * adapters, rel=1e-6
     )
 
@@ -97,13 +97,13 @@ def test_the_peak_is_the_largest_phase_and_not_their_sum():
 
 
 def test_it_is_json_and_lists_its_assumptions():
-    written = estimate_training(replace(SPEC, gpu="a100")).to_dict()
-    assert json.loads(json.dumps(written)) == written
+    content = estimate_training(replace(SPEC, gpu="a100")).to_dict()
+    assert json.loads(json.dumps(content)) == content
     assert (
-        written["assumptions"]["precision"] == "mixed"
-        and written["assumptions"]["parameters"] == LLAMA.parameter_count()
+        content["assumptions"]["precision"] == "mixed"
+        and content["assumptions"]["parameters"] == LLAMA.parameter_count()
     )
-    assert written["fits"] is False and written["terms"]["cublas_workspace"] == 2 * 8_519_680
+    assert content["fits"] is False and content["terms"]["cublas_workspace"] == 2 * 8_519_680
 
 
 def test_a_gpu_adds_its_context_and_what_cannot_be_reused():

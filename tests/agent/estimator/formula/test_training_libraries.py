@@ -55,8 +55,8 @@ def test_quantised_weights_take_their_bits_and_their_scales(name, bits):
     linear = sum(m.parameters for m in matrices(LLAMA) if m.layered and m.kind == "linear")
     spec = replace(SPEC, lora_rank=8, quantised=name)
     dense = estimate_training(replace(spec, quantised=None)).components["parameters"]
-    held = estimate_training(spec).components["parameters"]
-    assert dense - held == pytest.approx(linear * (2 - bits / 8), rel=1e-6)
+    weights_bytes = estimate_training(spec).components["parameters"]
+    assert dense - weights_bytes == pytest.approx(linear * (2 - bits / 8), rel=1e-6)
 
 
 def test_fp8_saves_inputs_in_one_byte_and_holds_each_weight_twice_more():
@@ -101,17 +101,17 @@ def test_adafactor_holds_a_row_and_a_column_of_each_matrix():
 
 def test_eight_bit_and_paged_states_take_a_byte_and_one_scale_to_256_values():
     count = LLAMA.parameter_count()
-    held = {
+    state_bytes = {
         name: estimate_training(replace(SPEC, optimizer=name)).components["optimizer_state"]
         for name in OPTIMIZERS
     }
-    assert held["lion8bit"] == pytest.approx(count * (1 + 4 / 256), rel=1e-9)
+    assert state_bytes["lion8bit"] == pytest.approx(count * (1 + 4 / 256), rel=1e-9)
     assert (
-        held["adamw8bit"]
-        == held["paged_adamw8bit"]
+        state_bytes["adamw8bit"]
+        == state_bytes["paged_adamw8bit"]
         == pytest.approx(count * (2 + 8 / 256), rel=1e-9)
     )
-    assert held["lion"] == held["muon"] == 2 * count == held["paged_adamw"] / 2
+    assert state_bytes["lion"] == state_bytes["muon"] == 2 * count == state_bytes["paged_adamw"] / 2
     paged = estimate_training(replace(SPEC, optimizer="paged_adamw"))
     assert paged.assumptions["optimizer_state"].startswith("paged")
 

@@ -39,9 +39,9 @@ def test_the_peak_is_near_the_measured_one(row):
 def test_bytes_between_steps_are_near_the_measured_ones(row):
     estimate = estimate_training(row.spec)
     terms = sum(size for name, size in estimate.terms.items() if name != "weight_casts")
-    held = estimate.components["parameters"] + estimate.components["optimizer_state"] + terms
-    held += 3 * 8 * row.spec.tokens  # tokens, mask and labels of the last batch
-    assert held == pytest.approx(
+    total = estimate.components["parameters"] + estimate.components["optimizer_state"] + terms
+    total += 3 * 8 * row.spec.tokens  # tokens, mask and labels of the last batch
+    assert total == pytest.approx(
         row.steady_bytes, rel=0.05 if "santacoder" in row.case.name else 0.01
     )
 

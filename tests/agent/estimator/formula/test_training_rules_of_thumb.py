@@ -46,8 +46,10 @@ def test_parameter_counts_of_known_models():
 
 def test_seven_billion_parameters_with_adam_in_mixed_precision_are_112_gigabytes():
     estimate = estimate_training(mixed(LLAMA_7B, sequence=2048, parameter_count=7_000_000_000))
-    held = sum(estimate.components[name] for name in ("parameters", "gradients", "optimizer_state"))
-    assert held == 16 * 7_000_000_000 == 112_000_000_000
+    total = sum(
+        estimate.components[name] for name in ("parameters", "gradients", "optimizer_state")
+    )
+    assert total == 16 * 7_000_000_000 == 112_000_000_000
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def gigabytes(spec: TrainingSpec) -> dict[str, float]:
     }
 
 
-def held(spec: TrainingSpec) -> float:
+def state_gigabytes(spec: TrainingSpec) -> float:
     parts = gigabytes(spec)
     return parts["parameters"] + parts["gradients"] + parts["optimizer_state"]
 
@@ -56,9 +56,9 @@ def test_quantised_weights_of_seven_billion(precision, size):
 
 
 def test_full_fp32_training_of_seven_billion_takes_132_and_more():
-    assert held(replace(BF16, precision="fp32", parameter_count=7_000_000_000)) == pytest.approx(
-        28 + 28 + 56
-    )
+    assert state_gigabytes(
+        replace(BF16, precision="fp32", parameter_count=7_000_000_000)
+    ) == pytest.approx(28 + 28 + 56)
     assert 130 < gigabytes(replace(BF16, precision="fp32"))["peak"] < 140
     assert gigabytes(replace(BF16, precision="fp32"))["activations"] > 20
 
@@ -80,7 +80,7 @@ def test_an_8_bit_optimizer_and_checkpointing_bring_seven_billion_to_40():
 def test_no_batch_brings_full_training_of_seven_billion_to_24_though_a_tutorial_says_so():
     """bf16, checkpointing, 8-bit AdamW and a batch of 1 still hold six bytes a parameter."""
     smallest = replace(BF16, sequence=1, checkpointing="full", optimizer="adamw8bit")
-    assert held(smallest) > 40 and gigabytes(smallest)["peak"] > 40
+    assert state_gigabytes(smallest) > 40 and gigabytes(smallest)["peak"] > 40
 
 
 def test_layer_inputs_are_half_a_gibibyte_a_sample_of_2048_tokens():
@@ -171,7 +171,7 @@ def test_zero_over_eight_gpus_corrects_a_tutorial(stage, says, holds):
         parameter_count=7_000_000_000,
         parallel=Parallel(data=8, zero=stage),
     )
-    assert held(mixed) == pytest.approx(holds)
+    assert state_gigabytes(mixed) == pytest.approx(holds)
     assert holds <= says
 
 

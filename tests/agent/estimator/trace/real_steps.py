@@ -25,14 +25,14 @@ def real_trace(
     """Run the step on real CPU tensors, with new copies of the inputs each time."""
     model = factory()
     recorder = StorageRecorder("cpu")
-    made = build_optimizer(optimizer, model, lambda _: None)
+    instance = build_optimizer(optimizer, model, lambda _: None)
     gc.collect()
     gc.disable()
     try:
         with recorder:
             record_model(recorder, model)
             run_steps(
-                recorder, model, lambda: (_copy(inputs), _copy(targets)), made, StepPlan(**plan)
+                recorder, model, lambda: (_copy(inputs), _copy(targets)), instance, StepPlan(**plan)
             )
     finally:
         gc.enable()

@@ -54,12 +54,12 @@ def test_buckets_hold_whole_parameters_and_close_at_their_size():
         nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(8)))
     )
     trace = record_trace(wide, torch.ones(1, 1024))
-    held = [
+    sizes_mib = [
         e.size_bytes >> 20
         for e in trace.events
         if e.kind == "alloc" and e.module == "DistributedDataParallel"
     ]
-    assert held == [4, 28]  # MiB: the first is full at 1, the next at 25
+    assert sizes_mib == [4, 28]  # MiB: the first is full at 1, the next at 25
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -74,10 +74,10 @@ def test_it_traces_one_rank_of_fsdp2(device):
 
     trace = record_trace(sharded, ROWS, device=device)
 
-    held = [
+    allocations = [
         event for event in trace.events if event.kind == "alloc" and event.component == "parameters"
     ]
-    assert sum(event.size_bytes for event in held) == WEIGHTS // RANKS
+    assert sum(event.size_bytes for event in allocations) == WEIGHTS // RANKS
     state = retained_bytes(trace) - WEIGHTS // RANKS
     assert state >= 2 * WEIGHTS // RANKS
     gathered = trace.summary().phase_peak_bytes["forward"] - retained_bytes(trace)

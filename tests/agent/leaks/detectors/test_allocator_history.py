@@ -54,7 +54,7 @@ def snapshot(*blocks: dict[str, Any], device: int = 0) -> dict[str, Any]:
 
 
 def test_it_counts_live_blocks_that_have_a_stack():
-    held = allocations_by_stack(
+    stacks = allocations_by_stack(
         snapshot(
             block(100, STEP),
             block(50, STEP, "active_awaiting_free"),
@@ -62,7 +62,7 @@ def test_it_counts_live_blocks_that_have_a_stack():
             block(900, []),
         )
     )
-    (only,) = held.values()
+    (only,) = stacks.values()
     assert (only.size_bytes, only.blocks, only.stack) == (150, 2, tuple(STEP[::-1]))
     assert only.script_frame == (SCRIPT, 20, "step")
 
@@ -74,13 +74,13 @@ def test_it_counts_each_device_separately():
             *snapshot(block(2, KEEP), device=1)["segments"],
         ]
     }
-    assert [held.size_bytes for held in allocations_by_stack(both, device=1).values()] == [2]
+    assert [one.size_bytes for one in allocations_by_stack(both, device=1).values()] == [2]
 
 
 def test_the_difference_is_what_grew_largest_first():
     first = snapshot(block(100, STEP), block(10, KEEP))
     last = snapshot(block(80, STEP), *(block(10, KEEP) for _ in range(5)))
-    assert [(held.size_bytes, held.blocks) for held in difference(first, last)] == [(40, 4)]
+    assert [(one.size_bytes, one.blocks) for one in difference(first, last)] == [(40, 4)]
 
 
 def test_it_names_the_innermost_line_of_the_script():
@@ -106,8 +106,8 @@ def test_a_steady_loop_has_no_suspects():
 
 
 def test_the_flame_graph_adds_up_and_is_json():
-    held = allocations_by_stack(snapshot(block(100, STEP), block(30, KEEP))).values()
-    rows, tree = json.loads(json.dumps(folded(held))), json.loads(json.dumps(flame(held)))
+    stacks = allocations_by_stack(snapshot(block(100, STEP), block(30, KEEP))).values()
+    rows, tree = (json.loads(json.dumps(folded(stacks))), json.loads(json.dumps(flame(stacks))))
     assert [row["bytes"] for row in rows] == [100, 30] and rows[0]["stack"][
         0
     ] == f"{SCRIPT}:30 <module>"

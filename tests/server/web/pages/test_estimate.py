@@ -20,8 +20,8 @@ SHAPE = {
 }
 
 
-def page(client, **given):
-    response = client.get("/estimate", query_string=given, headers=HTML)
+def page(client, **query):
+    response = client.get("/estimate", query_string=query, headers=HTML)
     assert response.status_code == 200
     return response.get_data(as_text=True)
 
@@ -102,11 +102,11 @@ def test_typed_markup_is_escaped(client):
 
 def test_parts_are_end_to_end_on_one_scale(client):
     body = client.post("/api/v1/estimate", json={"model": "gpt2", "gpu": "a100"}).get_json()
-    drawn = stack(convert(body, Estimate))
-    ends = [part.x + part.width for part in drawn.parts]
-    assert [part.x for part in drawn.parts[1:]] == pytest.approx(ends[:-1], abs=0.03)
-    assert max(ends[-1], drawn.limit, drawn.high) < 100
-    assert drawn.low <= drawn.needed <= drawn.high
+    chart = stack(convert(body, Estimate))
+    ends = [part.x + part.width for part in chart.parts]
+    assert [part.x for part in chart.parts[1:]] == pytest.approx(ends[:-1], abs=0.03)
+    assert max(ends[-1], chart.limit, chart.high) < 100
+    assert chart.low <= chart.needed <= chart.high
 
 
 def test_advice_has_the_memory_needed_then(client):

@@ -38,8 +38,8 @@ def test_no_login_is_required_without_tokens(sqlite_client):
 
 def test_a_login_leads_to_the_requested_page(sqlite_client, token_of):
     token = token_of("read")
-    asked = sqlite_client.get("/alerts?state=open", headers=HTML)
-    form = sqlite_client.get(asked.headers["Location"], headers=HTML).get_data(as_text=True)
+    redirect = sqlite_client.get("/alerts?state=open", headers=HTML)
+    form = sqlite_client.get(redirect.headers["Location"], headers=HTML).get_data(as_text=True)
     assert 'value="/alerts?state=open"' in form
     reply = sqlite_client.post(
         "/login", data={"token": f" {token}\n", "next": "/alerts?state=open"}

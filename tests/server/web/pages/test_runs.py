@@ -52,7 +52,7 @@ def test_archived_runs_leave_the_list_and_come_back(client, listed):
 
 
 @pytest.mark.parametrize(
-    ("what", "run_ids", "tag", "status", "said"),
+    ("what", "run_ids", "tag", "status", "text"),
     [
         ("delete", ["a"], "", 422, "not one of tag, untag, archive, restore"),
         ("tag", [], "x", 422, "Runs: select 1 to 200 runs, not 0."),
@@ -63,10 +63,10 @@ def test_archived_runs_leave_the_list_and_come_back(client, listed):
     ],
     ids=("unknown action", "no run", "no tag", "long tag", "NUL", "unknown run"),
 )
-def test_an_invalid_action_is_refused_as_a_whole(client, listed, what, run_ids, tag, status, said):
+def test_an_invalid_action_is_refused_as_a_whole(client, listed, what, run_ids, tag, status, text):
     response = organise(client, what, *run_ids, tag=tag)
     assert response.status_code == status
-    assert said in response.text
+    assert text in response.text
     assert listed("/?sort=name") == ["a", "b", "c"]
     assert listed("/?tag=y") == ["c"]
 

@@ -16,14 +16,14 @@ PAGE = "/settings/tokens"
 
 
 @pytest.fixture
-def kept(database):
+def stored_tokens(database):
     """All tokens of the database."""
 
-    def kept():
+    def stored_tokens():
         with database.read() as session:
             return list(list_tokens(session))
 
-    return kept
+    return stored_tokens
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def secret_on(answer):
     return re.search(r'class="secret">(mag_[\w-]+)<', answer.text)[1]
 
 
-def test_the_first_token_is_an_admin_token_and_logs_its_creator_in(client, kept):
+def test_the_first_token_is_an_admin_token_and_logs_its_creator_in(client, stored_tokens):
     assert "There is no token yet" in client.get(PAGE, headers=HTML).text
     refused = client.post(PAGE, data={"name": "trainers", "scope": "ingest"})
     assert (
         refused.status_code == 422
         and "admin" in refused.get_json(force=True)["detail"]
-        and kept() == []
+        and stored_tokens() == []
     )
     assert (
         client.post(PAGE, data={"name": "ana", "scope": "admin", "projects": "vision"}).status_code
@@ -63,12 +63,12 @@ def test_the_first_token_is_an_admin_token_and_logs_its_creator_in(client, kept)
     assert client.get(PAGE, headers=HTML).status_code == 303
 
 
-def test_a_token_is_shown_once_and_works(admin, kept):
-    made = admin.post(
+def test_a_token_is_shown_once_and_works(admin, stored_tokens):
+    answer = admin.post(
         PAGE,
         data={"name": "trainers", "scope": "ingest", "projects": "vision, language", "days": "30"},
     )
-    secret, token = secret_on(made), kept()[-1]
+    secret, token = secret_on(answer), stored_tokens()[-1]
     assert (token.name, token.scope, token.projects) == (
         "trainers",
         "ingest",
@@ -87,16 +87,16 @@ def test_a_token_is_shown_once_and_works(admin, kept):
     )
 
 
-def test_a_token_is_revoked_at_once(admin, kept):
+def test_a_token_is_revoked_at_once(admin, stored_tokens):
     secret = secret_on(admin.post(PAGE, data={"name": "bo", "scope": "read"}))
-    response = admin.post(PAGE, data={"revoke": str(kept()[-1].id)})
+    response = admin.post(PAGE, data={"revoke": str(stored_tokens()[-1].id)})
     assert "is revoked." in response.text and "1 revoked or expired" in response.text
     stranger = admin.application.test_client()
     assert (
         stranger.get("/api/v1/runs", headers={"Authorization": f"Bearer {secret}"}).status_code
         == 401
     )
-    assert admin.post(PAGE, data={"revoke": str(kept()[-1].id)}).status_code == 409
+    assert admin.post(PAGE, data={"revoke": str(stored_tokens()[-1].id)}).status_code == 409
     assert admin.post(PAGE, data={"revoke": "99"}).status_code == 404
     assert admin.post(PAGE, data={"revoke": "x"}).status_code == 422
 
@@ -106,10 +106,10 @@ def test_a_token_is_revoked_at_once(admin, kept):
     [("name", ""), ("name", "x" * 201), ("name", "a\0b"), ("scope", "root"), ("scope", ""), ("days", "31"), ("projects", "a\0b"),
      ("projects", ",".join("x" * 51)), ("projects", "x" * 201)],
 )  # fmt: skip
-def test_invalid_input_creates_nothing(admin, kept, field, value):
+def test_invalid_input_creates_nothing(admin, stored_tokens, field, value):
     response = admin.post(PAGE, data={"name": "n", "scope": "read", field: value})
     assert (response.status_code, response.get_json(force=True)["field"]) == (422, field)
-    assert [token.name for token in kept()] == ["ana"]
+    assert [token.name for token in stored_tokens()] == ["ana"]
 
 
 def test_only_an_admin_of_all_projects_sees_tokens(admin):

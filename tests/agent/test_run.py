@@ -289,16 +289,16 @@ def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording)
     used = base._pipeline.sampler.tracks[-1].probe.used_bytes()
     base.finish()
     limit = used + 800 * 2**20
-    # A MiB a step: the limit is 800 steps away, beyond the fifth of the plan in which growth
-    # may end with a first epoch.
+    # A MiB a step: the limit is 800 steps away, beyond the fifth of the plan (400 steps) in which
+    # growth may end with a first epoch.
     run = memagent.attach(
         model, optimizer, limit_bytes=limit, total_steps=2000, on_risk=on_risk, predict=False
     )
-    for _ in range(700):
+    for step in range(700):
         model(torch.randn(64, 256)).sum().backward()
         optimizer.step()
         retained.append(torch.ones(2**18))
-        time.sleep(0.005)
+        time.sleep(0.005 if step < 420 else 0.1)
         if risks:
             break
     run.finish()

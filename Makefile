@@ -9,18 +9,19 @@ TORCH := torch==2.13.0
 # The tests start hundreds of Pythons: what the first compiles the others read, also where images forbid it (half a second each).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-long test-fast lint audit format bench secrets clean
+.PHONY: help setup demo test test-long test-install test-fast lint audit format bench secrets clean
 
 help:
-	@echo "make demo       run a real training with a real leak, and see the warning before it crashes (two minutes)"
-	@echo "make test       set up everything the tests need and run them all"
-	@echo "make test-long  the tests of the benchmarks, which take minutes each"
-	@echo "make test-fast  the tests without browsers, Prometheus and long system tests"
-	@echo "make lint       ruff, mypy --strict, import borders, bandit"
-	@echo "make audit      ask the lists of known vulnerabilities about what is installed"
-	@echo "make bench      what the agent costs, beside other trackers, in one table"
-	@echo "make secrets    make ./secrets/ for docker compose"
-	@echo "make setup      only create $(VENV) and install into it what developers need"
+	@echo "make demo          run a real training with a real leak, and see the warning before it crashes (two minutes)"
+	@echo "make test          set up everything the tests need and run them all"
+	@echo "make test-long     the tests of the benchmarks, which take minutes each"
+	@echo "make test-install  build a wheel, install it into empty environments, play the quick start"
+	@echo "make test-fast     the tests without browsers, Prometheus and long system tests"
+	@echo "make lint          ruff, mypy --strict, import borders, bandit"
+	@echo "make audit         ask the lists of known vulnerabilities about what is installed"
+	@echo "make bench         what the agent costs, beside other trackers, in one table"
+	@echo "make secrets       make ./secrets/ for docker compose"
+	@echo "make setup         only create $(VENV) and install into it what developers need"
 
 setup: $(VENV)/.installed
 
@@ -37,13 +38,16 @@ demo: $(DEMO_VENV)/.installed
 
 test: setup lint audit
 	$(PYTHON) scripts/system_packages.py
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long"
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not long and not install"
 
 test-long: setup
 	$(BIN)/python -m pytest -n auto --dist loadgroup -m long
 
+test-install: setup
+	$(BIN)/python -m pytest -n0 -m install
+
 test-fast: setup
-	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not browser and not slow and not long" tests/agent tests/server tests/contract
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not browser and not slow and not long and not install" tests/agent tests/server tests/contract
 
 lint: setup
 	$(BIN)/ruff format --check .

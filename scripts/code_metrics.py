@@ -58,7 +58,7 @@ class Module:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.source)
+        return style_rules.tree_of(self.source)
 
     @property
     def head_lines(self) -> int:

@@ -88,9 +88,15 @@ class Finding:
 
 
 @cache
+def tree_of(source: str) -> ast.Module:
+    """Parse a source once."""
+    return ast.parse(source)
+
+
+@cache
 def nodes_of(source: str) -> tuple[ast.AST, ...]:
-    """Parse a source once, and return every node of its tree."""
-    return tuple(ast.walk(ast.parse(source)))
+    """Return every node of a source's tree."""
+    return tuple(ast.walk(tree_of(source)))
 
 
 def words_of(name: str) -> list[str]:
@@ -162,6 +168,7 @@ def tuple_assignments(source: str, place: str) -> list[Finding]:
     ]
 
 
+@cache
 def docstrings(source: str) -> list[tuple[int, str]]:
     """Return (line, text) of the docstrings of a module, its classes and functions."""
     texts = []
@@ -173,6 +180,7 @@ def docstrings(source: str) -> list[tuple[int, str]]:
     return texts
 
 
+@cache
 def attribute_docs(source: str) -> list[tuple[int, str]]:
     """Return (line, text) of the strings that document the assignment above them."""
     texts = []
@@ -188,6 +196,8 @@ def attribute_docs(source: str) -> list[tuple[int, str]]:
 @cache
 def comments(source: str) -> list[tuple[int, str]]:
     """Return (line, text) of the comments, without directives for tools."""
+    if "#" not in source:
+        return []
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     texts = [
         (token.start[0], token.string.lstrip("# "))

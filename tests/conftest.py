@@ -217,6 +217,15 @@ def fork_server() -> Iterator[ForkServer]:
     python.close()
 
 
+@pytest.fixture(scope="session")
+def memagent_fork() -> Iterator[ForkServer]:
+    """Run `-m memagent VERB` in processes that have imported the server but not torch."""
+    python = ForkServer(*(f"memagent.cli.{verb}" for verb in ("serve", "sync", "notify", "prune")),
+                        "memagent_server.worker")  # fmt: skip
+    yield python
+    python.close()
+
+
 def _opened(url: str) -> Iterator[Any]:
     from memagent_server.store.engine import Database
 

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import textwrap
 import time
+import uuid
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,7 @@ from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.store.engine import Database
 from memagent_server.store.models import RunRow, StreamRow
 from memagent_server.store.samples import read_samples
+from tests.live_server import LiveServer
 from tests.python_fork import ForkedProcess
 
 AWAY = "http://127.0.0.1:9"
@@ -43,11 +46,12 @@ def step():
     model(torch.randn(4, 16)).sum().backward(); optimizer.step(); optimizer.zero_grad()
 """
 LATE_BATCHES = """
-collector.BATCH_EVERY_S = 3600.0  # rows become a batch by the 500, and are drafts before
+collector.BATCH_EVERY_S = 3600.0  # rows become a batch by the 50, and are drafts before
+collector.BATCH_ROWS = 50
 run = memagent.attach(model, optimizer)
-for _ in range(600): step()
+for _ in range(60): step()
 while run._pipeline.events._seq == 0: time.sleep(0.01)
-for _ in range(100): step()
+for _ in range(10): step()
 print("stepped", flush=True)
 time.sleep(3600)
 """
@@ -58,8 +62,21 @@ def folder(tmp_path):
     return tmp_path / "runs"
 
 
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory):
+    """A server and its worker for the tests of this module, each of which has its own run."""
+    server = LiveServer.start(tmp_path_factory.mktemp("sync"), "127.0.0.1:0", (), {})
+    yield server
+    server.kill()
+
+
 @pytest.fixture
-def train(fork_server, folder):
+def run_id():
+    return f"r{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def train(fork_server, folder, run_id):
     """Start a training process: train(code, **settings)."""
     processes = []
 
@@ -67,7 +84,7 @@ def train(fork_server, folder):
         environ = {
             name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
         }
-        environ |= {"MEMAGENT_DIR": str(folder), "MEMAGENT_RUN_ID": "r", **settings}
+        environ |= {"MEMAGENT_DIR": str(folder), "MEMAGENT_RUN_ID": run_id, **settings}
         process = fork_server.start("-c", TRAINING + textwrap.dedent(code), env=environ)
         processes.append(process)
         return process
@@ -79,23 +96,32 @@ def train(fork_server, folder):
 
 
 @pytest.fixture
-def sync(folder):
+def memagent_sync(memagent_fork, folder):
+    """Run `memagent sync` with arguments: memagent_sync(*arguments, **settings)."""
+
+    def run(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+        environ = sync_environ(folder, **settings)
+        return memagent_fork.run("-m", "memagent", "sync", *arguments, env=environ)
+
+    return run
+
+
+@pytest.fixture
+def sync(memagent_sync):
     """Run `memagent sync --json`, and return its exit status and files."""
 
     def run(server, *arguments: str, **settings: str):
-        done = subprocess.run(
-            sync_command(server.url, *arguments),
-            env=sync_environ(folder, **settings),
-            capture_output=True,
-            text=True,
-        )
+        done = memagent_sync("--json", "--server", server.url, *arguments, **settings)
         return done.returncode, json.loads(done.stdout)["files"]
 
     return run
 
 
-def sync_command(url, *arguments):
-    return [sys.executable, "-m", "memagent", "sync", "--json", "--server", url, *arguments]
+@pytest.fixture
+def start_sync(memagent_fork, folder):
+    """Start `memagent sync --json`, and return its process."""
+    command = ("-m", "memagent", "sync", "--json", "--server")
+    return lambda server: memagent_fork.start(*command, server.url, env=sync_environ(folder))
 
 
 def sync_environ(folder, **settings):
@@ -105,29 +131,38 @@ def sync_environ(folder, **settings):
     return {**environ, "MEMAGENT_DIR": str(folder), **settings}
 
 
-def steps_on(server, *, rank=0):
-    """Steps of the run's host stream, as they are stored."""
-    database = Database(server.database_url)
-    try:
-        with database.read() as session:
-            streams = session.scalars(
-                select(StreamRow).where(StreamRow.device == "host", StreamRow.rank == rank)
-            ).all()
+@pytest.fixture
+def steps_on(run_id):
+    """Steps of the run's host stream, as they are stored: steps_on(server, rank=0)."""
+
+    def stored(server, *, rank=0):
+        own = (StreamRow.run_id == run_id, StreamRow.device == "host", StreamRow.rank == rank)
+        with reading(server) as session:
             return [
                 step
-                for stream in streams
+                for stream in session.scalars(select(StreamRow).where(*own)).all()
                 for _, columns in read_samples(session, stream.id)
                 for step in columns["step"]
             ]
-    finally:
-        database.close()
+
+    return stored
 
 
-def status_on(server):
+@pytest.fixture
+def status_on(run_id):
+    def status(server):
+        with reading(server) as session:
+            return session.get_one(RunRow, run_id).status
+
+    return status
+
+
+@contextmanager
+def reading(server):
     database = Database(server.database_url)
     try:
         with database.read() as session:
-            return session.get_one(RunRow, "r").status
+            yield session
     finally:
         database.close()
 
@@ -154,24 +189,34 @@ def wait_for(condition, timeout_s=60.0):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("is_away", [False, True], ids=["server up", "server away"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_files_of_a_killed_run_are_uploaded(live_server, train, sync, folder, is_away, how):
-    process = train(LATE_BATCHES, MEMAGENT_SERVER=AWAY if is_away else live_server.url)
+@pytest.mark.parametrize(
+    ("how", "is_away"),
+    [
+        pytest.param(signal.SIGKILL, False, id="SIGKILL, server up"),
+        pytest.param(signal.SIGTERM, True, id="SIGTERM, server away"),
+    ],
+)
+def test_files_of_a_killed_run_are_uploaded(
+    shared_server, train, sync, steps_on, status_on, folder, how, is_away
+):
+    process = train(LATE_BATCHES, MEMAGENT_SERVER=AWAY if is_away else shared_server.url)
     wait_for_line(process, "stepped")
-    wait_for(lambda: steps_in(folder)[-1:] == [700])
-    wait_for(lambda: is_away or len(steps_on(live_server)) >= 500)
+    wait_for(lambda: steps_in(folder)[-1:] == [70])
+    wait_for(lambda: is_away or len(steps_on(shared_server)) >= 50)
     process.send_signal(how)
     assert process.wait() == -how
-    assert steps_on(live_server)[-1:] != [700]
-    status, (file,) = sync(live_server)
+    assert steps_on(shared_server)[-1:] != [70]
+    status, (file,) = sync(shared_server)
     assert (status, file["outcome"], file["status"]) == (0, "uploaded", None)
-    assert steps_on(live_server) == list(range(701)) and status_on(live_server) == "lost_contact"
-    assert list(folder.iterdir()) == [] and sync(live_server) == (0, [])
+    assert steps_on(shared_server) == list(range(71))
+    assert status_on(shared_server) == "lost_contact"
+    assert list(folder.iterdir()) == [] and sync(shared_server) == (0, [])
 
 
-def test_a_run_delivers_everything_to_a_server_that_returns(start_server, train, folder):
-    server = start_server()
+def test_a_run_delivers_everything_to_a_server_that_returns(
+    start_server, train, steps_on, status_on, folder
+):
+    server = start_server("--role", "web")
     port = server.url.rpartition(":")[2]
     process = train(
         """
@@ -179,7 +224,7 @@ def test_a_run_delivers_everything_to_a_server_that_returns(start_server, train,
         sender.MAX_DELAY_S = 0.2
         run = memagent.attach(model, optimizer)
         for number in range(3):
-            for _ in range(200): step(); time.sleep(0.002)
+            for _ in range(50): step()
             print("stepped", flush=True)
             sys.stdin.readline()
         run.finish()
@@ -191,86 +236,79 @@ def test_a_run_delivers_everything_to_a_server_that_returns(start_server, train,
     server.kill()
     print(file=process.stdin, flush=True)
     wait_for_line(process, "stepped")
-    wait_for(lambda: steps_in(folder)[-1:] == [400])
-    server = start_server(listen=f"127.0.0.1:{port}")
-    wait_for(lambda: len(steps_on(server)) >= 401)
+    wait_for(lambda: steps_in(folder)[-1:] == [100])
+    server = start_server("--role", "web", listen=f"127.0.0.1:{port}")
+    wait_for(lambda: len(steps_on(server)) >= 101)
     print(file=process.stdin, flush=True)
     wait_for_line(process, "stepped")
     print(file=process.stdin, flush=True)
     assert process.wait() == 0
-    assert steps_on(server) == list(range(601)) and status_on(server) == "completed"
+    assert steps_on(server) == list(range(151)) and status_on(server) == "completed"
     assert list(folder.iterdir()) == []
 
 
-def test_ranks_that_ended_without_a_server_are_uploaded_together(live_server, train, sync, folder):
+def test_ranks_that_ended_without_a_server_are_uploaded_together(
+    shared_server, train, sync, steps_on, status_on, folder
+):
     code = "run = memagent.attach(model, optimizer)\nfor _ in range(5): step()\nrun.finish()"
     ranks = [train(code, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
     assert [process.wait() for process in ranks] == [0, 0]
-    status, files = sync(live_server, "--keep")
+    status, files = sync(shared_server, "--keep")
     assert status == 0 and sorted((file["rank"], file["status"]) for file in files) == [
         (0, "completed"),
         (1, "completed"),
     ]
-    assert [steps_on(live_server, rank=rank) for rank in range(2)] == [list(range(6))] * 2
-    assert status_on(live_server) == "completed"
-    assert {path.suffix for path in folder.iterdir()} == {".synced"} and sync(live_server) == (
+    assert [steps_on(shared_server, rank=rank) for rank in range(2)] == [list(range(6))] * 2
+    assert status_on(shared_server) == "completed"
+    assert {path.suffix for path in folder.iterdir()} == {".synced"} and sync(shared_server) == (
         0,
         [],
     )
 
 
-def test_an_interrupted_and_repeated_sync_loses_and_duplicates_nothing(live_server, folder, sync):
-    batches = 1500
-    write_run(folder, batches)
-    for kill_at in (100, 500, 900):
-        process = subprocess.Popen(
-            sync_command(live_server.url), env=sync_environ(folder), stdout=subprocess.DEVNULL
-        )
-        wait_for(lambda least=kill_at: stored_batches(live_server) >= least)
+def test_an_interrupted_and_repeated_sync_loses_and_duplicates_nothing(
+    shared_server, folder, sync, start_sync, steps_on, status_on, run_id
+):
+    batches = 600
+    write_run(folder, run_id, batches)
+    for kill_at in (50, 250):
+        process = start_sync(shared_server)
+        wait_for(lambda least=kill_at: len(steps_on(shared_server)) >= 2 * least)
         process.kill()
-        assert process.wait() == -signal.SIGKILL and len(list(folder.iterdir())) == 1
-    commands = [
-        subprocess.Popen(
-            sync_command(live_server.url),
-            env=sync_environ(folder),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
+        assert process.communicate() is not None and process.returncode == -signal.SIGKILL
+        assert len(list(folder.iterdir())) == 1
+    commands = [start_sync(shared_server) for _ in range(2)]
     outcomes = [json.loads(process.communicate()[0])["files"] for process in commands]
     assert {file["outcome"] for files in outcomes for file in files} <= {"uploaded", "in_use"}
-    assert steps_on(live_server) == list(range(2 * batches)) and status_on(live_server) == "failed"
-    assert sync(live_server) == (0, [])
+    assert steps_on(shared_server) == list(range(2 * batches))
+    assert status_on(shared_server) == "failed"
+    assert sync(shared_server) == (0, [])
 
 
-def write_run(folder, batches):
-    file = RunFile(folder / "r-rank0-1.memagent", seal("r", RunStart(run_id="r", attempt=1)))
+def write_run(folder, run_id, batches):
+    start = seal(run_id, RunStart(run_id=run_id, attempt=1))
+    file = RunFile(folder / f"{run_id}-rank0-1.memagent", start)
     for seq in range(batches):
         chunk = Chunk(stream="host", packed=pack({"step": [2 * seq, 2 * seq + 1]}))
-        file.append(seal("r", Batch(attempt=1, seq=seq, chunks=[chunk])))
-    file.append(seal("r", Finish(status="failed", attempt=1)))
+        file.append(seal(run_id, Batch(attempt=1, seq=seq, chunks=[chunk])))
+    file.append(seal(run_id, Finish(status="failed", attempt=1)))
     file.close()
 
 
-def stored_batches(server):
-    return len(steps_on(server)) // 2
-
-
-def test_the_file_of_a_running_process_is_skipped(live_server, train, sync, folder):
+def test_the_file_of_a_running_process_is_skipped(shared_server, train, sync, steps_on, folder):
     process = train(LATE_BATCHES, MEMAGENT_SERVER=AWAY)
     wait_for_line(process, "stepped")
     wait_for(lambda: len(list(folder.glob("*.memagent"))) == 1)
-    status, (file,) = sync(live_server)
-    assert (status, file["outcome"]) == (0, "in_use") and steps_on(live_server) == []
+    status, (file,) = sync(shared_server)
+    assert (status, file["outcome"]) == (0, "in_use") and steps_on(shared_server) == []
     process.kill()
     process.wait()
-    assert sync(live_server)[1][0]["outcome"] == "uploaded"
+    assert sync(shared_server)[1][0]["outcome"] == "uploaded"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_that_outlives_its_parent_neither_writes_nor_holds_the_lock(
-    live_server, train, sync, folder
+    shared_server, train, sync, steps_on, folder
 ):
     process = train(
         """
@@ -290,18 +328,20 @@ def test_a_child_that_outlives_its_parent_neither_writes_nor_holds_the_lock(
         wait_for(lambda: steps_in(folder) == [0, 1, 2, 3])
         process.kill()
         process.wait()
-        assert sync(live_server)[1][0]["outcome"] == "uploaded"
-        assert steps_on(live_server) == [0, 1, 2, 3]
+        assert sync(shared_server)[1][0]["outcome"] == "uploaded"
+        assert steps_on(shared_server) == [0, 1, 2, 3]
     finally:
         os.kill(child, signal.SIGKILL)
 
 
-def test_the_token_authenticates_and_is_in_no_file(start_server, train, sync, folder):
+def test_the_token_authenticates_and_is_in_no_file(
+    start_server, train, sync, steps_on, run_id, folder
+):
     token, wrong = "mat_right-token-0123456789", "mat_wrong-token-0123456789"
-    server = start_server(environ={"MEMAGENT_ADMIN_TOKEN": token})
+    server = start_server("--role", "web", environ={"MEMAGENT_ADMIN_TOKEN": token})
     code = "run = memagent.attach(model, optimizer)\nfor _ in range(5): step()\nprint(repr(run), repr(run.settings), vars(run))"
     output, _ = train(code, MEMAGENT_SERVER=server.url, MEMAGENT_TOKEN=wrong).communicate()
-    assert "401" in output and "6 samples wait in" in output and "<memagent.Run r" in output
+    assert "401" in output and "6 samples wait in" in output and f"<memagent.Run {run_id}" in output
     status, (refused,) = sync(server, MEMAGENT_TOKEN=wrong)
     assert status == 1 and refused["outcome"] == "waiting"
     content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
@@ -317,7 +357,7 @@ def test_the_token_authenticates_and_is_in_no_file(start_server, train, sync, fo
     not sys.platform.startswith("linux"), reason="uses RLIMIT_FSIZE as a disk that is full"
 )
 def test_a_full_disk_is_reported_once_and_the_server_still_gets_everything(
-    live_server, train, folder
+    shared_server, train, steps_on, folder
 ):
     output, _ = train(
         """
@@ -326,19 +366,18 @@ def test_a_full_disk_is_reported_once_and_the_server_still_gets_everything(
         collector.BATCH_ROWS = 10
         resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
         run = memagent.attach(model, optimizer)
-        for _ in range(100): step(); time.sleep(0.01)
+        for _ in range(100): step()
         run.finish()
         print(dict(run.drops), dict(run.guard.errors))
         """,
-        MEMAGENT_SERVER=live_server.url,
+        MEMAGENT_SERVER=shared_server.url,
     ).communicate()
     assert "{} {}" in output and output.count("cannot write") == 1
-    assert steps_on(live_server) == list(range(101)) and list(folder.iterdir()) == []
+    assert steps_on(shared_server) == list(range(101)) and list(folder.iterdir()) == []
 
 
-def test_a_missing_server_is_reported_in_one_line(folder):
-    command = [sys.executable, "-m", "memagent", "sync"]
-    done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
+def test_a_missing_server_is_reported_in_one_line(memagent_sync):
+    done = memagent_sync()
     assert done.returncode == 2 and done.stdout == ""
     assert (
         done.stderr
@@ -346,25 +385,23 @@ def test_a_missing_server_is_reported_in_one_line(folder):
     )
 
 
-def test_a_path_that_is_missing_is_named(folder):
-    command = [sys.executable, "-m", "memagent", "sync", "--dry-run", "nowhere"]
-    done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
+def test_a_path_that_is_missing_is_named(memagent_sync):
+    done = memagent_sync("--dry-run", "nowhere")
     assert done.returncode == 2 and done.stderr == "memagent: nowhere does not exist\n"
 
 
-def test_the_output_says_what_was_uploaded(live_server, folder):
-    write_run(folder, 3)
+def test_the_output_says_what_was_uploaded(shared_server, memagent_sync, folder):
+    write_run(folder, "r", 3)
     (folder / "notes.memagent").write_text("mine")
     outputs = []
-    for arguments in (["--dry-run"], ["--server", live_server.url], ["--server", live_server.url]):
-        command = [sys.executable, "-m", "memagent", "sync", *arguments]
-        done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
-        outputs.append(
-            (
-                done.returncode,
-                *(item.replace(str(folder), "RUNS") for item in (done.stdout, done.stderr)),
-            )
-        )
+    for arguments in (
+        ["--dry-run"],
+        ["--server", shared_server.url],
+        ["--server", shared_server.url],
+    ):
+        done = memagent_sync(*arguments)
+        texts = (text.replace(str(folder), "RUNS") for text in (done.stdout, done.stderr))
+        outputs.append((done.returncode, *texts))
         if len(outputs) == 2:
             (folder / "notes.memagent").unlink()
     bad = "RUNS/notes.memagent: cannot be read; kept as RUNS/notes.memagent\n"
@@ -376,11 +413,10 @@ def test_the_output_says_what_was_uploaded(live_server, folder):
     ]
 
 
-def test_an_unreachable_server_is_an_error_that_counts_what_is_left(folder):
-    write_run(folder, 3)
+def test_an_unreachable_server_is_an_error_that_counts_what_is_left(memagent_sync, folder):
+    write_run(folder, "r", 3)
     shutil.copy(folder / "r-rank0-1.memagent", folder / "s-rank0-1.memagent")
-    command = [sys.executable, "-m", "memagent", "sync", "--server", "http://127.0.0.1:1"]
-    done = subprocess.run(command, env=sync_environ(folder), capture_output=True, text=True)
+    done = memagent_sync("--server", "http://127.0.0.1:1")
     assert done.returncode == 1
     assert done.stdout.count("not uploaded yet, run this again") == 2
     (line,) = done.stderr.splitlines()

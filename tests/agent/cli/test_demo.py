@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import pty
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
 import urllib3
 
-from memagent_demo import summary
+from memagent.cli import demo as cli
+from memagent_demo import processes, summary
 
 HEALTHY = summary.HealthyRun("healthy-1", "completed", 300, 0, 2**28, 2**30)
 LEAKING = summary.LeakingRun(
@@ -23,6 +27,8 @@ LEAKING = summary.LeakingRun(
     warned_seconds_before=12.0, slack_text="it leaks\nRunbook: http://h/runbooks\nhttp://127.0.0.1:1/runs/leaking-1",
     cause="leak", peak_bytes=2**30, limit_bytes=2**30, error=None, checkpoint_step=201,
 )  # fmt: skip
+
+STEPS = r"^leaking  step (\d+): first warning.*^         step (\d+): ended as oom"
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the kernel enforces RLIMIT_DATA only on Linux"
@@ -103,6 +109,10 @@ def test_the_links_answer_during_and_after_the_demo_until_ctrl_c(terminal, tmp_p
     demo.wait_for("until Ctrl-C")
     assert docs.startswith(url) and (status_of(page), status_of(docs)) == (200, 200)
     assert demo.press_ctrl_c() == 0, demo.text
+    assert re.search("^healthy  60 steps, .*: completed, 0 alerts$", demo.text, re.MULTILINE)
+    warned, died = map(int, re.search(STEPS, demo.text, re.MULTILINE | re.DOTALL).groups())
+    assert warned < died and "Slack had the warning" in demo.text
+    assert "on_risk saved a checkpoint" in demo.text
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(urllib3.exceptions.HTTPError):
         status_of(url)
@@ -134,3 +144,19 @@ def test_the_summary_says_if_no_message_arrived():
     late = dataclasses.replace(LEAKING, slack_text=None, warned_seconds_before=None)
     text = summary.to_text(HEALTHY, late, None)
     assert "none arrived before the crash" in text and "Slack had" not in text
+
+
+def test_the_json_names_the_database_that_it_leaves():
+    server = processes.Server(Path("demo"), slack_url="")
+    server.database = "sqlite:///demo/demo.db"
+    story = json.loads(json.dumps(summary.to_json(HEALTHY, LEAKING, server)))
+    assert story["database"] == server.database
+    assert story["leaking"]["checkpoint_step"] == 201
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_the_folder_stays_if_its_name_was_printed(tmp_path, monkeypatch, is_kept):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with cli._temporary_folder(is_kept=is_kept) as folder:
+        assert folder.parent == tmp_path
+    assert folder.exists() == is_kept

@@ -9,14 +9,14 @@ pytest-xdist runs them.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.python_fork import ForkServer
 
 HERE = Path(__file__).parent
 
@@ -30,17 +30,13 @@ def scripts(folder: str, *marks: pytest.MarkDecorator) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def suspects_of() -> Callable[[Path], list[dict[str, Any]]]:
+def suspects_of(fork_server: ForkServer) -> Callable[[Path], list[dict[str, Any]]]:
     """Return the suspects of a script; all scripts of its folder run once, together."""
 
     @cache
     def run(folder: Path) -> dict[str, Any]:
-        command = [
-            sys.executable,
-            str(HERE / "monitored_run.py"),
-            *map(str, sorted(folder.glob("*.py"))),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+        paths = map(str, sorted(folder.glob("*.py")))
+        done = fork_server.run(str(HERE / "monitored_run.py"), *paths, timeout=280)
         results = [
             json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"script"')
         ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import textwrap
-import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -276,35 +275,36 @@ def test_a_disk_that_cannot_be_written_does_not_stop_the_training(
     assert "memagent: cannot write " in capsys.readouterr().err
 
 
-def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(recording):
-    model = torch.nn.Linear(256, 256)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    risks, threads, retained = [], set(), []
-
-    def on_risk(risk):
-        risks.append(risk)
-        threads.add(threading.current_thread())
-
-    base = memagent.attach(model, optimizer)
-    used = base._pipeline.sampler.tracks[-1].probe.used_bytes()
-    base.finish()
-    limit = used + 800 * 2**20
-    # A MiB a step: the limit is 800 steps away, beyond the fifth of the plan (400 steps) in which
-    # growth may end with a first epoch.
-    run = memagent.attach(
-        model, optimizer, limit_bytes=limit, total_steps=2000, on_risk=on_risk, predict=False
+def test_on_risk_is_called_on_the_training_thread_before_the_run_dies(run_script, recording):
+    # In a process of its own, whose memory grows for no other reason. A MiB a step: the limit is
+    # 800 steps away, beyond the fifth of the plan (400 steps) in which growth may end with a first
+    # epoch.
+    process = run_script(
+        """
+        import json, threading, time
+        for _ in range(10): step()
+        used = run._pipeline.sampler.tracks[-1].probe.used_bytes()
+        run.finish()
+        risks, retained = [], []
+        def on_risk(risk):
+            risks.append((risk.level, risk.limit_bytes, risk.eta_step, threading.get_ident()))
+        limit = used + 800 * 2**20
+        run = memagent.attach(
+            model, optimizer, limit_bytes=limit, total_steps=2000, on_risk=on_risk, predict=False
+        )
+        for number in range(700):
+            retained.append(torch.ones(2**18))
+            step()
+            time.sleep(0.005 if number < 420 else 0.02)
+            if risks: break
+        run.finish()
+        print(json.dumps([*risks[0], limit, run.step, threading.get_ident()]))
+        """
     )
-    for step in range(700):
-        model(torch.randn(64, 256)).sum().backward()
-        optimizer.step()
-        retained.append(torch.ones(2**18))
-        time.sleep(0.005 if step < 420 else 0.1)
-        if risks:
-            break
-    run.finish()
-    assert threads == {threading.current_thread()}
-    assert risks[0].level in ("warning", "critical") and risks[0].limit_bytes == limit
-    assert run.step < risks[0].eta_step < 3 * 800
+    assert process.returncode == 0, process.stderr
+    level, limit, eta_step, thread, expected_limit, step, own_thread = json.loads(process.stdout)
+    assert level in ("warning", "critical") and limit == expected_limit and thread == own_thread
+    assert step < eta_step < 3 * 800
 
 
 def test_a_callback_that_fails_does_not_stop_the_training(training, monkeypatch, caplog):

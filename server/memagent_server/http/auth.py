@@ -28,6 +28,7 @@ from urllib.parse import quote, urlsplit
 from flask import Flask, Response, current_app, g, request
 from itsdangerous import BadData, URLSafeTimedSerializer
 
+from memagent_server.http import login_throttle
 from memagent_server.http.api_route import CHANGE, READ, RequiredScope, required_scope_of
 from memagent_server.http.context import Context, current, limit_to_projects
 from memagent_server.http.problems import Problem
@@ -186,13 +187,19 @@ def check_request() -> Response | None:
         return None
     context = current()
     now = context.clock()
+    token = _bearer_token()
+    if token:
+        # before the database is asked: a blocked address's token is never checked
+        login_throttle.refuse_blocked(token)
     with context.database.connect() as connection:
         if is_unprotected(connection, context.settings):
             _refuse_remote_client()
             refuse_foreign_origin()
             setattr(g, _ACCESS, UNPROTECTED_ACCESS)
             return None
-        access = _find_access(connection, context.settings, now)
+        access = _find_access(connection, context.settings, token, now)
+    if token:
+        login_throttle.add_check(token, is_valid=access is not None)
     if access is None:
         return _request_token()
     _check_scope(access, required_scope())
@@ -244,12 +251,21 @@ def _list_projects(access: Access) -> str:
     return f"the project{'s' if len(access.projects) > 1 else ''} {', '.join(access.projects)}"
 
 
-def _find_access(connection: Connection, settings: Settings, now: float) -> Access | None:
-    """Return what the request's token or cookie allows."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if token:
-        is_bearer = scheme.lower() == "bearer"
-        return check_token(connection, settings, token.strip(), now) if is_bearer else None
+def _bearer_token() -> str | None:
+    """Return the token of the Authorization header: None without a header, "" if it has none."""
+    header = request.headers.get("Authorization", "")
+    scheme, _, token = header.partition(" ")
+    if not token:
+        return None
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _find_access(
+    connection: Connection, settings: Settings, token: str | None, now: float
+) -> Access | None:
+    """Return what the request's token allows, or without one its cookie."""
+    if token is not None:
+        return check_token(connection, settings, token, now) if token else None
     access = _check_cookie(connection, settings, now)
     if access is not None:
         refuse_foreign_origin()

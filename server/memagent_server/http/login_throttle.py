@@ -3,8 +3,11 @@
 1. An address that sent MAX_FAILURES invalid tokens within WINDOW_S seconds gets 429 for its next
    token, right or wrong.
 2. A token that was valid before is accepted all the same: one broken script behind an office's
-   address must not stop its agents.
-3. The web processes of a server count together (`shared_counters`), until the server stops. The
+   address must not stop its agents. Only a token that `auth` has checked is remembered, so headers
+   with other tokens, or sent to public paths, take no place in the table.
+3. Tokens of one address that are checked at the same time count one after the other: after the
+   MAX_FAILURES-th failure, the result of a check is not revealed.
+4. The web processes of a server count together (`shared_counters`), until the server stops. The
    throttle protects an admin token that a person made up: 256 random bits need no such help.
 """
 
@@ -15,9 +18,9 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from flask import Flask, Response, current_app, request
+from flask import Flask, current_app, request
 
 from memagent_server.http.problems import Problem
 from memagent_server.http.shared_counters import SharedCounters, open_counters
@@ -27,7 +30,6 @@ EXTENSION = "memagent_throttle"
 MAX_FAILURES = 20
 WINDOW_S = 60.0
 _MAX_VALID_TOKENS = 10_000
-_LOGIN = ("POST", "/login")
 
 
 class LoginThrottle:
@@ -55,16 +57,17 @@ class LoginThrottle:
 
     def wait_s(self, address: str) -> float:
         """Return the seconds until this address is unblocked, 0 if it isn't blocked."""
-        with self._failures.row(_network(address)) as times:
-            now, oldest = self._clock(), times[0]
-        # a time in the future is left from before a reboot
-        return oldest + WINDOW_S - now if now - WINDOW_S < oldest <= now else 0.0
+        return self._wait_s(self._failures.find(_network(address)))
 
-    def add_failure(self, address: str) -> None:
+    def add_failure(self, address: str) -> float:
+        """Count a failure and return 0. A blocked address gets the seconds that it has to wait."""
         with self._failures.row(_network(address)) as times:
-            for place in range(MAX_FAILURES - 1):
-                times[place] = times[place + 1]
-            times[MAX_FAILURES - 1] = self._clock()
+            wait_s = self._wait_s(times)
+            if not wait_s:
+                for place in range(MAX_FAILURES - 1):
+                    times[place] = times[place + 1]
+                times[MAX_FAILURES - 1] = self._clock()
+        return wait_s
 
     def add_valid(self, token: str) -> None:
         # a hash, so that the tokens themselves don't stay in memory
@@ -82,15 +85,16 @@ class LoginThrottle:
         return hash(token) in self._valid_hashes
 
     def was_valid(self, token: str) -> bool:
-        with self._valid.row(token) as row:
-            return row[0] != 0.0
+        return self._valid.find(token)[0] != 0.0
+
+    def _wait_s(self, times: Sequence[float] | memoryview[float]) -> float:
+        now, oldest = self._clock(), times[0]
+        # a time in the future is left from before a reboot
+        return oldest + WINDOW_S - now if now - WINDOW_S < oldest <= now else 0.0
 
 
 def install(app: Flask, settings: Settings) -> None:
-    """Install before `auth`, so that a blocked address's token is never checked."""
     app.extensions[EXTENSION] = LoginThrottle(*open_tables(settings.secret_key))
-    app.before_request(_refuse_blocked)
-    app.after_request(_count)
 
 
 def open_tables(secret: str) -> tuple[SharedCounters, SharedCounters]:
@@ -98,30 +102,41 @@ def open_tables(secret: str) -> tuple[SharedCounters, SharedCounters]:
     return open_counters("failures", MAX_FAILURES, secret), open_counters("right", 1, secret)
 
 
-def _refuse_blocked() -> None:
-    token = request.headers.get("Authorization")
-    if token is None and (request.method, request.path) != _LOGIN:
-        return
+def refuse_blocked(token: str | None = None) -> None:
+    """Raises Problem 429 if the client's address is blocked and the token was never valid.
+
+    Without a token, as for a login form, the address alone counts.
+    """
     throttle = _current()
     if token is not None and throttle.was_valid_here(token):
         return
-    wait_s = math.ceil(throttle.wait_s(request.remote_addr or ""))
+    wait_s = throttle.wait_s(request.remote_addr or "")
     if wait_s and (token is None or not throttle.was_valid(token)):
-        raise Problem(
-            429,
-            f"Too many invalid tokens from this address. Wait {wait_s} s.",
-            headers={"Retry-After": str(wait_s)},
-        )
+        raise _blocked(wait_s)
 
 
-def _count(response: Response) -> Response:
-    token = request.headers.get("Authorization")
-    is_attempt = token is not None or (request.method, request.path) == _LOGIN
-    if response.status_code == 401 and is_attempt:
-        _current().add_failure(request.remote_addr or "")
-    elif token is not None and response.status_code < 400:
-        _current().add_valid(token)
-    return response
+def add_check(token: str, *, is_valid: bool) -> None:
+    """Count the check of a token.
+
+    Raises Problem 429 if the address was blocked during the check, and the token is not known.
+    """
+    throttle = _current()
+    if not is_valid:
+        wait_s = throttle.add_failure(request.remote_addr or "")
+        if wait_s:
+            raise _blocked(wait_s)
+    elif not throttle.was_valid_here(token):
+        refuse_blocked(token)
+        throttle.add_valid(token)
+
+
+def _blocked(wait_s: float) -> Problem:
+    whole_s = math.ceil(wait_s)
+    return Problem(
+        429,
+        f"Too many invalid tokens from this address. Wait {whole_s} s.",
+        headers={"Retry-After": str(whole_s)},
+    )
 
 
 def _current() -> LoginThrottle:

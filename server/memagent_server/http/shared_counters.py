@@ -56,23 +56,45 @@ class SharedCounters:
     @contextmanager
     def row(self, key: str) -> Iterator[memoryview[float]]:
         """Lock the key's numbers, to read and change them."""
-        hashed = hashlib.blake2b(key.encode(), digest_size=8, key=self._secret).digest()
-        digest = int.from_bytes(hashed, "little") | 1  # 0 marks a free row
+        digest = self._digest(key)
         with self._locked():
             start = self._find_row(digest)
+            if start is None:
+                start = self._new_row(digest)
             self._floats[start + _USED_AT] = time.monotonic()
             yield self._floats[start + _HEADER : start + self._row_items]
 
-    def _find_row(self, digest: int) -> int:
-        """Return where the digest's row starts; a new row is all zeros."""
+    def find(self, key: str) -> list[float]:
+        """Return a copy of the key's numbers. A key without a row gets none, so that keys that a
+        stranger makes up replace nothing.
+        """
+        digest = self._digest(key)
+        with self._locked():
+            start = self._find_row(digest)
+            if start is None:
+                return [0.0] * (self._row_items - _HEADER)
+            self._floats[start + _USED_AT] = time.monotonic()
+            return list(self._floats[start + _HEADER : start + self._row_items])
+
+    def _digest(self, key: str) -> int:
+        hashed = hashlib.blake2b(key.encode(), digest_size=8, key=self._secret).digest()
+        return int.from_bytes(hashed, "little") | 1  # 0 marks a free row
+
+    def _starts(self, digest: int) -> range:
+        """Return where the rows of the digest's set start."""
         # without the lowest bit, which is always 1
         first = digest // 2 % SETS * WAYS * self._row_items
-        starts = range(first, first + WAYS * self._row_items, self._row_items)
-        for start in starts:
-            if self._integers[start + _DIGEST] == digest:
-                return start
+        return range(first, first + WAYS * self._row_items, self._row_items)
+
+    def _find_row(self, digest: int) -> int | None:
+        """Return where the digest's row starts."""
+        starts = self._starts(digest)
+        return next((start for start in starts if self._integers[start + _DIGEST] == digest), None)
+
+    def _new_row(self, digest: int) -> int:
+        """Return where the digest's new row starts, which is all zeros."""
         # free rows have the time 0, so they go first
-        oldest = min(starts, key=lambda start: self._floats[start + _USED_AT])
+        oldest = min(self._starts(digest), key=lambda start: self._floats[start + _USED_AT])
         self._integers[oldest + _DIGEST] = digest
         for index in range(oldest + _USED_AT, oldest + self._row_items):
             self._floats[index] = 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, render_template, request
 
-from memagent_server.http import auth
+from memagent_server.http import auth, login_throttle
 from memagent_server.http.context import current
 from memagent_server.web.rendering import redirect_to, safe_path
 
@@ -22,10 +22,12 @@ def show_login() -> Response:
 
 @blueprint.post("/login")
 def log_in() -> Response:
+    login_throttle.refuse_blocked()
     context = current()
     token = request.form.get("token", "").strip()
     with context.database.read() as session:
         access = auth.check_token(session, context.settings, token, context.clock())
+    login_throttle.add_check(token, is_valid=access is not None)
     if access is None:
         return _login_form(
             "Unknown, revoked or expired token. Check that you pasted all of it.", 401

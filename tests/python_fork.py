@@ -120,6 +120,11 @@ class ForkedProcess:
                 raise TimeoutError(f"{self.pid} took more than {timeout} s")
         return self.returncode
 
+    def poll(self) -> int | None:
+        """Return the exit status, None while the process runs."""
+        has_status = self.returncode is None and select.select([self.statuses], [], [], 0)[0]
+        return self.wait() if has_status else self.returncode
+
     def communicate(self) -> tuple[str, None]:
         """Return the rest of the output, and wait for the process."""
         assert self.stdin is not None and self.stdout is not None

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import psutil
 import pytest
 from sqlalchemy import select, text, update
 
@@ -29,6 +28,7 @@ from memagent_server.store.alerts import add_transition, open_alert
 from memagent_server.store.engine import Database
 from memagent_server.store.models import NotificationRow
 from memagent_server.store.runs import start_run
+from tests.python_fork import ForkedProcess
 
 PATIENCE_S = 60.0
 
@@ -82,11 +82,11 @@ def receiver():
 
 
 @pytest.fixture
-def start_worker(database_url, receiver, tmp_path):
+def start_worker(database_url, receiver, memagent_fork):
     """start_worker(): a `memagent serve --role worker` process over the database."""
-    started: list[subprocess.Popen] = []
+    started: list[ForkedProcess] = []
 
-    def start_worker() -> subprocess.Popen:
+    def start_worker() -> ForkedProcess:
         environ = {
             name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
         }
@@ -96,15 +96,14 @@ def start_worker(database_url, receiver, tmp_path):
             "MEMAGENT_WEBHOOK_URL": receiver.url,
             "MEMAGENT_ALLOW_LOCAL_WEBHOOKS": "1",
         }
-        command = [sys.executable, "-m", "memagent", "serve", "--role", "worker"]
-        with (tmp_path / "worker.log").open("a") as log:
-            started.append(subprocess.Popen(command, env=environ, stdout=log, stderr=log))
+        command = ("-m", "memagent", "serve", "--role", "worker")
+        started.append(memagent_fork.start(*command, env=environ))
         return started[-1]
 
     yield start_worker
     for process in started:
         process.kill()
-        process.wait()
+        process.communicate()
 
 
 @pytest.fixture
@@ -186,10 +185,13 @@ def locked(database: Database) -> Iterator[None]:
         yield
 
 
-def wait_for_worker(database: Database, worker: subprocess.Popen) -> None:
-    """Wait until the worker waits for the lock. PostgreSQL lists it; SQLite gets enough time."""
+def wait_for_worker(database: Database, worker: ForkedProcess) -> None:
+    """Wait until the worker waits for the lock. PostgreSQL lists it; SQLite shows the open file."""
     if database.is_sqlite:
-        time.sleep(3.0)
+        path = database.engine.url.database
+        opened = psutil.Process(worker.pid).open_files
+        wait_until(lambda: path in {file.path for file in opened()}, "the worker opens the file")
+        time.sleep(0.5)
         assert worker.poll() is None
         return
     waiting = text(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -262,7 +259,9 @@ KILLED = textwrap.dedent(
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2, 3, 5, 8, 12])
-def test_a_worker_that_is_killed_at_any_write_loses_and_repeats_nothing(bench, writes):
+def test_a_worker_that_is_killed_at_any_write_loses_and_repeats_nothing(
+    bench, memagent_fork, writes
+):
     with bench.database.write() as session:
         for rank in range(2):
             device = Device(id="gpu", kind="cuda", name="GPU", limit_bytes=LIMIT)
@@ -285,8 +284,8 @@ def test_a_worker_that_is_killed_at_any_write_loses_and_repeats_nothing(bench, w
                 Batch(rank=rank, seq=0, chunks=[Chunk(stream="gpu", columns=columns)]),
                 bench.now,
             )
-    command = [sys.executable, "-c", KILLED, bench.database.url, str(writes), str(bench.now)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ}, check=False)
+    arguments = (bench.database.url, str(writes), str(bench.now))
+    done = memagent_fork.run("-c", KILLED, *arguments)
     assert done.returncode == -signal.SIGKILL, done.stderr
     bench.worker = bench.new_worker()
     bench.worker.evaluate()

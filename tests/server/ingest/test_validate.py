@@ -22,15 +22,15 @@ NAN, INFINITY = float("nan"), float("inf")
 
 
 @pytest.fixture
-def started(client):
-    client.post("/api/v1/runs", json={"run_id": "r"})
-    return client
+def started(sqlite_client):
+    sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
+    return sqlite_client
 
 
 @pytest.fixture
-def contents(database):
+def contents(sqlite_database):
     def contents():
-        with database.read() as session:
+        with sqlite_database.read() as session:
             return {
                 table.name: session.scalar(select(func.count()).select_from(table))
                 for table in Base.metadata.sorted_tables
@@ -224,8 +224,8 @@ def test_bad_ends_and_predictions_are_named_by_field(refused, path, message, fie
 @pytest.mark.parametrize(
     ("path", "message"), [("batches", {"seq": 0}), ("finish", {"status": "oom"})]
 )
-def test_an_unknown_run_is_not_found(client, path, message):
-    response = client.post(f"/api/v1/runs/nobody/{path}", json=message)
+def test_an_unknown_run_is_not_found(sqlite_client, path, message):
+    response = sqlite_client.post(f"/api/v1/runs/nobody/{path}", json=message)
     assert (response.status_code, response.mimetype) == (404, "application/problem+json")
     assert "nobody" in response.get_json(force=True)["detail"]
 
@@ -351,11 +351,11 @@ def test_a_batch_with_one_bad_chunk_is_not_stored(refused, contents):
     assert contents()["chunks"] == contents()["streams"] == contents()["batches"] == 0
 
 
-def test_free_form_parts_are_stored_in_portable_form(started):
+def test_free_form_parts_are_stored_in_portable_form(client):
     config = {"clip": INFINITY, "nul": "a\0b", "huge": 2**63, "deep": {"x": [NAN]}}
     body = msgspec.msgpack.encode({"run_id": "free", "config": config, "tags": ["a\0b"]})
-    assert started.post("/api/v1/runs", data=body, headers=MSGPACK).status_code == 201
-    response_body = started.get("/api/v1/runs/free").get_json()
+    assert client.post("/api/v1/runs", data=body, headers=MSGPACK).status_code == 201
+    response_body = client.get("/api/v1/runs/free").get_json()
     assert response_body["config"] == {
         "clip": "inf",
         "nul": "a\ufffdb",
@@ -366,17 +366,17 @@ def test_free_form_parts_are_stored_in_portable_form(started):
 
 
 @pytest.mark.parametrize("at", [0.0, 1e11, 9.9e11])
-def test_wrong_clocks_do_not_break_the_pages(started, at):
-    started.post("/api/v1/runs", json={"run_id": "clock", "started_at": at})
+def test_wrong_clocks_do_not_break_the_pages(client, at):
+    client.post("/api/v1/runs", json={"run_id": "clock", "started_at": at})
     columns = {"step": [1], "time_s": [at * 1e200], "allocated_bytes": [1]}
     body = {
         "seq": 0,
         "chunks": [{"stream": "host", "columns": columns}],
         "events": [{"kind": "x", "time_s": at}],
     }
-    assert started.post("/api/v1/runs/clock/batches", json=body).status_code == 200
-    assert started.get("/api/v1/runs/clock").status_code == 200
-    assert started.get("/api/v1/runs/clock/series").status_code == 200
+    assert client.post("/api/v1/runs/clock/batches", json=body).status_code == 200
+    assert client.get("/api/v1/runs/clock").status_code == 200
+    assert client.get("/api/v1/runs/clock/series").status_code == 200
 
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])

@@ -220,8 +220,9 @@ def fork_server() -> Iterator[ForkServer]:
 @pytest.fixture(scope="session")
 def memagent_fork() -> Iterator[ForkServer]:
     """Run `-m memagent VERB` in processes that have imported the server but not torch."""
-    python = ForkServer(*(f"memagent.cli.{verb}" for verb in ("serve", "sync", "notify", "prune")),
-                        "memagent_server.worker")  # fmt: skip
+    verbs = ("serve", "sync", "notify", "prune", "dashboards")
+    modules = ("memagent_server.app", "memagent_server.supervisor", "memagent_server.worker")
+    python = ForkServer(*modules, *(f"memagent.cli.{verb}" for verb in verbs))
     yield python
     python.close()
 

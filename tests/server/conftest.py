@@ -47,16 +47,9 @@ def _clients_post_forms(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-@pytest.fixture(scope="session")
-def _warm_server() -> Iterator[ForkServer]:
-    python = ForkServer("memagent_server.app", "memagent_server.supervisor", "memagent.cli")
-    yield python
-    python.close()
-
-
 @pytest.fixture
 def memagent(
-    _warm_server: ForkServer, tmp_path: Path
+    memagent_fork: ForkServer, tmp_path: Path
 ) -> Callable[..., subprocess.CompletedProcess[str]]:
     """memagent(*arguments, environ={}): run it over the database that `start_server` uses.
 
@@ -77,6 +70,6 @@ def memagent(
             name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
         }
         environ = {**inherited, **own, **(environ or {})}
-        return _warm_server.run("-m", "memagent", *map(str, arguments), env=environ)
+        return memagent_fork.run("-m", "memagent", *map(str, arguments), env=environ)
 
     return memagent

@@ -72,20 +72,21 @@ def test_physical_memory_is_always_a_limit(tmp_path: Path):
 @pytest.mark.parametrize("name", ["RLIMIT_AS", "RLIMIT_DATA"])
 def test_a_real_rlimit_binds_and_counts_the_same_space_as_the_kernel(name: str):
     code = f"""
-import resource
+import mmap, resource
+allocate = lambda size: mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 resource.setrlimit(resource.{name}, ({3 * GIB}, {3 * GIB}))
 from memagent.probe.host import HostProbe
 probe = HostProbe()
 before = probe.used_bytes()
-block = bytearray(200 * 2**20)
+block = allocate(200 * 2**20)
 print(probe.device.limit_source, probe.device.limit_bytes, probe.used_bytes() - before)
 try:
-    bytearray({3 * GIB} - probe.used_bytes() + 2**20)
-except MemoryError:
+    allocate({3 * GIB} - probe.used_bytes() + 2**20)
+except OSError:
     print("refused")
 else:
     print("granted")
-bytearray({3 * GIB} - probe.used_bytes() - 4 * 2**20)
+allocate({3 * GIB} - probe.used_bytes() - 4 * 2**20)
 print("granted")
 """
     output = subprocess.run(

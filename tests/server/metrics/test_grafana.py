@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+
+from tests.python_fork import ForkServer
 
 TOKEN = "glsa_secret"
 
@@ -92,14 +94,15 @@ def grafana():
     grafana.server.server_close()
 
 
-def memagent(*arguments: object, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "memagent", "dashboards", *map(str, arguments)],
-        capture_output=True, text=True, env={**os.environ, **environ},
-    )  # fmt: skip
+@pytest.fixture
+def dashboards(memagent_fork: ForkServer) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """dashboards(*arguments, NAME="setting"): run `memagent dashboards` in another process."""
+    return lambda *arguments, **environ: memagent_fork.run(
+        "-m", "memagent", "dashboards", *map(str, arguments), env={**os.environ, **environ}
+    )
 
 
-def test_a_second_push_changes_nothing(grafana):
+def test_a_second_push_changes_nothing(grafana, dashboards):
     options = (
         "push",
         "--url",
@@ -113,7 +116,7 @@ def test_a_second_push_changes_nothing(grafana):
         "MEMAGENT_SLACK_WEBHOOK_URL": "https://hooks.slack.com/services/T/B/X",
         "MEMAGENT_PUBLIC_URL": "https://mem.example.org",
     }
-    first = memagent(*options, **environ)
+    first = dashboards(*options, **environ)
     assert first.returncode == 0, first.stderr
     assert set(grafana.dashboards) == {"memagent-fleet", "memagent-run", "memagent-server"}
     assert (
@@ -131,18 +134,18 @@ def test_a_second_push_changes_nothing(grafana):
     }
     assert variables["memagent"]["query"] == environ["MEMAGENT_PUBLIC_URL"]
     before = json.dumps([grafana.resources, grafana.dashboards])
-    second = memagent(*options, **environ)
+    second = dashboards(*options, **environ)
     assert second.returncode == 0 and "folder memagent: exists" in second.stdout, second.stderr
     assert json.dumps([grafana.resources, grafana.dashboards]) == before
 
 
-def test_it_uses_grafanas_prometheus(grafana):
+def test_it_uses_grafanas_prometheus(grafana, dashboards):
     grafana.resources["datasources"] = {
         "loki": {"uid": "loki", "type": "loki"},
         "old": {"uid": "old", "type": "prometheus"},
         "main": {"uid": "main", "type": "prometheus", "isDefault": True},
     }
-    result = memagent("push", "--url", grafana.url, "--token", TOKEN)
+    result = dashboards("push", "--url", grafana.url, "--token", TOKEN)
     assert result.returncode == 0, result.stderr
     sources = {
         query["datasourceUid"]
@@ -154,8 +157,8 @@ def test_it_uses_grafanas_prometheus(grafana):
     assert all("notification_settings" not in rule for rule in grafana.resources["rules"].values())
 
 
-def test_without_prometheus_it_asks_for_an_address(grafana):
-    result = memagent("push", "--url", grafana.url, "--token", TOKEN)
+def test_without_prometheus_it_asks_for_an_address(grafana, dashboards):
+    result = dashboards("push", "--url", grafana.url, "--token", TOKEN)
     assert (
         result.returncode == 0
         and "--prometheus URL" in result.stdout
@@ -164,8 +167,8 @@ def test_without_prometheus_it_asks_for_an_address(grafana):
     assert len(grafana.dashboards) == 3
 
 
-def test_a_dry_run_changes_nothing(grafana):
-    result = memagent(
+def test_a_dry_run_changes_nothing(grafana, dashboards):
+    result = dashboards(
         "push", "--url", grafana.url, "--token", TOKEN, "--prometheus", "http://p", "--dry-run"
     )
     assert (
@@ -176,8 +179,8 @@ def test_a_dry_run_changes_nothing(grafana):
     assert not any(grafana.resources.values()) and not grafana.dashboards
 
 
-def test_a_bad_token_is_one_clear_line(grafana):
-    result = memagent("push", "--url", grafana.url, "--token", "wrong-token")
+def test_a_bad_token_is_one_clear_line(grafana, dashboards):
+    result = dashboards("push", "--url", grafana.url, "--token", "wrong-token")
     assert (
         result.returncode == 1
         and "answered 401" in result.stderr
@@ -186,8 +189,8 @@ def test_a_bad_token_is_one_clear_line(grafana):
     assert "wrong-token" not in result.stderr
 
 
-def test_an_unreachable_grafana_is_one_clear_line():
-    result = memagent("push", "--url", "http://127.0.0.1:9", "--token", TOKEN)
+def test_an_unreachable_grafana_is_one_clear_line(dashboards):
+    result = dashboards("push", "--url", "http://127.0.0.1:9", "--token", TOKEN)
     assert (
         result.returncode == 1
         and result.stderr.count("\n") == 1
@@ -195,14 +198,14 @@ def test_an_unreachable_grafana_is_one_clear_line():
     )
 
 
-def test_without_an_address_it_names_the_setting():
-    result = memagent("push")
+def test_without_an_address_it_names_the_setting(dashboards):
+    result = dashboards("push")
     assert result.returncode == 2 and "MEMAGENT_GRAFANA_URL" in result.stderr
 
 
-def test_export_writes_boards_and_rules_with_links_to_the_server(tmp_path):
+def test_export_writes_boards_and_rules_with_links_to_the_server(tmp_path, dashboards):
     assert (
-        memagent(
+        dashboards(
             "export", tmp_path / "out", MEMAGENT_PUBLIC_URL="https://mem.example.org"
         ).returncode
         == 0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
 
 @pytest.fixture
-def notify(tmp_path):
+def notify(tmp_path, memagent_fork):
     """notify(*arguments, **settings): the finished process."""
 
     def notify(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -22,12 +21,7 @@ def notify(tmp_path):
             "XDG_DATA_HOME": str(tmp_path),
             **{f"MEMAGENT_{name}": value for name, value in settings.items()},
         }
-        return subprocess.run(
-            [sys.executable, "-m", "memagent", "notify", *arguments],
-            env=environ,
-            capture_output=True,
-            text=True,
-        )
+        return memagent_fork.run("-m", "memagent", "notify", *arguments, env=environ)
 
     return notify
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import subprocess
-import sys
 import time
 
 import pytest
@@ -109,15 +107,12 @@ def test_a_database_error_logs_the_statement_without_its_values(
 @pytest.mark.parametrize(
     "arguments", [("serve", "--listen", "127.0.0.1:0"), ("db", "current"), ("token", "list")]
 )
-def test_an_unreachable_database_does_not_reveal_its_password(arguments):
+def test_an_unreachable_database_does_not_reveal_its_password(memagent_fork, arguments):
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith("MEMAGENT_")
     }
     url = f"postgresql://ana:{SECRET}@127.0.0.1:1/none"
-    command = [sys.executable, "-m", "memagent", *arguments]
     environ |= {"MEMAGENT_DATABASE_URL": url, "MEMAGENT_SECRET_KEY": SECRET}
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = memagent_fork.run("-m", "memagent", *arguments, env=environ)
     assert done.returncode == 1 and "127.0.0.1" in done.stderr
     assert SECRET not in done.stdout + done.stderr

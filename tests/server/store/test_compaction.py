@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
 
@@ -289,12 +286,13 @@ KILLED = textwrap.dedent(
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("writes", [0, 2, 4, 7])
-def test_4_a_worker_that_is_killed_at_any_write_leaves_every_sample_once(database, send, writes):
+def test_4_a_worker_that_is_killed_at_any_write_leaves_every_sample_once(
+    database, send, memagent_fork, writes
+):
     send(0, 1000)
     before = all_samples(database)
     end(database)
-    command = [sys.executable, "-c", KILLED, database.url, str(writes)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ}, check=False)
+    done = memagent_fork.run("-c", KILLED, database.url, str(writes))
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert all_samples(database) == before
     compact_run(database, "r")

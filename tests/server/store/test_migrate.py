@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -265,20 +263,14 @@ def test_threads_may_upgrade_at_once(empty_database_url):
         assert set(pool.map(upgrade, range(8))) == {migrate.head()}
 
 
-def test_processes_may_upgrade_at_once(empty_database_url):
+def test_processes_may_upgrade_at_once(memagent_fork, empty_database_url):
     code = (
         "import sys; from memagent_server.store import migrate; from memagent_server.store.engine import Database; "
         "print(migrate.upgrade(Database(sys.argv[1])))"
     )
-    command = [sys.executable, "-c", code, empty_database_url]
-    processes = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(4)
-    ]
-    responses = [process.communicate() for process in processes]
-    assert [out.strip() for out, _ in responses] == [migrate.head()] * 4, [
-        error for _, error in responses
-    ]
+    processes = [memagent_fork.start("-c", code, empty_database_url) for _ in range(4)]
+    outputs = [process.communicate()[0] for process in processes]
+    assert [output.strip() for output in outputs] == [migrate.head()] * 4
 
 
 def test_a_newer_database_is_refused_and_not_changed(database):

@@ -9,7 +9,7 @@ TORCH := torch==2.13.0
 # The tests start hundreds of Pythons: what the first compiles the others read, also where images forbid it (half a second each).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test test-long test-install test-fast lint audit format bench secrets clean
+.PHONY: help setup demo test test-long test-install test-fast lint audit format mutation bench secrets clean
 
 help:
 	@echo "make demo          run a real training with a real leak, and see the warning before it crashes (two minutes)"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-fast     the tests without browsers, Prometheus and long system tests"
 	@echo "make lint          ruff, mypy --strict, import borders, bandit"
 	@echo "make audit         ask the lists of known vulnerabilities about what is installed"
+	@echo "make mutation      change the pure cores in SAMPLE=75 random places each, and list the changes that no test notices"
 	@echo "make bench         what the agent costs, beside other trackers, in one table"
 	@echo "make secrets       make ./secrets/ for docker compose"
 	@echo "make setup         only create $(VENV) and install into it what developers need"
@@ -62,6 +63,13 @@ audit: setup
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+SAMPLE ?= 75
+SEED ?= 0
+
+mutation: setup
+	@$(BIN)/python -c "import cosmic_ray" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[mutation]"
+	$(BIN)/python scripts/mutation.py --sample $(SAMPLE) --seed $(SEED)
 
 # The trackers it compares with come from the extra [bench]; BENCH=--quick shows every row within a minute.
 bench: setup

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.errors import WireError
-from memagent.wire.codec import JSON, decode, encode
+from memagent.wire.codec import JSON, decode, encode, to_builtins
 from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
 
 
@@ -53,3 +53,30 @@ def test_it_names_the_field_at_fault(body, kind, field):
     with pytest.raises(WireError) as caught:
         decode(body, kind, JSON)
     assert caught.value.field == field
+
+
+def test_a_malformed_body_is_a_wire_error_that_names_its_format():
+    with pytest.raises(WireError, match="the body isn't valid application/msgpack"):
+        decode(b"\xc1", Batch)
+    with pytest.raises(WireError, match="the body isn't valid application/json"):
+        decode(b"{", Batch, JSON)
+
+
+def test_an_error_says_what_was_expected_in_lower_case():
+    with pytest.raises(WireError, match=r"^seq: expected `int`, got `str`$"):
+        decode(b'{"seq": "1"}', Batch, JSON)
+    with pytest.raises(WireError, match=r"^the body: expected `object`, got `array`$"):
+        decode(b"[]", Batch, JSON)
+
+
+def test_characters_that_cannot_be_encoded_become_question_marks():
+    data = {"files\udcff": ["a\udcff.py", ("b\udcff", 1.5)], "count": 3, "none": None}
+    sent = decode(encode(Event(kind="error", data=data)), Event)
+    assert sent == Event(
+        kind="error", data={"files?": ["a?.py", ["b?", 1.5]], "count": 3, "none": None}
+    )
+
+
+def test_its_plain_values_are_those_of_its_json():
+    batch = Batch(seq=3, events=[Event(kind="oom", step=2)])
+    assert to_builtins(batch) == {"seq": 3, "events": [{"kind": "oom", "step": 2}]}

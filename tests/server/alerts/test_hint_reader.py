@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from memagent.forecast import Hints
 from memagent.wire.messages import Batch, Device, Event, PredictionMessage, RunStart
+from memagent_server.alerts.hint_reader import RunHints, secondary_hosts
+from memagent_server.store.evaluation import StreamHead
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
@@ -84,3 +87,59 @@ def test_the_host_of_a_gpu_rank_runs_out_of_host_memory(bench):
     bench.feed(0, 1200, lambda step: 10 + 0.02 * step, seq=0)
     bench.worker.evaluate()
     assert cause(bench) == "host_memory"
+
+
+# Without a store
+
+
+def stream(number: int = 1, rank: int = 0, attempt: int = 0, **fields) -> StreamHead:
+    values = {
+        "run_id": "r", "run_born_at": 0.0, "device": "host", "kind": "host", "chunks": 0,
+        "last_step": None, "peak_bytes": None, "limit_bytes": None, "limit_source": None,
+        "samples": 0, **fields,
+    }  # fmt: skip
+    return StreamHead(id=number, rank=rank, attempt=attempt, **values)
+
+
+def test_hints_of_a_rank_and_launch_are_merged():
+    run = RunHints()
+    run.add_event(1, 7, {"epoch_steps": 5})
+    run.add_event(1, 7, {"max_input_size": 64})
+    assert run.hints(stream(rank=1, attempt=7), 900) == Hints(900, 5, 64)
+    assert run.hints(stream(rank=1, attempt=8), None) == Hints()
+    assert run.hints(stream(rank=0, attempt=7), 900) == Hints(total_steps=900)
+    assert (run.last_event, run.last_prediction) == (0, 0)
+
+
+def test_the_scripts_planned_steps_count_before_the_runs():
+    run = RunHints()
+    run.add_event(0, 0, {"total_steps": 40})
+    assert run.hints(stream(), 900).total_steps == 40
+
+
+def test_a_traced_prediction_counts_before_a_formulas_in_any_order():
+    for methods in (["trace", "formula"], ["formula", "trace"]):
+        run = RunHints()
+        for method in methods:
+            run.add_prediction(0, "host", method, 10 if method == "trace" else 20)
+        assert run.hints(stream(), None).predicted_peak_bytes == {"host": 10}
+    run = RunHints()
+    run.add_prediction(0, "host", "formula", 20)
+    assert run.hints(stream(), None).predicted_peak_bytes == {"host": 20}
+    assert run.hints(stream(rank=1), None).predicted_peak_bytes == {}
+    assert run.hints(stream(device="gpu"), None).predicted_peak_bytes == {}
+
+
+def test_a_host_is_secondary_if_its_rank_and_launch_have_a_gpu():
+    streams = [
+        stream(1),
+        stream(2, device="gpu", kind="cuda"),
+        stream(3, rank=1),
+        stream(4, rank=1, device="scalars", kind="scalars"),
+        stream(5, attempt=1),
+        stream(6, run_id="other"),
+        stream(7, rank=2, device="mps", kind="mps"),
+        stream(8, rank=2),
+    ]
+    assert secondary_hosts(streams) == {1, 8}
+    assert secondary_hosts(reversed(streams)) == {1, 8}

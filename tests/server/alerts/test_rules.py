@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from memagent.forecast import Forecast
 from memagent_server.alerts.rule_config import configure_rule
 from memagent_server.alerts.rule_input import RuleInput
-from memagent_server.alerts.rules import RULES, TELLS
+from memagent_server.alerts.rules import PER_TURN, RULES, TELLS
 from memagent_server.alerts.summaries import closing_summary
 
 GIB = 2**30
@@ -151,3 +153,202 @@ def test_a_closed_alert_says_how_it_ended(rule, state):
     assert not summary.startswith("will") and (
         " step 1" in summary or summary.startswith("was not confirmed")
     )
+
+
+# At the thresholds: the largest value that is calm, and the smallest that isn't
+
+GROWTH = replace(GROWING, step=110, limit_bytes=1000)
+EDGES = [
+    ("leak", "forecast", replace(GROWTH, growth_bytes_per_step=0.999), replace(GROWTH, growth_bytes_per_step=1.0), {}),
+    ("high_water", "peak_bytes", 969, 970, {"limit_bytes": 1000}),
+    ("fragmentation", "inactive_split_bytes", 149, 150, {"limit_bytes": 1000}),
+    ("prediction_mismatch", "launch_peak_bytes", 12 * GIB - 1, 12 * GIB, {"step": 10, "predicted_peak_bytes": 10 * GIB}),
+    ("prediction_mismatch", "launch_peak_bytes", 2**29, 2**29 + 1, {"step": 10, "predicted_peak_bytes": 1}),
+    ("prediction_mismatch", "step", 9, 10, {"launch_peak_bytes": 2**30, "predicted_peak_bytes": 1}),
+    ("rank_imbalance", "peak_by_rank", {0: 124, 1: 100}, {0: 125, 1: 100}, {"step": 10}),
+    ("rank_imbalance", "step", 9, 10, {"peak_by_rank": {0: 125, 1: 100}}),
+    ("host_memory", "used_bytes", 89, 90, {"kind": "host", "limit_bytes": 100, "limit_source": "cgroup"}),
+    ("stalled", "silent_s", 599.0, 600.0, {"step_s": 30.0}),
+    ("stalled", "silent_s", 619.0, 620.0, {"step_s": 31.0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "field", "calm", "problem", "facts"), EDGES)
+def test_it_finds_a_problem_from_its_threshold_on(name, field, calm, problem, facts):
+    assert decide(name, RuleInput(**facts, **{field: calm})).level == "ok"
+    assert decide(name, RuleInput(**facts, **{field: problem})).level == "warning"
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "released", "held", "facts"),
+    [
+        ("high_water", "peak_bytes", 9408, 9409, {"limit_bytes": 10_000}),
+        ("fragmentation", "inactive_split_bytes", 1454, 1455, {"limit_bytes": 10_000}),
+        ("rank_imbalance", "peak_by_rank", {0: 12_124, 1: 10_000}, {0: 12_125, 1: 10_000}, {"step": 10}),
+        ("host_memory", "used_bytes", 8729, 8731, {"kind": "host", "limit_bytes": 10_000}),
+        ("leak", "forecast", replace(GROWTH, growth_bytes_per_step=0.969), replace(GROWTH, growth_bytes_per_step=0.971), {}),
+        ("stalled", "silent_s", 599.0, 600.0, {"step_s": 1.0}),
+    ],
+)  # fmt: skip
+def test_an_open_alert_is_released_at_97_percent_of_its_threshold(
+    name, field, released, held, facts
+):
+    # except stalled, which the next step ends
+    assert decide(name, RuleInput(**facts, **{field: released}), is_open=True).level == "ok"
+    assert decide(name, RuleInput(**facts, **{field: held}), is_open=True).level == "warning"
+
+
+def test_host_memory_is_critical_from_96_percent_of_a_limit_that_kills():
+    def level(used: int, source: str) -> str:
+        facts = RuleInput(kind="host", used_bytes=used, limit_bytes=100, limit_source=source)
+        return decide("host_memory", facts).level
+
+    assert [level(used, "cgroup") for used in (95, 96)] == ["warning", "critical"]
+    assert [level(used, "physical memory") for used in (95, 96)] == ["warning", "critical"]
+    assert [level(used, "RLIMIT_AS") for used in (89, 90, 100)] == ["ok", "warning", "warning"]
+
+
+def test_an_open_host_memory_alert_stays_beside_a_forecast():
+    facts = RuleInput(used_bytes=91 * GIB, forecast=WARNING, **HOST)
+    assert decide("host_memory", facts).level == "ok"
+    assert decide("host_memory", facts, is_open=True).level == "warning"
+
+
+@pytest.mark.parametrize(
+    ("eta_step", "eta_s", "level"),
+    [
+        (1500.0, None, "warning"),  # without times, the forecaster's own level
+        (1500.0, 120.0, "critical"),
+        (1500.0, 120.5, "warning"),
+        (901.0, 400.0, "warning"),  # the next step: also the forecaster's own level
+        (901.0, 100.0, "warning"),
+        (901.5, 100.0, "critical"),
+        (None, 100.0, "critical"),
+    ],
+)
+def test_the_seconds_left_decide_unless_the_next_step_may_be_the_last(eta_step, eta_s, level):
+    forecast = Forecast(step=900, level="warning", eta_step=eta_step, eta_s=eta_s)
+    result = decide("oom_forecast", RuleInput(forecast=forecast))
+    assert (result.level, result.data["level"], result.data["step"]) == (level, level, 900)
+
+
+def test_a_forecast_without_seconds_keeps_its_own_level():
+    forecast = Forecast(step=900, level="critical", eta_step=905.0, cause="input")
+    result = decide("oom_forecast", RuleInput(forecast=forecast))
+    assert (result.level, result.cause) == ("critical", "input")
+
+
+# The facts that are stored
+
+
+def test_a_result_holds_the_facts_of_its_decision():
+    results = {name: decide(name, facts) for name, facts, *_ in FINDS}
+    assert results["leak"].cause == "leak"
+    assert results["leak"].data["grown_bytes"] == 890 * 20_000_000
+    assert results["leak"].data["limit_bytes"] == 40 * GIB
+    assert results["high_water"].data == {"used_bytes": 79 * GIB, "limit_bytes": 80 * GIB}
+    assert results["fragmentation"].cause == "fragmentation"
+    assert results["fragmentation"].data == {
+        "split_bytes": 13 * GIB, "reserved_bytes": 78 * GIB, "used_bytes": None, "limit_bytes": 80 * GIB,
+    }  # fmt: skip
+    assert results["prediction_mismatch"].data == {
+        "used_bytes": 13 * GIB, "predicted_bytes": 10 * GIB, "limit_bytes": None,
+    }  # fmt: skip
+    assert results["rank_imbalance"].data == {
+        "rank": 2, "used_bytes": 14 * GIB, "others_bytes": 10 * GIB, "limit_bytes": None,
+    }  # fmt: skip
+    assert results["host_memory"].data == {
+        "used_bytes": 97 * GIB, "limit_bytes": 100 * GIB, "limit_source": "cgroup",
+    }  # fmt: skip
+    assert results["host_memory"].cause == "host_memory"
+    assert results["stalled"].data == {"silent_s": 700.0, "step_s": 1.0, "step": 50}
+    assert results["lost_contact"].data == {
+        "step": 7, "level": "critical", "was_warned": False, "error": "probably killed",
+        "used_bytes": None, "limit_bytes": None,
+    }  # fmt: skip
+
+
+def test_the_others_of_an_imbalance_are_their_median():
+    peaks = {0: 100, 1: 10, 2: 20, 3: 60, 4: 30}
+    result = decide("rank_imbalance", RuleInput(step=50, peak_by_rank=peaks))
+    assert (result.data["rank"], result.data["others_bytes"]) == (0, 25)
+
+
+@pytest.mark.parametrize(
+    "forecast",
+    [
+        replace(GROWING, cause="input"),
+        replace(GROWING, growing_since_step=None),
+        replace(GROWING, growth_bytes_per_step=None),
+        replace(GROWING, limit_bytes=None),
+        replace(GROWING, level="critical"),
+    ],
+)
+def test_growth_that_is_no_leak_is_none_of_its_business(forecast):
+    assert decide("leak", RuleInput(forecast=forecast)).level == "ok"
+    assert decide("leak", RuleInput(forecast=replace(GROWING, cause=None))).cause == "leak"
+
+
+@pytest.mark.parametrize(
+    ("name", "facts"),
+    [
+        ("high_water", {"peak_bytes": 0, "limit_bytes": 10}),
+        ("high_water", {"peak_bytes": 10, "limit_bytes": 0}),
+        ("fragmentation", {"inactive_split_bytes": 10, "limit_bytes": 0}),
+        (
+            "prediction_mismatch",
+            {"step": 50, "launch_peak_bytes": 2**40, "predicted_peak_bytes": 0},
+        ),
+        ("rank_imbalance", {"step": 50, "peak_by_rank": {0: 10, 1: 0}}),
+        ("host_memory", {"kind": "host", "used_bytes": 10, "limit_bytes": 0}),
+        ("stalled", {"silent_s": 1e6, "step_s": None}),
+        ("stalled", {"silent_s": None, "step_s": 1.0}),
+    ],
+)
+def test_zero_and_unknown_are_calm(name, facts):
+    assert decide(name, RuleInput(**facts)).level == "ok"
+
+
+# The contract of the settings
+
+
+def test_thresholds_have_the_documented_defaults_and_these_limits():
+    page = (Path(__file__).parents[3] / "docs" / "alerts.md").read_text()
+    limits = {}
+    units = {"": 1, "s": 1, "MiB": 2**20}
+    for rule in RULES.values():
+        for threshold in rule.thresholds:
+            number, unit = re.search(rf"`{threshold.name}`\s+\(([\d.]+) ?(\w*)\)",
+                                     page.partition(f"\n## {rule.name}\n")[2]).groups()  # fmt: skip
+            assert threshold.default == float(number) * units[unit], threshold
+            limits[rule.name, threshold.name] = (threshold.least, threshold.most, threshold.unit)
+    assert limits == {
+        ("oom_forecast", "critical_s"): (1, 24 * 3600, "s"),
+        ("leak", "grown_ratio"): (0.01, 1, "ratio"),
+        ("high_water", "used_ratio"): (0.1, 1, "ratio"),
+        ("fragmentation", "split_ratio"): (0.01, 1, "ratio"),
+        ("prediction_mismatch", "over_ratio"): (1, 10, "ratio"),
+        ("prediction_mismatch", "over_bytes"): (0, 1024**4, "bytes"),
+        ("rank_imbalance", "peak_ratio"): (1.01, 10, "ratio"),
+        ("host_memory", "used_ratio"): (0.1, 1, "ratio"),
+        ("host_memory", "critical_ratio"): (0.1, 1, "ratio"),
+        ("stalled", "silent_s"): (30, 7 * 24 * 3600, "s"),
+        ("stalled", "silent_steps"): (1, 100_000, "ratio"),
+    }
+
+
+def test_rules_of_a_turn_fire_after_three_and_clear_after_three_and_a_minute():
+    assert (PER_TURN.confirm, PER_TURN.calm, PER_TURN.hold_s) == (3, 3, 60.0)
+    per_turn = {name for name, rule in RULES.items() if rule.hysteresis is PER_TURN}
+    assert per_turn == set(RULES) - {"oom_forecast"}
+    assert {name: rule.schedule for name, rule in RULES.items() if rule.schedule != "turn"} == {
+        "oom_forecast": "sample", "oom": "end", "lost_contact": "end",
+        "rank_imbalance": "run", "stalled": "run",
+    }  # fmt: skip
+
+
+def test_rules_are_immutable():
+    rule = RULES["leak"]
+    for part, name in ((rule, "tells"), (rule.thresholds[0], "default")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(part, name, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from memagent_server.alerts.state import (
     RuleState,
     next_state,
     state_after_run,
+    worst_severity,
     worst_state,
 )
 
@@ -117,3 +120,64 @@ def test_the_worst_alert_makes_the_incident():
     assert worst_state("averted", "firing", "finished") == "firing"
     assert worst_state("averted", "oom", "firing") == "oom"
     assert worst_state("ok", "averted") == "averted"
+
+
+def test_samples_fire_after_three_and_clear_after_thirty_and_twenty_seconds():
+    assert Hysteresis(confirm=3, calm=30, hold_s=20.0) == PER_SAMPLE == Hysteresis()
+    state = RuleState("firing", "warning", 29, 100.0)
+    assert next_state(state, "ok", 119.9) == RuleState("firing", "warning", 30, 100.0)
+    assert next_state(state, "ok", 120.0) == RuleState("averted", "warning", 0, 120.0)
+
+
+def test_a_state_holds_the_count_and_the_time_of_its_last_change():
+    pending = next_state(RuleState(), "warning", 5.0)
+    assert pending == RuleState("pending", "warning", 1, 5.0)
+    assert next_state(pending, "warning", 6.0) == RuleState("pending", "warning", 2, 6.0)
+    firing = next_state(RuleState("pending", "warning", 2, 6.0), "warning", 7.0)
+    assert firing == RuleState("firing", "warning", 0, 7.0)
+    calmer = next_state(firing, "ok", 8.0)
+    assert calmer == RuleState("firing", "warning", 1, 7.0)
+    assert next_state(calmer, "critical", 9.0) == RuleState("firing", "critical", 0, 7.0)
+    assert next_state(calmer, "note", 9.0) == RuleState("firing", "warning", 0, 7.0)
+
+
+def test_6_an_ended_alert_holds_its_severity_and_the_time_of_the_end():
+    state = RuleState("firing", "critical", 4, 7.0)
+    assert state_after_run(state, "failed", 9.0) == RuleState("finished", "critical", 0, 9.0)
+    pending = RuleState("pending", "critical", 2, 7.0)
+    assert state_after_run(pending, "oom", 9.0) == RuleState("oom", "critical", 0, 9.0)
+    assert state_after_run(pending, "lost_contact", 9.0) == RuleState()
+
+
+def test_8_a_new_page_does_not_inherit_the_old_severity():
+    over = RuleState("averted", "critical", 7, 0.0)
+    assert next_state(over, "note", 1.0) == RuleState("pending", "note", 1, 1.0)
+
+
+def test_a_pending_alert_takes_the_worst_severity():
+    pending = RuleState("pending", "warning", 1, 0.0)
+    assert next_state(pending, "note", 1.0) == RuleState("pending", "warning", 2, 1.0)
+    note = RuleState("pending", "note", 1, 0.0)
+    assert next_state(note, "warning", 1.0) == RuleState("pending", "warning", 2, 1.0)
+    assert next_state(RuleState(), "note", 1.0).severity == "note"
+
+
+def test_states_are_ordered_from_deaths_to_ok():
+    order = ["oom", "lost_contact", "firing", "pending", "finished", "averted", "ok"]
+    for number, state in enumerate(order):
+        assert worst_state(*reversed(order[number:])) == state
+    assert worst_severity("note", "critical", "warning") == "critical"
+    assert worst_severity("note", "warning") == "warning"
+
+
+@pytest.mark.parametrize("state", ["ok", "pending", "firing", *FINAL])
+def test_a_state_is_open_final_or_ok(state):
+    one = RuleState(state)
+    assert (one.is_open, one.is_final) == (state in {"pending", "firing"}, state in FINAL)
+    assert FINAL == ("averted", "finished", "oom", "lost_contact")
+
+
+def test_states_are_immutable():
+    for one, name in ((RuleState(), "state"), (PER_SAMPLE, "calm")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(one, name, "ok")

@@ -23,6 +23,7 @@ from memagent.units import format_bytes, format_duration
 
 STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
 _MAX_RUNS = 200
+_MAX_LIST_BYTES = 16 * 2**20
 _HEADER = ("ID", "NAME", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")
 _NAME_COLUMN = 1
 """The column that shrinks on a narrow terminal; ids must stay copyable and numbers readable."""
@@ -96,7 +97,7 @@ def _terminal_width() -> int | None:
 
 def _request_runs(server: str, token: str | None, query: dict[str, Any]) -> list[dict[str, Any]]:
     with closing(ApiClient(server, token)) as client:
-        answer = client.request(f"/api/v1/runs?{urlencode(query)}")
+        answer = client.request(f"/api/v1/runs?{urlencode(query)}", max_bytes=_MAX_LIST_BYTES)
     fields = answer.fields()
     if answer.status != 200 or "runs" not in fields:
         detail = fields.get("detail") or "is it a memagent server? Run `memagent doctor` to check"

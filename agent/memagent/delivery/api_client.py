@@ -1,7 +1,9 @@
 """HTTP client of the server's API: requests of the command line, downloads, and delivery of
 envelopes.
 
-A failed connection is explained with what to do about it, in the terminal and in a training run.
+1. A failed connection is explained with what to do about it, in the terminal and in a training run.
+2. The far end may be anything. An answer has at most MAX_ANSWER_BYTES, before and after
+   decompression, and the timeout is a deadline for the whole exchange.
 """
 
 from __future__ import annotations
@@ -16,19 +18,23 @@ import msgspec
 from memagent import __version__
 from memagent.delivery.envelope import Envelope, MessageKind, Transport
 from memagent.errors import DeliveryError, RejectedError
+from memagent.units import format_bytes
 from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
+from memagent.wire.deadline import Deadline
 from memagent.wire.messages import BatchReply
 
 REQUEST_TIMEOUT_S = 5.0
 DOWNLOAD_TIMEOUT_S = 60.0
 """Silence after which a server that sends a file hangs."""
+MAX_ANSWER_BYTES = 2**20
 _CHUNK_BYTES = 2**18
 _MAX_PROBLEM_BYTES = 10_000
 
+_TOO_SLOW = "connected, but no answer in time: a proxy, or a server that hangs"
 _REASONS = {
     "NameResolutionError": "unknown host name: check the spelling, the DNS and the VPN",
     "SSLError": "TLS failed: check the certificate, and whether it is http:// or https://",
-    "ReadTimeoutError": "connected, but no answer in time: a proxy, or a server that hangs",
+    "ReadTimeoutError": _TOO_SLOW,
     "NewConnectionError": (
         "connection refused: start `memagent serve` there, or check host and port"
     ),
@@ -80,6 +86,7 @@ class ApiClient:
         self.server = server
         self._headers = {
             "Accept": "application/json",
+            "Accept-Encoding": "identity",
             "User-Agent": f"memagent/{__version__}",
             **(headers or {}),
         }
@@ -94,25 +101,33 @@ class ApiClient:
         method: str = "GET",
         body: bytes | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        max_bytes: int = MAX_ANSWER_BYTES,
     ) -> ApiResponse:
         """Send a request and return the response, whatever its status.
 
-        Raises DeliveryError, which says what to do, if there is no response.
+        Raises DeliveryError, which says what to do, if there is no response within `timeout_s`, or
+        if it is larger than `max_bytes`.
         """
         began_at = time.time()
-        response = self._send(method, path, body=body, timeout_s=timeout_s)
+        with Deadline(timeout_s) as deadline:
+            response = self._send(method, path, body=body, timeout_s=timeout_s, deadline=deadline)
+            content = self._read(response, max_bytes, deadline)
         headers = {name.lower(): text for name, text in response.headers.items()}
-        return ApiResponse(response.status, headers, response.data, began_at, time.time())
+        return ApiResponse(response.status, headers, content, began_at, time.time())
 
     def download(self, path: str) -> Iterator[bytes]:
         """Yield a file in chunks. Raises DeliveryError if the server refuses or breaks off."""
         import urllib3
 
-        response = self._send("GET", path, timeout_s=DOWNLOAD_TIMEOUT_S, is_streamed=True)
-        try:
+        with Deadline(DOWNLOAD_TIMEOUT_S) as deadline:
+            # a file of any type and size: only silence is limited, not the total time
+            response = self._send(
+                "GET", path, accept="*/*", timeout_s=DOWNLOAD_TIMEOUT_S, deadline=deadline
+            )
             if response.status != 200:
-                detail = problem_detail(response.data)
+                detail = problem_detail(self._read(response, MAX_ANSWER_BYTES, deadline))
                 raise DeliveryError(f"{self.server} answered {response.status}{detail}")
+        try:
             yield from response.stream(_CHUNK_BYTES)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise DeliveryError(f"{self.server}: {explain(error)}") from error
@@ -129,32 +144,50 @@ class ApiClient:
         path: str,
         *,
         body: bytes | None = None,
+        accept: str | None = None,
         timeout_s: float,
-        is_streamed: bool = False,
+        deadline: Deadline,
     ) -> Any:
+        """Send a request and return the response, whose body is still to be read."""
         import urllib3  # takes 40 ms and more: the sender's thread pays, not attach()
+
+        from memagent.wire.bounded_http import pool_manager
 
         if self._pool is None:
             # no retries here: the sender has its own delays and deadline
-            self._pool = urllib3.PoolManager(num_pools=1, maxsize=1, retries=False)
-        headers = self._headers
-        total_s: float | None = timeout_s
-        if is_streamed:  # a file of any type; only silence is limited, not the total time
-            headers = {**headers, "Accept": "*/*"}
-            total_s = None
-        timeout = urllib3.Timeout(total=total_s, connect=timeout_s, read=timeout_s)
+            self._pool = pool_manager(num_pools=1, maxsize=1, retries=False)
         try:
             return self._pool.request(
                 method,
                 self.server + path,
                 body=body,
-                headers=headers,
-                timeout=timeout,
+                headers=self._headers if accept is None else {**self._headers, "Accept": accept},
+                timeout=urllib3.Timeout(connect=timeout_s, read=timeout_s),
                 redirect=False,
-                preload_content=not is_streamed,
+                preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise DeliveryError(f"{self.server} cannot be reached: {explain(error)}") from error
+            reason = _TOO_SLOW if deadline.is_over else explain(error)
+            raise DeliveryError(f"{self.server} cannot be reached: {reason}") from error
+
+    def _read(self, response: Any, max_bytes: int, deadline: Deadline) -> bytes:
+        import urllib3
+
+        from memagent.wire.bounded_http import TooLargeError, read_body
+
+        reason = None
+        try:
+            content = read_body(response, max_bytes)
+        except TooLargeError:
+            reason = f"an answer of more than {format_bytes(max_bytes)} isn't a memagent server's"
+        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            reason = explain(error)
+        if deadline.is_over:  # a body without a length ends like a complete one
+            reason = _TOO_SLOW
+        if reason is not None:
+            response.close()
+            raise DeliveryError(f"{self.server}: {reason}")
+        return content
 
 
 def explain(error: BaseException) -> str:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import smtplib
+import socket
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from email.message import EmailMessage
 from email.utils import format_datetime
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from memagent.wire.deadline import Deadline, watch
 from memagent_server.notify.channel import (
     AlertMessage,
     Channel,
@@ -27,6 +30,9 @@ from memagent_server.notify.message_text import headline, plain_text, truncate
 from memagent_server.settings import Settings
 
 TIMEOUT_S = 10.0
+"""Silence after which a mail server hangs."""
+EXCHANGE_TIMEOUT_S = 30.0
+"""For a whole mail, from greeting to goodbye."""
 SUBJECT_LIMIT = 200
 RESPONSE_LIMIT = 200
 
@@ -61,7 +67,8 @@ class Email(Channel):
     def send(self, message: AlertMessage) -> Receipt:
         mail = self._compose(message)
         try:
-            refused = self._transmit(mail)
+            with Deadline(EXCHANGE_TIMEOUT_S):
+                refused = self._transmit(mail)
         except (smtplib.SMTPException, ssl.SSLError, OSError) as error:
             raise _delivery_error(error) from None
         root = message.receipt.get("root") or str(mail["Message-ID"])
@@ -104,9 +111,9 @@ class Email(Channel):
         context = ssl.create_default_context()
         server: smtplib.SMTP
         if self._is_tls:
-            server = smtplib.SMTP_SSL(self._host, self._port, timeout=TIMEOUT_S, context=context)
+            server = _WatchedSmtps(self._host, self._port, timeout=TIMEOUT_S, context=context)
         else:
-            server = smtplib.SMTP(self._host, self._port, timeout=TIMEOUT_S)
+            server = _WatchedSmtp(self._host, self._port, timeout=TIMEOUT_S)
         try:
             server.ehlo()
             if not self._is_tls and server.has_extn("starttls"):
@@ -122,6 +129,24 @@ class Email(Channel):
             server.close()
             raise
         return server
+
+
+class _WatchedSmtp(smtplib.SMTP):
+    """A connection that obeys the deadline of its thread."""
+
+    def _get_socket(self, *arguments: Any) -> socket.socket:
+        connection: socket.socket = super()._get_socket(*arguments)  # type: ignore[misc]
+        watch(connection)
+        return connection
+
+
+class _WatchedSmtps(smtplib.SMTP_SSL):
+    """The same under TLS."""
+
+    def _get_socket(self, *arguments: Any) -> socket.socket:
+        connection: socket.socket = super()._get_socket(*arguments)  # type: ignore[misc]
+        watch(connection)
+        return connection
 
 
 def _delivery_error(error: Exception) -> DeliveryFailedError:

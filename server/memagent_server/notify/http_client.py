@@ -5,7 +5,9 @@
 2. Loopback and link-local addresses and the metadata services of clouds are refused, unless a
    setting allows them: in any notation, and also if an IPv6 address wraps one.
 3. Redirects aren't followed, and at most MAX_RESPONSE_BYTES of a response are read.
-4. A proxy of the environment (HTTPS_PROXY, NO_PROXY) is used as usual. The host is checked all the
+4. The whole exchange takes at most EXCHANGE_TIMEOUT_S: a service that sends a byte a second doesn't
+   hold its channel. After a complete head, the status is the answer.
+5. A proxy of the environment (HTTPS_PROXY, NO_PROXY) is used as usual. The host is checked all the
    same, as far as it resolves here.
 """
 
@@ -24,6 +26,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import msgspec
 import urllib3
 
+from memagent.wire.bounded_http import HttpPool, HttpsPool, pool_manager, read_start
+from memagent.wire.deadline import Deadline
 from memagent_server.notify.channel import (
     AlertMessage,
     Channel,
@@ -35,6 +39,8 @@ from memagent_server.notify.channel import (
 from memagent_server.schemas.base import JsonObject
 
 TIMEOUT_S = 10.0
+"""Silence after which a service hangs."""
+EXCHANGE_TIMEOUT_S = 30.0
 MAX_RESPONSE_BYTES = 65_536
 MAX_ERROR_CHARACTERS = 200
 
@@ -61,9 +67,10 @@ logging.getLogger("urllib3.connectionpool").setLevel(logging.INFO)
 
 @dataclass(frozen=True)
 class Response:
-    """A successful response: status 2xx and the start of the body."""
+    """Status, headers and the start of the body."""
 
     status: int
+    headers: Mapping[str, str]
     text: str
 
 
@@ -112,21 +119,40 @@ def send_json(
     retrying pointless.
     """
     all_headers = {"Content-Type": "application/json", "User-Agent": "memagent", **(headers or {})}
-    try:
-        status, response_headers, text = _exchange(
-            method, url, body, all_headers, allow_local, service
-        )
-    except (urllib3.exceptions.HTTPError, OSError) as error:
-        # from None: the cause's message has the secret address
-        raise DeliveryFailedError(f"{service} could not be reached: {_reason(error)}") from None
-    if 200 <= status < 300:
-        return Response(status, text)
-    excerpt = " ".join(text.split())[:MAX_ERROR_CHARACTERS] if show_response else ""
+    response = exchange(method, url, body, all_headers, allow_local=allow_local, service=service)
+    if 200 <= response.status < 300:
+        return response
+    excerpt = " ".join(response.text.split())[:MAX_ERROR_CHARACTERS] if show_response else ""
     raise DeliveryFailedError(
-        f"{service} answered {status}" + (f": {excerpt}" if excerpt else ""),
-        retry_after_s=retry_after_s(response_headers),
-        is_final=status in final_statuses,
+        f"{service} answered {response.status}" + (f": {excerpt}" if excerpt else ""),
+        retry_after_s=retry_after_s(response.headers),
+        is_final=response.status in final_statuses,
     )
+
+
+def exchange(
+    method: str,
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    service: str,
+    allow_local: bool = False,
+    max_bytes: int = MAX_RESPONSE_BYTES,
+) -> Response:
+    """Send a request and return the response, whatever its status.
+
+    Raises DeliveryFailedError if there is none.
+    """
+    deadline = Deadline(EXCHANGE_TIMEOUT_S)
+    try:
+        with deadline:
+            return _exchange(method, url, body, headers, allow_local, service, max_bytes)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        too_late = f"no complete answer within {EXCHANGE_TIMEOUT_S:.0f} s"
+        reason = too_late if deadline.is_over else _reason(error)
+        # from None: the cause's message has the secret address
+        raise DeliveryFailedError(f"{service} could not be reached: {reason}") from None
 
 
 def is_local(address: str) -> bool:
@@ -167,9 +193,14 @@ def _ipv4_within(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None
 
 
 def _exchange(
-    method: str, url: str, body: bytes, headers: Mapping[str, str], allow_local: bool, service: str
-) -> tuple[int, Mapping[str, str], str]:
-    """Return status, headers and the start of the body."""
+    method: str,
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    allow_local: bool,
+    service: str,
+    max_bytes: int,
+) -> Response:
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     proxy = _proxy(parts.scheme, host)
@@ -182,7 +213,7 @@ def _exchange(
     pool: Any
     if proxy is not None:
         # the proxy resolves the name itself, so the address cannot be fixed here
-        pool, target = urllib3.ProxyManager(proxy), url
+        pool, target = pool_manager(proxy), url
     else:
         pool, target = _pool(parts, addresses[0], host, port), _target(parts)
     if parts.username:
@@ -201,15 +232,15 @@ def _exchange(
             preload_content=False,
         )
         try:
-            return response.status, response.headers, _start_of_body(response)
+            return Response(response.status, response.headers, _start_of_body(response, max_bytes))
         finally:
             response.close()
 
 
-def _start_of_body(response: urllib3.BaseHTTPResponse) -> str:
+def _start_of_body(response: urllib3.BaseHTTPResponse, max_bytes: int) -> str:
     """Return the start of the body, or "" if it can't be read: the status is the answer."""
     try:
-        return response.read(MAX_RESPONSE_BYTES).decode("utf-8", "replace")
+        return read_start(response, max_bytes).decode("utf-8", "replace")
     except (urllib3.exceptions.HTTPError, OSError):
         return ""
 
@@ -218,10 +249,10 @@ def _pool(parts: SplitResult, address: str, host: str, port: int) -> urllib3.HTT
     """Return a pool for the checked address; the certificate must still be the host's."""
     if parts.scheme == "https":
         context = ssl.create_default_context()
-        return urllib3.HTTPSConnectionPool(
+        return HttpsPool(
             address, port, server_hostname=host, assert_hostname=host, ssl_context=context
         )
-    return urllib3.HTTPConnectionPool(address, port)
+    return HttpPool(address, port)
 
 
 def _target(parts: SplitResult) -> str:

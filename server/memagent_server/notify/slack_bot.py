@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from http.client import HTTPException
 from typing import Any
+from urllib.request import Request
 
 from slack_sdk import WebClient
 from slack_sdk.errors import SlackApiError, SlackClientError
+from slack_sdk.web.file_upload_v2_result import FileUploadV2Result
 
 from memagent_server.notify.channel import (
     AlertMessage,
@@ -32,6 +33,7 @@ from memagent_server.notify.channel import (
     retry_after_s,
 )
 from memagent_server.notify.chart_image import ChartImage
+from memagent_server.notify.http_client import exchange
 from memagent_server.notify.message_text import RESOLVED_STATES, headline
 from memagent_server.notify.slack_webhook import HEADER_LIMIT, blocks, short_text, text
 from memagent_server.schemas.base import JsonObject
@@ -39,7 +41,8 @@ from memagent_server.settings import Settings
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_S = 10
+MAX_RESPONSE_BYTES = 4 * 2**20
+"""Enough for the history of a channel."""
 MESSAGE_INTERVAL_S = 1.0
 """Slack accepts about one message a second per channel (docs: rate limits)."""
 MAX_CLOCK_SKEW_S = 60.0
@@ -97,7 +100,7 @@ class SlackBot(Channel):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         # No retries by the client: the outbox retries, also after a crash.
-        self._client = WebClient(token, base_url=base_url, timeout=TIMEOUT_S, retry_handlers=[])
+        self._client = _BoundedClient(token, base_url=base_url, retry_handlers=[])
         self._channel = channel
         self._sleep = sleep
         self._chart = draw or ChartImage()
@@ -194,7 +197,7 @@ class SlackBot(Channel):
                 channel=channel,
                 thread_ts=ts,
             )
-        except (SlackApiError, SlackClientError, HTTPException, OSError) as error:
+        except (SlackApiError, SlackClientError, DeliveryFailedError) as error:
             reason = _code(error) if isinstance(error, SlackApiError) else type(error).__name__
             log.warning("Slack did not accept the chart of run %s: %s", message.run_id, reason)
 
@@ -203,6 +206,28 @@ class SlackBot(Channel):
         if wait_s > 0:
             self._sleep(wait_s)
         self._last_message_s = time.monotonic()
+
+
+class _BoundedClient(WebClient):
+    """Slack's client on the HTTP client of all channels, with its deadline and its bound."""
+
+    def _perform_urllib_http_request_internal(self, url: str, req: Request) -> JsonObject:
+        body = req.data if isinstance(req.data, bytes) else b""
+        response = exchange(
+            "POST",
+            url,
+            body,
+            {name: str(text) for name, text in req.header_items()},
+            service="Slack",
+            allow_local=True,
+            max_bytes=MAX_RESPONSE_BYTES,
+        )
+        return {"status": response.status, "headers": response.headers, "body": response.text}
+
+    def _upload_file(self, *, url: str, data: bytes, **_: Any) -> FileUploadV2Result:
+        headers = {"Content-Type": "application/octet-stream"}
+        response = exchange("POST", url, data, headers, service="Slack", allow_local=True)
+        return FileUploadV2Result(status=response.status, body=response.text)
 
 
 @contextmanager
@@ -218,7 +243,7 @@ def _delivery_errors() -> Iterator[None]:
             retry_after_s=retry_after_s(error.response.headers),
             is_final=code in _FINAL_ERRORS,
         ) from None
-    except (SlackClientError, HTTPException, OSError) as error:
+    except SlackClientError as error:
         reason = type(error).__name__
         raise DeliveryFailedError(f"Slack could not be reached: {reason}") from None
 

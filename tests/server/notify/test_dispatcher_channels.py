@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from sqlalchemy import select, text
 
 from memagent.wire.messages import RunStart
-from memagent_server.notify import CHANNELS, email, http_client, slack_bot
+from memagent_server.notify import CHANNELS, email, http_client
 from memagent_server.notify.alertmanager import Alertmanager
 from memagent_server.notify.discord import Discord
 from memagent_server.notify.dispatcher import Dispatcher
@@ -21,6 +23,7 @@ from memagent_server.store.alerts import add_transition, open_alert
 from memagent_server.store.models import NotificationRow
 from memagent_server.store.outbox import MAX_ATTEMPTS, ChannelFilter
 from memagent_server.store.runs import start_run
+from tests.scripted_server import ScriptedServer, drip, read_request
 from tests.server.notify.far_ends import (
     ANSWERS,
     FAULTS,
@@ -80,8 +83,9 @@ class Delivery:
 @pytest.fixture
 def delivery(database, kind):
     service = MailService() if kind == "email" else HttpService()
-    yield Delivery(database, kind, service)
-    service.close()
+    delivery = Delivery(database, kind, service)
+    yield delivery
+    delivery.service.close()
 
 
 def test_it_covers_every_channel():
@@ -93,7 +97,7 @@ def test_each_failure_counts_as_an_attempt_until_the_server_answers(delivery, ki
     for attempts, fault in enumerate(FAULTS, 1):
         with monkeypatch.context() as patch:
             if fault == "hangs":
-                for module in (http_client, slack_bot, email):
+                for module in (http_client, email):
                     patch.setattr(module, "TIMEOUT_S", 0.2)
             first = delivery.turn(fault)
         assert (first.state, first.attempts) == ("waiting", attempts) and first.last_error
@@ -142,3 +146,29 @@ def refuse_marks(database) -> None:
                      WHEN (NEW.state = 'sent') EXECUTE FUNCTION refuse()"""
     with database.write() as session:
         session.execute(text(refusal))
+
+
+@every_channel
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_server_that_drips_is_cut_off_and_counts_as_an_attempt(delivery, kind, monkeypatch):
+    for module in (http_client, email):
+        monkeypatch.setattr(module, "EXCHANGE_TIMEOUT_S", 0.5)
+    dripping = ScriptedServer(drip_greeting if kind == "email" else drip_status)
+    delivery.service.close()
+    scheme = "smtp" if kind == "email" else "http"
+    delivery.service = SimpleNamespace(
+        url=f"{scheme}://127.0.0.1:{dripping.address[1]}", close=dripping.close
+    )
+    first = delivery.turn("drips")
+    assert (first.state, first.attempts) == ("waiting", 1)
+    assert "could not be reached" in first.last_error
+
+
+def drip_status(connection):
+    read_request(connection)
+    connection.sendall(b"HTTP/1.1 200 ")
+    drip(connection, b"OK", b'\r\nContent-Length: 11\r\n\r\n{"ok": true}')
+
+
+def drip_greeting(connection):
+    drip(connection, b"220-hello\r\n", b"")

@@ -8,8 +8,8 @@
    only their runs, and cannot change the server as a whole.
 3. While no token has ever been created and no admin token is set, the server is unprotected: anyone
    on this machine may do everything. It then listens on loopback only, and refuses remote clients
-   and proxies. Because a web page can reach loopback through DNS rebinding, the Host header must be
-   a loopback name.
+   and requests with the mark of a proxy. Because a web page can reach loopback through DNS
+   rebinding, the Host header must be a loopback name.
 4. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie, which is checked
    against the database each time. A request that changes something must come from the server's own
    origin; `csrf` adds a token for forms.
@@ -52,7 +52,18 @@ SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
 _PUBLIC_PATHS = ("/healthz", "/readyz", "/openapi.json", "/login", "/logout")
 _PUBLIC_FOLDERS = ("/static/",)
-_PROXY_HEADERS = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+_PROXY_HEADERS = (
+    "Forwarded",
+    "Via",
+    "X-Real-IP",
+    "X-Client-IP",
+    "X-Original-Host",
+    "CF-Connecting-IP",
+    "CF-Ray",
+    "True-Client-IP",
+    "Fly-Client-IP",
+)
+_PROXY_PREFIX = "x-forwarded-"
 _ACCESS = "memagent_access"
 _NEW_COOKIE = "memagent_new_session"
 
@@ -325,12 +336,11 @@ def _request_token() -> Response:
 
 
 def _refuse_remote_client() -> None:
-    """Require a loopback address and a loopback name.
+    """Require a loopback address and a loopback name, and no mark of a proxy.
 
     A proxy's clients and its Host header may be anything.
     """
-    is_proxied = any(name in request.headers for name in _PROXY_HEADERS)
-    if is_proxied or not is_loopback_name(request.remote_addr or ""):
+    if _is_proxied() or not is_loopback_name(request.remote_addr or ""):
         raise Problem(
             403,
             "Without tokens, this server serves only its own machine, and not through a proxy. "
@@ -342,6 +352,18 @@ def _refuse_remote_client() -> None:
             f"Without tokens, this server serves only loopback names, not {request.host}. "
             "Create a token first.",
         )
+
+
+def _is_proxied() -> bool:
+    """Check for the marks of a proxy. With nginx's defaults, HTTP/1.0 is the only one: browsers,
+    agents and Prometheus use HTTP/1.1. granian calls it 1.
+    """
+    if request.environ.get("SERVER_PROTOCOL") in ("HTTP/1.0", "HTTP/1"):
+        return True
+    names = [name.lower() for name in request.headers.keys()]  # noqa: SIM118 - it yields pairs
+    return any(name.startswith(_PROXY_PREFIX) for name in names) or any(
+        name in request.headers for name in _PROXY_HEADERS
+    )
 
 
 def is_loopback_name(host: str) -> bool:

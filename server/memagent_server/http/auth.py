@@ -11,8 +11,8 @@
    and requests with the mark of a proxy. Because a web page can reach loopback through DNS
    rebinding, the Host header must be a loopback name.
 4. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie, which is checked
-   against the database each time. A request that changes something must come from the server's own
-   origin; `csrf` adds a token for forms.
+   against the database each time: for its token, and for a logout. A request that changes
+   something must come from the server's own origin; `csrf` adds a token for forms.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ from memagent_server.store.tokens import (
     ValidToken,
     any_token,
     create_token,
+    end_session,
     find_token,
     get_token,
+    is_session_ended,
     mark_used,
 )
 
@@ -176,6 +178,18 @@ def set_session_cookie(
     )
 
 
+def end_current_session() -> None:
+    """End the browser's session on the server, so that a copy of its cookie is refused."""
+    context = current()
+    content = _read_cookie(context.settings)
+    if content is None:
+        return
+    now = context.clock()
+    with context.database.write() as session:
+        # the cookie is younger than now, so it expires before this
+        end_session(session, content[1], expires_at=now + SESSION_S, now=now)
+
+
 def clear_session_cookie(response: Response, settings: Settings) -> None:
     response.delete_cookie(
         settings.cookie_name(COOKIE), httponly=True, samesite="Lax", secure=settings.is_https
@@ -284,12 +298,11 @@ def _find_access(
 
 
 def _check_cookie(connection: Connection, settings: Settings, now: float) -> Access | None:
-    cookie = request.cookies.get(_cookie_name())
-    if not cookie:
+    content = _read_cookie(settings)
+    if content is None:
         return None
-    try:
-        key = _serializer(settings).loads(cookie, max_age=SESSION_S)
-    except BadData:
+    key, session_id = content
+    if is_session_ended(connection, session_id):
         return None
     # a token's id is a number, the admin token's key a text
     if isinstance(key, str):
@@ -298,6 +311,18 @@ def _check_cookie(connection: Connection, settings: Settings, now: float) -> Acc
         return _CONFIGURED_ADMIN if is_admin else None
     row = get_token(connection, key, now)
     return access_of(row) if row is not None else None
+
+
+def _read_cookie(settings: Settings) -> tuple[int | str, str] | None:
+    """Return the key and the session's id of the browser's cookie, None if it isn't valid."""
+    cookie = request.cookies.get(_cookie_name())
+    if not cookie:
+        return None
+    try:
+        key, session_id = _serializer(settings).loads(cookie, max_age=SESSION_S)
+    except (BadData, TypeError, ValueError):  # also the cookie of an earlier version
+        return None
+    return key, str(session_id)
 
 
 def access_of(token: ValidToken | TokenRow) -> Access:
@@ -310,7 +335,7 @@ def _cookie_name() -> str:
 
 def _new_cookie(settings: Settings, access: Access) -> str:
     key = access.token_id if access.token_id is not None else _admin_key(settings)
-    return str(_serializer(settings).dumps(key))
+    return str(_serializer(settings).dumps([key, secrets.token_urlsafe(16)]))
 
 
 def _admin_key(settings: Settings) -> str:

@@ -1,4 +1,7 @@
-"""Access tokens: created, listed, looked up by keyed hash, revoked. The token isn't stored."""
+"""Access tokens: created, listed, looked up by keyed hash, revoked. The token isn't stored.
+
+Sessions of browsers are in signed cookies; only those that have ended early are stored.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, bindparam, or_, select, update
+from sqlalchemy import Connection, CursorResult, bindparam, delete, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.schemas import base as schemas
-from memagent_server.store.models import TokenRow
+from memagent_server.store.models import EndedSessionRow, TokenRow
 from memagent_server.store.reading import to_schema
 from memagent_server.store.statements import CompiledSelect
 
@@ -38,6 +41,8 @@ _VALID = select(*(getattr(TokenRow, field.name) for field in fields(ValidToken))
 )
 _BY_HASH = CompiledSelect(_VALID.where(TokenRow.hash == bindparam("hash")))
 _BY_ID = CompiledSelect(_VALID.where(TokenRow.id == bindparam("id")))
+
+_ENDED = CompiledSelect(select(EndedSessionRow.id).where(EndedSessionRow.id == bindparam("id")))
 
 
 def create_token(
@@ -108,6 +113,16 @@ def revoke_tokens(session: Session, name_or_id: str, now: float) -> int:
 def mark_used(session: Session, token_id: int, now: float) -> None:
     """Note when a token was last used."""
     session.execute(update(TokenRow).where(TokenRow.id == token_id).values(last_used_at=now))
+
+
+def end_session(session: Session, session_id: str, *, expires_at: float, now: float) -> None:
+    """Store that a session has ended, and forget those whose cookies have expired."""
+    session.execute(delete(EndedSessionRow).where(EndedSessionRow.expires_at < now))
+    session.merge(EndedSessionRow(id=session_id, expires_at=expires_at))
+
+
+def is_session_ended(connection: Session | Connection, session_id: str) -> bool:
+    return bool(_ENDED.rows(_connection_of(connection), {"id": session_id}))
 
 
 def _find(

@@ -14,8 +14,10 @@ from memagent_server.store.tokens import (
     any_token,
     create_token,
     describe_token,
+    end_session,
     find_token,
     get_token,
+    is_session_ended,
     list_tokens,
     revoke_token,
     revoke_tokens,
@@ -40,6 +42,17 @@ def test_a_token_is_valid_until_it_is_revoked(database):
         assert find_token(session, HASH, 2.0) is None
         assert get_token(session, token.id, 2.0) is None
         assert [token.revoked_at for token in list_tokens(session)] == [2.0]
+
+
+def test_an_ended_session_is_stored_until_its_cookie_expires(database):
+    with database.write() as session:
+        for _ in range(2):
+            end_session(session, "one", expires_at=10.0, now=1.0)
+    with database.write() as session:
+        assert is_session_ended(session, "one") and not is_session_ended(session, "two")
+        end_session(session, "two", expires_at=20.0, now=10.5)
+    with database.read() as session:
+        assert not is_session_ended(session, "one") and is_session_ended(session, "two")
 
 
 def test_a_token_is_valid_until_it_expires(database):

@@ -40,6 +40,7 @@ from memagent_server.store.models.samples import (
 )
 from memagent_server.store.models.server import (
     SHARDS,
+    EndedSessionRow,
     EvaluationMarkRow,
     ForecasterStateRow,
     ShardRow,
@@ -57,6 +58,7 @@ __all__ = [
     "ChunkRow",
     "DeviceContextRow",
     "DroppedRow",
+    "EndedSessionRow",
     "EvaluationMarkRow",
     "EventRow",
     "FeedbackRow",

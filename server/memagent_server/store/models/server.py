@@ -1,4 +1,4 @@
-"""Tables of the server itself: tokens, workers, and the state of evaluation."""
+"""Tables of the server itself: tokens, ended sessions, workers, and the state of evaluation."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ class TokenRow(Base):
     expires_at: Mapped[float | None]
     last_used_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
+
+
+class EndedSessionRow(Base):
+    """A browser's session that ended by a logout, until its cookie expires by itself."""
+
+    __tablename__ = "ended_sessions"
+    id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    expires_at: Mapped[float]
 
 
 SHARDS = 64

@@ -43,6 +43,7 @@ def log_in() -> Response:
 
 @blueprint.post("/logout")
 def log_out() -> Response:
+    auth.end_current_session()
     response = redirect_to("/login")
     auth.clear_session_cookie(response, current().settings)
     return response

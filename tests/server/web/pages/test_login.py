@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent_server.http import auth
-from memagent_server.store.models import TokenRow
+from memagent_server.store.models import EndedSessionRow, TokenRow
 from memagent_server.web.rendering import safe_path
 
 HTML = {"Accept": "text/html"}
@@ -54,6 +54,29 @@ def test_logging_out_ends_access(sqlite_client, token_of):
     sqlite_client.post("/login", data={"token": token_of("read")})
     assert sqlite_client.post("/logout").headers["Location"] == "/login"
     assert sqlite_client.get("/", headers=HTML).status_code == 303
+
+
+def test_a_cookie_is_refused_after_its_logout(sqlite_client, token_of):
+    token = token_of("read")
+    cookies = []
+    for _ in range(2):
+        sqlite_client.post("/login", data={"token": token})
+        cookies.append(sqlite_client.get_cookie(auth.COOKIE).value)
+    sqlite_client.post("/logout")
+    assert sqlite_client.get_cookie(auth.COOKIE) is None
+    statuses = []
+    for cookie in cookies:
+        sqlite_client.set_cookie(auth.COOKIE, cookie)
+        statuses.append(sqlite_client.get("/", headers=HTML).status_code)
+    assert statuses == [200, 303], "the other session goes on"
+
+
+def test_logging_out_without_a_session_stores_nothing(sqlite_client, sqlite_app):
+    for cookie in ("", "forged", "MQ.aaaa.bbbb"):
+        sqlite_client.set_cookie(auth.COOKIE, cookie)
+        assert sqlite_client.post("/logout").status_code == 303
+    with sqlite_app.extensions["memagent"].database.read() as session:
+        assert session.query(EndedSessionRow).count() == 0
 
 
 def test_an_invalid_token_is_refused_with_an_error(sqlite_client, token_of):

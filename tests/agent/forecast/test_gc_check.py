@@ -74,3 +74,49 @@ def test_rule_3_it_waits_at_most_a_quarter_of_the_remaining_steps():
     page = first_page(climb(Forecaster(LIMIT)))
     waited = first_page(climb(Forecaster(LIMIT, gc_probe=later), step_s=0.001)) - page
     assert waited == pytest.approx((1300 - page) / 4, rel=0.1)
+
+
+def verdicts(check: GarbageCheck, steps, **changes) -> list[str]:
+    arguments = {
+        "floor": 100.0,
+        "growth": 50.0,
+        "span_steps": 80.0,
+        "steps_left": 1000.0,
+        "step_s": None,
+    }
+    return [check.judge(step, **{**arguments, **changes}) for step in steps]
+
+
+def test_rule_2_exactly_half_of_the_growth_is_garbage():
+    assert verdicts(GarbageCheck(lambda: 75), [0]) == ["garbage"]
+    assert verdicts(GarbageCheck(lambda: 76), [0]) == ["leak"]
+
+
+def test_rule_1_the_verdict_stays_until_the_next_collection():
+    answers = iter([75, 76, 75])
+    check = GarbageCheck(lambda: next(answers))
+    assert verdicts(check, [0, 19], span_steps=81.0) == ["garbage"] * 2
+    assert verdicts(check, [20], span_steps=81.0) == ["garbage"]  # a quarter of 81 is 20.25
+    assert verdicts(check, [21], span_steps=81.0) == ["leak"]
+    assert verdicts(check, [41], span_steps=8.0) == ["leak"]
+    assert verdicts(check, [42], span_steps=8.0) == ["garbage"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "waited"),
+    [
+        ({}, 20),  # without times
+        ({"step_s": 0.5}, 10),  # 5 seconds
+        ({"step_s": 5.0}, 3),  # at least three steps
+        ({"steps_left": 40.0}, 10),  # a quarter of the steps left
+        ({"step_s": 0.5, "steps_left": 16.0}, 4),
+    ],
+)
+def test_rule_3_the_page_waits_for_these_steps(changes, waited):
+    states = verdicts(GarbageCheck(later), range(30), span_steps=400.0, **changes)
+    assert states == ["pending"] * waited + ["leak"] * (30 - waited)
+
+
+def test_without_a_probe_all_growth_is_a_leak():
+    assert verdicts(GarbageCheck(None), range(3)) == ["leak"] * 3
+    assert later() is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memagent.forecast.hysteresis import CALM_UPDATES, ForecastHysteresis
 from memagent.forecast.types import Forecast
 
@@ -87,3 +89,87 @@ def test_a_reset_reports_the_next_forecast_unchanged():
     steady.settle(answer(1), 1.0)
     steady.reset()
     assert steady.settle(answer(2, "ok", None, None), 1.0).level == "ok"
+
+
+def reported_eta(
+    old: tuple[float, float, float], step: int, eta: float, *, old_step: int = 0
+) -> float | None:
+    steady = ForecastHysteresis()
+    steady.settle(Forecast(old_step, "warning", 0.9, "leak", old[1], old[0], old[2]), 1.0)
+    return steady.settle(Forecast(step, "warning", 0.9, "leak", eta, eta, eta), 1.0).eta_step
+
+
+@pytest.mark.parametrize(
+    ("old", "step", "same", "changed"),
+    [
+        ((90.0, 100.0, 110.0), 50, (90.0, 110.0), (89.9, 110.1)),  # a fifth of 50 steps
+        ((40.0, 100.0, 160.0), 50, (70.0, 130.0), (69.9, 130.1)),  # a quarter of 120
+        ((99.0, 100.0, 101.0), 95, (98.0, 102.0), (97.9, 102.1)),  # two steps
+    ],
+)
+def test_rule_3_a_change_is_material_beyond_a_fifth_a_quarter_of_the_interval_or_two_steps(
+    old, step, same, changed
+):
+    assert [reported_eta(old, step, eta) for eta in same] == [100.0, 100.0]
+    assert [reported_eta(old, step, eta) for eta in changed] == list(changed)
+
+
+def test_rule_3_in_the_last_two_steps_each_eta_is_reported():
+    assert reported_eta((99.0, 100.0, 101.0), 98, 100.5) == 100.0
+    assert reported_eta((99.0, 100.0, 101.0), 99, 100.5) == 100.5
+
+
+def test_rule_3_an_eta_that_comes_or_goes_is_reported():
+    steady = ForecastHysteresis()
+    steady.settle(answer(1, eta=None), 1.0)
+    assert steady.settle(answer(2, eta=50.0), 1.0).eta_step == 50.0
+    assert steady.settle(answer(3, eta=None), 1.0).eta_step is None
+
+
+def test_rule_2_a_pending_fall_carries_the_reasons_of_the_old_level():
+    old = Forecast(1, "warning", 0.9, "leak", 500.0, 400.0, 600.0, 99.0, 10, 100, 3.0, 7)
+    new = Forecast(11, "notice", 0.2, "input", 900.0, 800.0, 990.0, 33.0, 20, 200, 5.0, 8)
+    steady = ForecastHysteresis()
+    steady.settle(old, 2.0)
+    assert steady.settle(new, 2.0) == Forecast(
+        11, "warning", 0.9, "leak", 500.0, 400.0, 600.0, 978.0, 10, 100, 3.0, 7
+    )
+
+
+def test_rule_3_an_unchanged_eta_comes_with_the_new_readings():
+    old = Forecast(1, "warning", 0.9, "leak", 500.0, 400.0, 600.0, 99.0, 10, 100, 3.0, 7)
+    new = Forecast(11, "warning", 0.8, "leak", 505.0, 405.0, 605.0, 33.0, 20, 200, 5.0, 8)
+    steady = ForecastHysteresis()
+    steady.settle(old, 2.0)
+    assert steady.settle(new, 2.0) == Forecast(
+        11, "warning", 0.8, "leak", 500.0, 400.0, 600.0, 978.0, 20, 100, 5.0, 8
+    )
+
+
+def test_rule_2_a_return_of_the_level_starts_the_count_again():
+    steady = ForecastHysteresis()
+    steady.settle(answer(1), 1.0)
+
+    def settled(level: str, count: int) -> list[str]:
+        return [steady.settle(answer(1, level), 1.0).level for _ in range(count)]
+
+    assert settled("ok", CALM_UPDATES - 1) == ["warning"] * 7
+    assert settled("warning", 1) == ["warning"]
+    assert settled("ok", CALM_UPDATES) == ["warning"] * 7 + ["ok"]
+    assert settled("notice", 1) == ["notice"]
+    assert settled("ok", CALM_UPDATES - 1) == ["notice"] * 7
+    assert settled("critical", 1) == ["critical"]
+    assert settled("ok", CALM_UPDATES) == ["critical"] * 7 + ["ok"]
+    settled("warning", 1)
+    settled("ok", 5)
+    steady.reset()
+    assert steady.reported is None
+    assert settled("warning", 1) + settled("ok", CALM_UPDATES) == ["warning"] * 8 + ["ok"]
+
+
+def test_rule_2_a_new_cause_is_reported_after_several_forecasts():
+    steady = ForecastHysteresis()
+    causes = [steady.settle(answer(1), 1.0).cause] + [
+        steady.settle(answer(step, cause="input"), 1.0).cause for step in range(2, 11)
+    ]
+    assert causes == ["leak"] * 8 + ["input"] * 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from memagent.forecast.projection import (
     LAST_STEPS_OF_INPUT,
     PAGE_AHEAD,
     PAGE_BIAS,
+    Projection,
     project,
 )
 from memagent.forecast.trend import Trend
@@ -90,3 +91,130 @@ def test_its_probability_falls_with_the_distance_and_at_the_planned_end():
     assert far.oom_probability(500) < 0.01
     assert far.oom_probability(0) == 0
     assert project({"leak": LINE}, 0, 10_000).oom_probability(10) > 0.9
+
+
+def test_the_projection_of_a_line_by_hand():
+    # 400 bytes at 1 byte a step; the slope is off by 0.05 and 15 percent, and a jump is 1 byte
+    assert project({"leak": LINE}, 400, 10_000) == Projection(
+        cause="leak",
+        steps_left=pytest.approx(416.0),
+        steps_left_low=pytest.approx((400 - 0.5) / (1.05 * 1.15)),
+        steps_left_high=pytest.approx((400 + 1) / (0.95 / 1.15)),
+        undamped_steps_left=pytest.approx(416.0),
+        span_steps=1000.0,
+        slope=1.0,
+        since_step=0.0,
+        limit_bytes=10_000,
+        may_die_out=False,
+        jump_error=0.0,
+    )
+
+
+def test_an_uncertain_slope_is_at_least_three_tenths():
+    wild = project({"leak": replace(LINE, slope=2.0, error=1.9, slow_slope=2.0)}, 400, 10_000)
+    assert wild.steps_left_low == pytest.approx(399.5 / (3.9 * 1.15))
+    assert wild.steps_left_high == pytest.approx(401 / 0.6)
+
+
+def test_the_interval_is_at_most_four_times_the_steps_left_and_a_jump():
+    dying = project({"leak": replace(DYING, slow_rate=-1.0, jump=8.0)}, 400, 10_000)
+    # it never ends by the slow reading, so four times the other counts
+    assert dying.steps_left == pytest.approx(math.sqrt(416 * 4 * 416))
+    assert dying.steps_left_high == pytest.approx(4 * 832 + 8)
+    assert dying.steps_left_low == pytest.approx(396 / (1.05 * 1.15))
+    assert dying.undamped_steps_left == pytest.approx(416)
+
+
+def test_growth_that_may_die_out_ends_between_both_readings():
+    # by the slow reading after ln(1 - 0.4) / -0.0005 steps, more than the 1000 that it lasted
+    slow = replace(LINE, slow_slope=0.5, slow_rate=-0.0005)
+    until = 1.04 * math.log(0.6) / -0.0005
+    both = project({"leak": slow}, 400, 10_000)
+    assert until == pytest.approx(1062.5, abs=0.1)
+    assert both.may_die_out
+    assert both.steps_left == pytest.approx(math.sqrt(416 * until))
+    assert both.steps_left_high == pytest.approx(until)
+    assert not project({"leak": replace(slow, span_steps=1063.0)}, 400, 10_000).may_die_out
+    assert project({"leak": replace(slow, span_steps=1062.0)}, 400, 10_000).may_die_out
+
+
+@pytest.mark.parametrize(("jump", "needs_jumps"), [(285.0, True), (286.0, False)])
+def test_rule_4_one_and_a_half_jumps_are_trusted(jump, needs_jumps):
+    one = project({"leak": replace(DYING, jump=jump, jump_error=0.4)}, 400, 10_000)
+    assert (one.may_die_out, one.jump_error) == (needs_jumps, 0.4 if needs_jumps else 0.0)
+
+
+def test_rule_1_rates_are_weighted_by_their_slopes():
+    bending = replace(LINE, slope=3.0, rate=-0.002, slow_slope=3.0, slow_rate=-0.002, error=0.2)
+    both = project({"leak": LINE, "fragmentation": bending}, 400, 10_000)
+    rate = -0.002 * 3 / 4
+    assert both.undamped_steps_left == pytest.approx(1.04 * math.log1p(400 * rate / 4) / rate)
+    assert both.slope == 4.0
+    assert both.steps_left_low == pytest.approx(
+        math.log1p(399.5 * rate / (4.25 * 1.15)) / rate
+    )  # fmt: skip
+    slow = replace(LINE, slow_slope=0.25, slow_rate=-0.0004, span_steps=100.0)
+    total = project(
+        {"leak": slow, "fragmentation": replace(slow, slow_slope=0.75, slow_rate=0.0)}, 400, 10_000
+    )
+    until = 1.04 * math.log1p(400 * -0.0001) / -0.0001
+    assert total.may_die_out
+    assert total.steps_left == pytest.approx(math.sqrt(208 * until))
+
+
+def test_rule_1_the_cause_is_what_grows_most_until_the_end():
+    # slower now, but it accelerates
+    late = replace(LINE, slope=0.8, rate=0.01, slow_slope=0.8)
+    assert project({"leak": LINE, "fragmentation": late}, 400, 10_000).cause == "fragmentation"
+    assert project({"leak": LINE, "fragmentation": late}, 10, 10_000).cause == "leak"
+
+
+def test_rule_3_what_each_cause_may_page():
+    def page_ahead(cause: str, span: float = 1000.0, **changes) -> float:
+        return replace(
+            project({cause: replace(LINE, span_steps=span)}, 400, 10_000), **changes
+        ).page_ahead
+
+    assert page_ahead("leak") == 0.58
+    assert page_ahead("host_memory") == 0.4
+    assert page_ahead("input") == 0.06
+    assert page_ahead("leak", may_die_out=True) == 0.2
+    assert page_ahead("input", may_die_out=True) == 0.06
+    assert page_ahead("leak", jump_error=0.1) == 0.58
+    assert page_ahead("leak", jump_error=0.4) == 0.25
+    assert page_ahead("leak", jump_error=0.4, may_die_out=True) == 0.2
+    assert page_ahead("leak", span=100.0, may_die_out=True) == 0.25
+    assert page_ahead("input", span=100.0) == 0.14
+    assert page_ahead("leak", span=10.0) == 0.58
+
+
+def test_the_distance_is_a_multiple_of_what_was_observed():
+    assert project({"leak": LINE}, 400, 10_000).ahead == pytest.approx(0.416)
+    dying = project({"leak": DYING}, 400, 10_000)
+    assert dying.steps_left == pytest.approx(832)
+    assert dying.ahead == pytest.approx(0.416)
+
+
+def test_the_probability_by_hand():
+    one = project({"leak": LINE}, 1000, 10_000)  # 1040 steps left, 1.04 times as many as observed
+    continues = 0.98 / (1 + 0.12 * 1.04)
+    assert one.oom_probability(math.inf) == pytest.approx(continues)
+    # 1040 steps are e^0.35 more than these: one standard deviation
+    early = 1040 / math.exp(0.35)
+    assert one.oom_probability(early) == pytest.approx(continues * 0.158655, rel=1e-5)
+    assert one.oom_probability(1040 * math.exp(0.35)) == pytest.approx(
+        continues * 0.841345, rel=1e-5
+    )
+    assert one.oom_probability(0.5) < 1e-6
+    assert one.oom_probability(-1) == 0
+    assert replace(one, cause="input").oom_probability(math.inf) == pytest.approx(0.98 / 1.52)
+    over = replace(one, steps_left=0.0, undamped_steps_left=0.0)
+    assert over.oom_probability(10) == over.oom_probability(0) == 0.98
+    assert replace(over, steps_left=-1.0).oom_probability(10) == 0.98
+
+
+def test_a_projection_is_immutable():
+    with pytest.raises(FrozenInstanceError):
+        project({"leak": LINE}, 400, 10_000).slope = 2.0
+    fields = ["leak", *[1.0] * 7, 5]
+    assert (Projection(*fields).may_die_out, Projection(*fields).jump_error) == (False, 0.0)

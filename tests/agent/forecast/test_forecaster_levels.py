@@ -1,0 +1,386 @@
+"""The forecaster's decisions at their boundaries, by projections and readings made by hand.
+
+The limit is 1000 bytes, far below the growth that counts, so no trend interferes.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from memagent.forecast import Forecast, Forecaster
+from memagent.forecast.projection import Projection
+
+LIMIT = 1000
+FAR = Projection(
+    cause="leak", steps_left=580.0, steps_left_low=500.0, steps_left_high=700.0, undamped_steps_left=580.0,
+    span_steps=1000.0, slope=1.0, since_step=0.0, limit_bytes=LIMIT,
+)  # fmt: skip
+
+
+def level(
+    steps_left: float,
+    *,
+    step: int = 100,
+    before: str = "ok",
+    step_s: float | None = None,
+    observed: int = 0,
+    options: dict | None = None,
+    **changes,
+) -> str:
+    """Return the level of a projection whose trend has lasted a thousand steps."""
+    forecaster = Forecaster(LIMIT, **options or {})
+    for number in (step - 1, step):
+        forecaster.update(
+            number,
+            time_s=None if step_s is None else number * step_s,
+            allocated_bytes=observed // 2,
+            peak_allocated_bytes=observed,
+        )
+    forecaster._forecast = Forecast(step, before)
+    near = replace(FAR, **{"steps_left": steps_left, "undamped_steps_left": steps_left, **changes})
+    return forecaster._level(step, near)
+
+
+def levels(*steps_left: float, **changes) -> list[str]:
+    return [level(one, **changes) for one in steps_left]
+
+
+# Rule 3: how far ahead
+
+
+def test_rule_3_it_pages_up_to_58_percent_ahead_and_gives_notice_up_to_twice():
+    assert levels(580, 581, 2000, 2001) == ["warning", "notice", "notice", "ok"]
+    assert levels(200, 201, may_die_out=True) == ["warning", "notice"]
+
+
+def test_rule_7_while_paging_it_pages_twice_as_far_ahead():
+    assert levels(1160, 1161, before="warning") == ["warning", "notice"]
+    assert levels(1160, 1161, before="critical") == ["warning", "notice"]
+    assert levels(580, 581, before="notice") == ["warning", "notice"]
+
+
+def test_rule_3_nothing_is_reported_beyond_the_planned_end():
+    plan = {"total_steps": 500}
+    assert levels(400, 401, options=plan) == ["warning", "ok"]
+    assert levels(440, 441, options=plan, before="warning") == ["warning", "ok"]
+    assert levels(0, 1, options=plan, step=500) == ["critical", "ok"]
+    assert levels(0, 1, options=plan, step=600) == ["critical", "ok"]
+
+
+def test_the_last_twenty_steps_are_critical_without_times():
+    assert levels(20, 21) == ["critical", "warning"]
+    assert levels(24, 25, before="critical") == ["critical", "warning"]
+    assert levels(20, 21, before="warning") == ["critical", "warning"]
+
+
+def test_the_last_two_minutes_are_critical_with_times():
+    assert levels(60, 61, step_s=2.0) == ["critical", "warning"]
+    assert levels(72, 73, step_s=2.0, before="critical") == ["critical", "warning"]
+    assert levels(2, 1.9, step_s=62.0) == ["warning", "critical"]
+
+
+# Growth that may be intended, and growth that nothing explains
+
+
+def test_growth_below_the_prediction_pages_a_third_as_far_ahead():
+    below = {"observed": 979, "options": {"predicted_peak_bytes": 1000}}
+    assert levels(193, 194, **below) == ["warning", "notice"]
+    reached = {"observed": 980, "options": {"predicted_peak_bytes": 1000}}
+    assert levels(580, 581, **reached) == ["warning", "notice"]
+
+
+def test_the_last_steps_need_no_more_evidence():
+    below = {"observed": 979, "options": {"predicted_peak_bytes": 1000}, "span_steps": 50.0}
+    assert levels(25, 26, **below) == ["warning", "notice"]
+
+
+def test_a_leak_beyond_the_prediction_pages_half_again_as_far_ahead():
+    def beyond(observed: int, **changes) -> list[str]:
+        options = {"predicted_peak_bytes": 1000}
+        return levels(580, 581, 869, 871, observed=observed, options=options, **changes)
+
+    assert beyond(1021) == ["warning", "warning", "warning", "notice"]
+    usual = ["warning", "notice", "notice", "notice"]
+    assert beyond(1020) == usual  # within the prediction's error
+    assert beyond(1100, slope=0.0999) == usual  # it was above the prediction all along
+    assert beyond(1100, slope=0.1001) == ["warning", "warning", "warning", "notice"]
+    assert beyond(1100, cause="fragmentation") == usual
+    assert levels(
+        200, 201, observed=1100, may_die_out=True, options={"predicted_peak_bytes": 1000}
+    ) == ["warning", "notice"]
+
+
+def test_growth_in_the_first_fifth_of_a_plan_may_be_an_epochs():
+    plan = {"total_steps": 10_000}
+    assert levels(193, 194, step=1000, options=plan) == ["warning", "notice"]
+    assert level(580, step=1419, options=plan) == "notice"
+    assert level(580, step=1420, options=plan) == "warning"
+    assert level(580, step=1000, options=plan, cause="fragmentation") == "warning"
+    assert level(580, step=1000, options={**plan, "epoch_steps": 100}) == "warning"
+    assert level(580, step=1000) == "warning"
+    for cause, steps_left in (("input", 40), ("host_memory", 300)):
+        assert level(steps_left, step=1000, cause=cause) == "warning"
+        assert level(steps_left, step=1000, options=plan, cause=cause) == "notice"
+
+
+def test_growth_of_less_than_an_epoch_may_end_with_it():
+    epochs = {"epoch_steps": 1000}
+    # 0.8 * 580 = 464 steps until the epoch's end
+    assert level(580, step=536, options=epochs) == "warning"
+    assert level(580, step=537, options=epochs) == "notice"
+    assert level(580, step=2537, options=epochs) == "notice"
+    assert level(580, step=537, options=epochs, cause="fragmentation") == "warning"
+    assert level(580, step=999, options=epochs, span_steps=1200.0) == "notice"
+    assert level(580, step=999, options=epochs, span_steps=1201.0) == "warning"
+
+
+# Rule 4: known without a trend
+
+
+def after(options: dict | None = None, learned: dict | None = None, **readings) -> Forecast:
+    """Return the forecast after steps 9 and 10, which take two seconds."""
+    forecaster = Forecaster(LIMIT, **options or {})
+    forecaster.learn(**learned or {})
+    forecaster.update(9, time_s=18.0)
+    return forecaster.update(10, time_s=20.0, **readings)
+
+
+# allocated 700 + excess 50 + split 50 + others 100 = 900
+NEED_900 = {
+    "allocated_bytes": 700, "peak_allocated_bytes": 750, "inactive_split_bytes": 50,
+    "reserved_bytes": 800, "device_used_bytes": 900,
+}  # fmt: skip
+
+
+def test_rule_4_optimizer_state_is_added_to_all_that_a_step_needs():
+    def first_step(state: int, optimizer_steps: int | None = 0) -> Forecast:
+        return after({"optimizer_state_bytes": state}, optimizer_steps=optimizer_steps, **NEED_900)
+
+    assert first_step(100).level == "ok"
+    assert first_step(101) == Forecast(
+        10, "critical", 0.97, "optimizer_state", 11, 11, 11, 2.0, 750, LIMIT
+    )
+    assert first_step(101, 1).level == first_step(101, None).level == "ok"
+
+
+def test_rule_4_an_evaluation_is_added_to_what_stays():
+    def with_eval(size: int, state: int | None = None, optimizer_steps: int = 5) -> Forecast:
+        return after(
+            {"optimizer_state_bytes": state}, {"eval_bytes": size}, optimizer_steps=optimizer_steps, **NEED_900
+        )  # fmt: skip
+
+    assert with_eval(150).level == "ok"
+    assert with_eval(151) == Forecast(10, "warning", 0.9, "eval", used_bytes=750, limit_bytes=LIMIT)
+    # state that doesn't exist yet is added
+    assert with_eval(70, 80, 0).level == "ok"
+    assert with_eval(71, 80, 0).cause == "eval"
+    assert with_eval(71, 80, 1).level == "ok"
+
+
+def test_rule_4_an_evaluation_that_has_passed_is_no_longer_expected():
+    forecaster = Forecaster(LIMIT)
+    forecaster.learn(eval_bytes=500)
+    assert forecaster.update(1, allocated_bytes=600).cause == "eval"
+    forecaster.update(2, allocated_bytes=600, phase="preflight")
+    assert forecaster.update(3, allocated_bytes=600).cause == "eval"
+    forecaster.update(4, allocated_bytes=600, phase="checkpoint")
+    forecaster.learn(eval_bytes=500)  # the same hint again
+    assert [forecaster.update(step, allocated_bytes=600).level for step in range(5, 15)][-1] == "ok"
+    forecaster.learn(eval_bytes=501)
+    assert forecaster.update(15, allocated_bytes=600).cause == "eval"
+
+
+def inputs(sizes, largest: float | None, floor: int = 500) -> Forecast:
+    """Return the forecast after steps whose excess is their input size."""
+    forecaster = Forecaster(LIMIT, max_input_size=largest)
+    forecast = Forecast(0)
+    for step, size in enumerate(sizes, 1):
+        forecast = forecaster.update(
+            step, allocated_bytes=floor, peak_allocated_bytes=floor + size, input_size=size
+        )
+    return forecast
+
+
+EVEN_SIZES = [1 + step * 37 % 101 for step in range(101)]
+
+
+def test_rule_4_the_largest_input_may_exceed_the_limit_by_a_hundredth():
+    assert inputs(EVEN_SIZES, None).level == "ok"
+    assert inputs(EVEN_SIZES, 509).level == "ok"
+    found = inputs(EVEN_SIZES, 511)
+    assert (found.level, found.cause, found.oom_probability) == ("warning", "input", 0.88)
+    assert (found.eta_step, found.limit_bytes, found.step) == (None, LIMIT, 101)
+
+
+def heavy_tailed(count: int) -> list[int]:
+    source = random.Random(1)
+    return [int(1e6 * source.lognormvariate(0, 0.5)) for _ in range(count)]
+
+
+def test_rule_5_a_heavy_tail_is_a_notice_at_most():
+    def last(limit: int, steps: int | None = None) -> Forecast:
+        forecaster = Forecaster(limit, total_steps=steps)
+        for step, excess in enumerate(heavy_tailed(300)):
+            forecast = forecaster.update(
+                step, allocated_bytes=10**6, peak_allocated_bytes=10**6 + excess
+            )
+        return forecast
+
+    near = last(6 * 10**6)
+    assert (near.level, near.cause) == ("notice", "tail")
+    assert 0.7 <= near.oom_probability < 0.92
+    assert (last(10**9).level, last(10**9).oom_probability) == ("ok", 0.01)
+    assert last(6 * 10**6, 300).oom_probability < last(6 * 10**6, 400).oom_probability
+    assert last(6 * 10**6, 300).oom_probability == 0.01  # one step to go
+    assert last(6 * 10**6, 299).oom_probability == 0.01  # none
+
+
+@pytest.mark.parametrize(("limit", "horizon"), [(8 * 10**6, 1000)])
+def test_rule_5_a_run_without_a_plan_is_expected_to_last_a_thousand_steps(limit, horizon):
+    def probability(total: int | None, count: int, first: int = 0) -> float:
+        forecaster = Forecaster(limit, total_steps=total)
+        for step, excess in enumerate(heavy_tailed(count), first):
+            forecast = forecaster.update(
+                step, allocated_bytes=10**6, peak_allocated_bytes=10**6 + excess
+            )
+        return forecast.oom_probability
+
+    assert probability(None, 300) == pytest.approx(probability(299 + horizon, 300))
+    assert probability(None, 300, 50) == pytest.approx(probability(349 + horizon, 300, 50))
+    # a longer one is expected to last as long again
+    assert probability(None, 1500, 7) == pytest.approx(probability(1506 + 1499, 1500, 7))
+
+
+# Readings and hints
+
+
+@pytest.mark.parametrize(
+    "options", [{"limit_bytes": 0}, {"limit_bytes": -1}, {"limit_bytes": 1, "host_limit_bytes": 0}]
+)
+def test_a_limit_is_positive(options):
+    with pytest.raises(ValueError, match="Limits must be positive, got"):
+        Forecaster(**options)
+    assert Forecaster(1, host_limit_bytes=1).newest == Forecast(0)
+
+
+def test_it_learns_only_what_is_known():
+    known = {
+        "optimizer_state_bytes": 1, "max_input_size": 2.0, "epoch_steps": 3,
+        "predicted_peak_bytes": 4,
+    }  # fmt: skip
+    forecaster = Forecaster(LIMIT, total_steps=5, **known)
+
+    def facts() -> tuple:
+        return (
+            forecaster._state_bytes, forecaster._max_input, forecaster._epoch_steps,
+            forecaster._predicted_peak, forecaster._eval_bytes, forecaster.total_steps,
+        )  # fmt: skip
+
+    assert facts() == (1, 2.0, 3, 4, None, 5)
+    forecaster.learn()
+    assert facts() == (1, 2.0, 3, 4, None, 5)
+    forecaster.learn(
+        optimizer_state_bytes=0, max_input_size=20.0, epoch_steps=30, predicted_peak_bytes=40,
+        eval_bytes=50,
+    )  # fmt: skip
+    assert facts() == (0, 20.0, 30, 40, 50, 5)
+
+
+def test_the_newest_forecast_is_that_of_the_last_update():
+    forecaster = Forecaster(LIMIT)
+    forecast = forecaster.update(3, allocated_bytes=10, peak_allocated_bytes=15)
+    assert forecaster.newest is forecast
+    assert forecast == Forecast(3, oom_probability=0.01, used_bytes=15, limit_bytes=LIMIT)
+    # a step that doesn't advance starts again
+    assert forecaster.update(3).used_bytes is None
+    assert forecaster.update(4, allocated_bytes=7).used_bytes == 7
+    assert forecaster.update(2).used_bytes is None
+
+
+def test_without_allocated_bytes_the_devices_count():
+    forecaster = Forecaster(LIMIT)
+    assert forecaster.update(1, device_used_bytes=9).used_bytes == 9
+    assert forecaster.update(2, device_used_bytes=9, allocated_bytes=0).used_bytes == 0
+
+
+# Trends: a line of 1 MiB a step, whose end is known
+
+
+MIB = 2**20
+
+
+def climb(steps: int, *, first: int = 0, limit: int = 1000, **options) -> list[Forecast]:
+    """Return the forecasts of a floor of 100 MiB that grows by 1 MiB a step."""
+    forecaster = Forecaster(limit * MIB, **options)
+    return [
+        forecaster.update(
+            step, time_s=2.0 * step, allocated_bytes=(100 + step - first) * MIB, optimizer_steps=1
+        )
+        for step in range(first, first + steps)
+    ]
+
+
+def test_a_line_is_forecast_to_its_end():
+    forecasts = climb(800)
+    pages = [one for one in forecasts if one.level == "warning"]
+    first = pages[0]
+    # 1.04 times the steps left are 0.58 of those that the trend has lasted, at step 580
+    assert first.step == pytest.approx(580, abs=16)
+    assert first.eta_step == pytest.approx(first.step + 1.04 * (900 - first.step), abs=1)
+    assert first.eta_s == pytest.approx(2.0 * (first.eta_step - first.step))
+    assert first.growth_bytes_per_step == pytest.approx(MIB, rel=0.001)
+    assert first.growing_since_step == pytest.approx(5, abs=8)
+    assert (first.cause, first.limit_bytes) == ("leak", 1000 * MIB)
+    assert first.used_bytes == (100 + first.step) * MIB
+    assert first.oom_probability == pytest.approx(0.98 / (1 + 0.12 * 0.58), abs=0.004)
+    notice = next(one for one in forecasts if one.level == "notice")
+    # the same for twice the steps
+    assert notice.step == pytest.approx((1.04 * 900 + 2 * 5) / 3.04, abs=16)
+    silent = forecasts[notice.step - 1]
+    assert silent.oom_probability == 0.3
+    assert (silent.eta_step, silent.cause) == (None, None)
+    assert silent.growth_bytes_per_step == pytest.approx(MIB, rel=0.001)
+    critical = next(one for one in climb(899) if one.level == "critical")
+    # two minutes are 60 steps
+    assert critical.step == pytest.approx(900 - 60 / 1.04, abs=1.5)
+
+
+def test_a_trend_begins_after_five_steps_of_the_first_optimizer_step():
+    forecaster = Forecaster(1000 * MIB)
+    for step in range(60):
+        forecaster.update(step, allocated_bytes=(100 + step) * MIB, optimizer_steps=int(step > 9))
+    # the last step without an optimizer step is 9
+    assert forecaster.newest.growing_since_step == 14
+    assert climb(60)[-1].growing_since_step == 5
+    assert climb(60, first=1000)[-1].growing_since_step == 1005
+
+
+def test_a_planned_end_before_the_limit_silences_a_line():
+    assert {one.level for one in climb(800, total_steps=850)} == {"ok"}
+    planned = climb(800, total_steps=3000)
+    assert "warning" in {one.level for one in planned}
+
+
+def test_the_host_has_a_limit_of_its_own():
+    forecaster = Forecaster(10**6 * MIB, host_limit_bytes=1000 * MIB)
+    forecasts = [
+        forecaster.update(step, allocated_bytes=5 * MIB, host_used_bytes=(100 + step) * MIB)
+        for step in range(800)
+    ]
+    page = next(one for one in forecasts if one.level == "warning")
+    # it may page up to 0.4 of the steps that the trend has lasted
+    assert page.step == pytest.approx((1.04 * 900 + 0.4 * 8) / 1.44, abs=26)
+    assert (page.cause, page.limit_bytes) == ("host_memory", 1000 * MIB)
+    assert page.used_bytes == (100 + page.step) * MIB
+
+
+def test_the_nearer_of_device_and_host_is_reported():
+    forecaster = Forecaster(1000 * MIB, host_limit_bytes=1000 * MIB)
+    for step in range(700):
+        forecast = forecaster.update(
+            step, allocated_bytes=(100 + step) * MIB, host_used_bytes=(101 + step) * MIB
+        )
+    assert (forecast.level, forecast.cause) == ("warning", "host_memory")

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 
 from memagent.errors import EstimateError, SettingError
 from memagent.estimator.allocator import AllocatorConfig
-from memagent.estimator.allocator.config import UNLIMITED
+from memagent.estimator.allocator.config import (
+    UNLIMITED,
+    next_division,
+    page_size,
+    round_size,
+    segment_size,
+)
 
 MIB = 2**20
 
@@ -139,3 +147,135 @@ def test_it_agrees_with_the_installed_torch_on_valid_settings(text):
 def test_the_asynchronous_allocator_of_cuda_is_rejected():
     with pytest.raises(EstimateError, match="cudaMallocAsync"):
         AllocatorConfig.parse("backend:cudaMallocAsync")
+
+
+# Limits of the values
+
+
+@pytest.mark.parametrize(
+    ("valid", "invalid", "reason"),
+    [
+        ("max_split_size_mb:20", "max_split_size_mb:19", "is 19: it must be at least 20"),
+        ("large_segment_size_mb:11", "large_segment_size_mb:10", "is 10: it must be more than 10"),
+        ("garbage_collection_threshold:0.001", "garbage_collection_threshold:0", "between 0 and 1"),
+        ("garbage_collection_threshold:0.999", "garbage_collection_threshold:1", "between 0 and 1"),
+        ("per_process_memory_fraction:0", "per_process_memory_fraction:-0.01", "between 0 and 1"),
+        ("per_process_memory_fraction:1", "per_process_memory_fraction:1.01", "between 0 and 1"),
+        ("per_process_memory_fraction:0.5", "per_process_memory_fraction:half", "is half: it must"),
+        ("roundup_power2_divisions:1", "roundup_power2_divisions:0", "has 0, which is not a power"),
+        ("roundup_power2_divisions:[1:8]", "roundup_power2_divisions:[1:6]", "has 6, which is not"),
+        ("roundup_power2_divisions:[1:0]", "roundup_power2_divisions:[0:1]", "has 0, which is not"),
+        ("pinned_max_cached_size_mb:5", "pinned_max:5", "has no option 'pinned_max'"),
+    ],
+)
+def test_values_have_limits(valid, invalid, reason):
+    AllocatorConfig.parse(valid)
+    with pytest.raises(SettingError, match=reason):
+        AllocatorConfig.parse(invalid)
+
+
+def test_a_fraction_is_that_of_the_text():
+    assert AllocatorConfig.parse("per_process_memory_fraction:0").memory_fraction == 0.0
+    assert AllocatorConfig.parse("per_process_memory_fraction:0.25", "2.9").memory_fraction == 0.25
+
+
+def test_more_than_any_device_has_is_unlimited():
+    assert AllocatorConfig.parse(f"max_split_size_mb:{2**42 - 1}").max_split_bytes == 2**62 - MIB
+    for mib in (2**42, 2**42 + 1, 2**60):
+        assert AllocatorConfig.parse(f"max_split_size_mb:{mib}").max_split_bytes == 2**62
+
+
+@pytest.mark.parametrize(
+    ("version", "fraction"),
+    [
+        ("1.13.1", None), ("2.9.1", None), ("2.10", 1.0), ("2.10.0a0+git", 1.0), ("2.11", 1.0), ("3.0", 1.0),
+        (None, 1.0), ("nightly", 1.0),
+    ],
+)  # fmt: skip
+def test_the_version_decides_from_2_10_on(version, fraction):
+    assert AllocatorConfig.parse("", version).memory_fraction == fraction
+
+
+def test_the_last_of_two_equal_options_counts():
+    assert (
+        AllocatorConfig.parse("max_split_size_mb:30,max_split_size_mb:40").max_split_bytes
+        == 40 * MIB
+    )
+
+
+def test_the_limits_follow_the_large_segment_wherever_it_stands():
+    text = "max_split_size_mb:30,max_non_split_rounding_mb:31,large_segment_size_mb:30"
+    config = AllocatorConfig.parse(text)
+    assert (config.max_split_bytes, config.max_non_split_rounding_bytes) == (30 * MIB, 31 * MIB)
+    with pytest.raises(SettingError, match="max_split_size_mb is 29: it must be at least 30"):
+        AllocatorConfig.parse("max_split_size_mb:29,large_segment_size_mb:30")
+
+
+# Divisions by size
+
+
+def test_an_interval_begins_at_a_power_of_two():
+    config = AllocatorConfig(roundup_power2_divisions=tuple(range(100, 116)))
+    sizes = [1, MIB - 1, MIB, 2 * MIB - 1, 2 * MIB, 4 * MIB - 1, 4 * MIB, 2**35, 2**36, 2**40]
+    assert [config.divisions_for(size) for size in sizes] == [
+        100, 100, 100, 100, 101, 101, 102, 115, 115, 115,
+    ]  # fmt: skip
+    assert config.divisions_for(2**35 - 1) == 114
+    assert AllocatorConfig().divisions_for(2**30) == 0
+
+
+def table(pairs: str, version: str | None = None) -> list[int]:
+    config = AllocatorConfig.parse(f"roundup_power2_divisions:{pairs}", version)
+    assert len(config.roundup_power2_divisions) == 16
+    return list(config.roundup_power2_divisions)
+
+
+def test_a_table_has_sixteen_intervals():
+    assert table("8") == [8] * 16
+    assert table("[1:2]") == [2] + [0] * 15
+    assert table("[2:2]") == [2, 2] + [0] * 14
+    assert table("[4:2,8:4]") == [2, 2, 2, 4] + [0] * 12
+    assert table("[>:4]") == [0] + [4] * 15
+    assert table("[1:2,>:4]") == [2] + [4] * 15
+    assert table("[1:2,>:4]", "2.9") == [4] * 16
+    assert table("[>:4]", "2.9") == [4] * 16
+    assert table("[32768:2]") == [2] * 16
+    assert table("[65536:2]") == [2] * 16
+    assert table("[16384:2,>:8]") == [2] * 15 + [8]
+
+
+def test_settings_are_immutable():
+    with pytest.raises(FrozenInstanceError):
+        AllocatorConfig().expandable_segments = True
+
+
+# Rounding
+
+
+def test_sizes_are_rounded_by_hand():
+    plain, eighths = AllocatorConfig(), AllocatorConfig.parse("roundup_power2_divisions:8")
+    assert [round_size(size, plain) for size in (1, 511, 512, 513, 1024, 1025)] == [
+        512, 512, 512, 1024, 1024, 1536,
+    ]  # fmt: skip
+    # up to 8 blocks of 512 bytes, a division would be smaller than a block
+    assert [round_size(size, eighths) for size in (4096, 4097, 4608, 4609, 9000)] == [
+        4096, 4608, 4608, 5120, 9216,
+    ]  # fmt: skip
+    assert [next_division(size, 4) for size in (1024, 1025, 1200, 1280, 1281, 2047, 2048)] == [
+        1024, 1280, 1280, 1280, 1536, 2048, 2048,
+    ]  # fmt: skip
+    assert [next_division(size, 1) for size in (5, 8, 9)] == [8, 8, 16]
+    assert [next_division(size, 8) for size in (1, 2, 3, 5, 9)] == [1, 2, 4, 8, 9]
+
+
+def test_segments_by_hand():
+    config = AllocatorConfig.parse("large_segment_size_mb:30")
+    assert [segment_size(size, config) // MIB for size in (512, MIB, MIB + 512, 10 * MIB - 512)] == [
+        2, 2, 30, 30,
+    ]  # fmt: skip
+    assert [segment_size(size, config) // MIB for size in (10 * MIB, 10 * MIB + 1, 12 * MIB)] == [
+        10, 12, 12,
+    ]  # fmt: skip
+    assert (page_size(small=True, config=config), page_size(small=False, config=config)) == (
+        2 * MIB, 30 * MIB,
+    )  # fmt: skip

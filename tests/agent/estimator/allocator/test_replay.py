@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 from itertools import pairwise
 
 import pytest
@@ -18,6 +18,7 @@ from memagent.estimator.allocator import (
     TimelinePoint,
     replay,
 )
+from memagent.estimator.allocator.blocks import Block
 
 MIB = 2**20
 
@@ -161,6 +162,54 @@ def test_inconsistent_events_are_rejected():
         replay([BareEvent("alloc", 1, 10, 0), BareEvent("alloc", 1, 10, 1)])
 
 
+def test_a_phase_begins_with_what_the_one_before_left():
+    events = [
+        Event("alloc", 1, 30 * MIB, 0, "forward"),
+        Event("free", 1, 30 * MIB, 1, "backward"),
+        Event("alloc", 2, 4 * MIB, 2, "backward"),
+        Event("alloc", 3, 4 * MIB, 3, "forward"),
+    ]
+    assert replay(events).phases == (
+        StepPhasePeak(0, "forward", 30 * MIB, 30 * MIB),
+        StepPhasePeak(0, "backward", 30 * MIB, 30 * MIB),
+    )
+
+
+def test_fragmentation_is_that_of_the_highest_allocated():
+    # the hole of 12 MiB is too small for 12.5, so 54 are reserved when 36.5 are allocated
+    result = replay(events_of((1, 40), -1, (2, 12), (3, 12), (4, 12), -3, (5, 12.5)))
+    assert (result.peak_allocated, result.peak_allocated_at) == (40 * MIB, 0)
+    assert (result.peak_reserved, result.peak_reserved_at) == (54 * MIB, 6)
+    assert result.fragmentation == 0
+
+
+def test_the_first_of_equal_peaks_counts():
+    result = replay(events_of((1, 30), -1, (2, 30), -2))
+    assert (result.peak_allocated_at, result.peak_reserved_at) == (0, 0)
+
+
+def test_nothing_happens_in_an_empty_replay():
+    result = replay([])
+    assert (result.ok, result.peak_allocated_at, result.peak_reserved_at) == (True, None, None)
+    assert (result.failed_at, result.failure, result.timeline, result.phases) == (
+        None,
+        None,
+        (),
+        (),
+    )
+    assert {result.peak_allocated, result.peak_reserved, result.fragmentation, result.retries} == {
+        0
+    }
+
+
+def test_results_are_immutable_and_small():
+    result = replay(events_of((1, 30)), marks=[0])
+    for part, name in ((result, "ok"), (result.timeline[0], "index"), (result.phases[0], "step")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(part, name, 5)
+        assert not hasattr(part, "__dict__")
+
+
 def test_a_failed_request_reports_the_free_memory():
     failure = SimulatedOutOfMemory(50 * MIB, 50 * MIB, 4 * MIB, 20 * MIB, 40 * MIB)
     assert str(failure) == (
@@ -172,7 +221,44 @@ def test_a_failed_request_reports_the_free_memory():
 # Invariants
 
 
-@settings(deadline=None, max_examples=150)
+def assert_stats_agree(allocator: CachingAllocator, blocks: list[Block]) -> None:
+    """Compare every statistic with the blocks: their number and bytes, in both pools."""
+    stats, limit = allocator.stats, allocator.config.max_split_bytes
+    flat = stats.as_dict()
+    assert min(flat.values()) >= 0
+    for name, value in flat.items():
+        if name.endswith(".current"):
+            stem = name.removesuffix("current")
+            assert value <= flat[f"{stem}peak"] <= flat[f"{stem}allocated"], name
+            assert value == flat[f"{stem}allocated"] - flat[f"{stem}freed"], name
+    for pool, is_small in (("small_pool", True), ("large_pool", False)):
+        own = [block for block in blocks if block.pool.small == is_small]
+        fixed = [block for block in own if block.expandable is None]
+        used = [block for block in own if block.allocated]
+        split = [block for block in fixed if not block.busy and block.is_split()]
+        counts = {
+            "allocation": len(used),
+            "active": sum(block.busy for block in own),
+            "segment": sum(block.prev is None for block in fixed),
+            "inactive_split": len(split),
+            "allocated_bytes": sum(block.size for block in used),
+            "active_bytes": sum(block.size for block in own if block.busy),
+            "requested_bytes": sum(block.requested for block in own),
+            "reserved_bytes": sum(block.size for block in own),
+            "inactive_split_bytes": sum(block.size for block in split),
+        }
+        assert {name: flat[f"{name}.{pool}.current"] for name in counts} == counts
+    assert stats.oversize_allocations.current == sum(
+        block.allocated and block.size >= limit for block in blocks
+    )
+    if not allocator.config.expandable_segments:
+        segments = flat["segment.all.current"]
+        assert stats.num_device_alloc - stats.num_device_free == segments
+        oversize = sum(block.size >= limit and not block.is_split() for block in blocks)
+        assert stats.oversize_segments.current == oversize
+
+
+@settings(deadline=None, max_examples=100)
 @given(events=programs(), config=st.sampled_from(CONFIGS))
 def test_a_replay_is_deterministic_and_its_peaks_are_peaks(events, config):
     result = replay(events, config, marks=range(len(events)))
@@ -185,7 +271,7 @@ def test_a_replay_is_deterministic_and_its_peaks_are_peaks(events, config):
     assert result.peak_allocated == max(one.allocated for one in result.phases)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(events=programs(), config=st.sampled_from(CONFIGS))
 def test_memory_is_conserved_and_blocks_never_overlap(events, config):
     allocator = CachingAllocator(config)
@@ -203,12 +289,7 @@ def test_memory_is_conserved_and_blocks_never_overlap(events, config):
         assert (
             allocator.reserved >= allocator.allocated >= allocator.stats.requested_bytes.all.current
         )
-        for name, value in allocator.stats.as_dict().items():
-            assert value >= 0, name
-            if name.endswith(".current"):
-                assert value <= allocator.stats.as_dict()[name.removesuffix("current") + "peak"], (
-                    name
-                )
+        assert_stats_agree(allocator, blocks)
     for number in numbers.values():
         allocator.free(number)
     assert allocator.allocated == allocator.stats.requested_bytes.all.current == 0

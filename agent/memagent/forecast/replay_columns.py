@@ -110,5 +110,5 @@ def _phase(
     highest = max((column[row] or 0 for column in own), default=0)
     if not highest and "peak_allocated_bytes" in columns:
         # Recorded with phases=False: only the whole step's peak is known.
-        highest = (columns["peak_allocated_bytes"][row] or 0) - 1
+        highest = max(0, (columns["peak_allocated_bytes"][row] or 0) - 1)
     return _OTHER_PHASE_BY_COLUMN[name] if peak > highest else "train"

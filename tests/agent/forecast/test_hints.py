@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 
-from memagent.forecast import Forecaster, Hints, feed_columns, select_columns
+from memagent.forecast import Forecaster, Hints, feed_columns, later, select_columns
 
 GIB = 2**30
 LIMIT = 40 * GIB
@@ -122,3 +124,48 @@ def test_a_secondary_host_is_forecast_from_its_memory_only():
         and secondary.used_bytes == columns["allocated_bytes"][-1]
     )
     assert secondary.limit_bytes == LIMIT
+
+
+@pytest.mark.parametrize(
+    ("value", "known"), [(1, 1), (1.9, 1), (2**62 - 1, 2**62 - 1), (2**62, None), (0.9, None)]
+)
+def test_numbers_are_whole_positive_and_below_2_to_the_62(value, known):
+    for name in ("total_steps", "epoch_steps", "max_input_size"):
+        assert getattr(Hints().merged_with({name: value}), name) == known
+
+
+def test_sizes_may_be_zero_and_belong_to_a_device():
+    sizes = {"a": 0, "b": 2.7, "c": -1, "d": 2**62, 5: 6, "e": True, "f": None}
+    for name in ("optimizer_state_bytes", "eval_bytes", "predicted_peak_bytes"):
+        hints = Hints().merged_with({name: sizes})
+        assert getattr(hints, name) == {"a": 0, "b": 2, "5": 6}
+        assert hints.merged_with({name: [1]}) == hints
+    assert Hints().to_data() == {}
+
+
+def facts(forecaster: Forecaster) -> tuple:
+    return (
+        forecaster.limit_bytes, forecaster.host_limit_bytes, forecaster.total_steps,
+        forecaster._epoch_steps, forecaster._max_input, forecaster._state_bytes,
+        forecaster._eval_bytes, forecaster._predicted_peak, forecaster._gc_probe,
+    )  # fmt: skip
+
+
+def test_a_forecaster_gets_the_hints_of_its_device():
+    hints = Hints(1, 2, 3.0, {"gpu": 4}, {"gpu": 5}, {"gpu": 6, "host": 7})
+    assert facts(hints.forecaster("gpu", 9, gc_probe=later)) == (9, None, 1, 2, 3.0, 4, 5, 6, later)
+    assert facts(hints.forecaster("host", 9)) == (9, None, 1, 2, 3.0, None, None, 7, None)
+    secondary = hints.forecaster("host", 9, is_secondary_host=True, gc_probe=later)
+    assert facts(secondary) == (9, 9, 1, 2, None, None, None, None, None)
+
+
+def test_a_running_secondary_host_learns_the_epochs_only():
+    forecaster = Hints().forecaster("host", 9, is_secondary_host=True)
+    hints = Hints(1, 2, 3.0, {"host": 4}, {"host": 5}, {"host": 6})
+    hints.apply_to(forecaster, "host", is_secondary_host=True)
+    assert facts(forecaster) == (9, 9, None, 2, None, None, None, None, None)
+
+
+def test_hints_are_immutable():
+    with pytest.raises(FrozenInstanceError):
+        Hints().total_steps = 5

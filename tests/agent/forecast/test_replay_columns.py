@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.forecast import Forecaster, feed_columns
+from memagent.forecast import Forecaster, feed_columns, select_columns
+from memagent.forecast.replay_columns import FORECAST_COLUMNS
 
 GIB = 2**30
 
@@ -109,3 +110,67 @@ def test_a_column_of_optimizer_steps_overrides_the_row_numbers():
         )
     )
     assert [reading["optimizer_steps"] for reading in recorder.readings] == [0, 0, 1]
+
+
+def test_each_column_is_the_argument_of_its_meaning():
+    columns = {
+        "step": [7], "time_s": [1.0], "allocated_bytes": [2], "peak_allocated_bytes": [3],
+        "reserved_bytes": [4], "inactive_split_bytes": [5], "alloc_retries_total": [6],
+        "device_used_bytes": [8], "host_rss_bytes": [9], "input_size": [10], "power_w": [11],
+    }  # fmt: skip
+    recorder = Heard()
+    list(feed_columns(recorder, columns))
+    assert recorder.readings == [
+        {
+            "step": 7, "phase": "train", "optimizer_steps": 7, "time_s": 1.0, "allocated_bytes": 2,
+            "peak_allocated_bytes": 3, "reserved_bytes": 4, "inactive_split_bytes": 5,
+            "alloc_retries": 6, "device_used_bytes": 8, "host_used_bytes": 9, "input_size": 10,
+        }
+    ]  # fmt: skip
+    assert all(name in FORECAST_COLUMNS for name in columns if name != "power_w")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_read"),
+    [
+        ("phase_rollout_peak_bytes", True), ("phase", True), ("optimizer_steps", True),
+        ("phase_count", False), ("cache_peak_bytes", False), ("power_w", False), (5, False),
+    ],
+)  # fmt: skip
+def test_other_columns_need_not_be_decoded(name, is_read):
+    assert (name in FORECAST_COLUMNS) == is_read
+
+
+def test_a_column_of_phases_overrides_the_peaks():
+    assert phases(phase=["eval", "train"], phase_eval_peak_bytes=[1, 9], phase_forward_peak_bytes=[5, 5]) == [
+        "eval", "train",
+    ]  # fmt: skip
+
+
+def test_a_missing_step_is_zero():
+    recorder = Heard()
+    list(feed_columns(recorder, {"step": [None, 3], "allocated_bytes": [1, 1]}))
+    assert [reading["step"] for reading in recorder.readings] == [0, 3]
+
+
+def test_a_step_without_any_peak_is_training():
+    assert phases(peak_allocated_bytes=[None], phase_eval_peak_bytes=[None]) == ["train"]
+    assert phases(phase_eval_peak_bytes=[None, 1], phase_forward_peak_bytes=[None, None]) == [
+        "train", "eval",
+    ]  # fmt: skip
+
+
+def test_a_phase_column_needs_both_of_its_ends():
+    columns = {"phase_eval_peak_bytes": [6], "cache_peak_bytes": [9], "phase_count": [9]}
+    assert phases(phase_forward_peak_bytes=[5], **columns) == ["eval"]
+
+
+def test_a_secondary_host_reads_its_allocated_bytes_as_host_memory():
+    columns = {"step": [1], "time_s": [2.0], "phase": ["train"], "allocated_bytes": [3], "host_rss_bytes": [9],
+               "input_size": [4]}  # fmt: skip
+    assert select_columns(columns, is_secondary_host=True) == {
+        "step": [1], "time_s": [2.0], "phase": ["train"], "host_rss_bytes": [3],
+    }  # fmt: skip
+    assert select_columns(columns, is_secondary_host=False) is columns
+    without = {"step": [1], "host_rss_bytes": [9]}
+    assert select_columns(without, is_secondary_host=True) is without

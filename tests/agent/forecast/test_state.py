@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
+from dataclasses import FrozenInstanceError
+
+import msgspec
 import pytest
 
 from benchmarks.forecast import generated, recorded
 from memagent.forecast import Forecaster, later
 from memagent.forecast import state as state_module
 from memagent.forecast.replay_columns import feed_columns
+from memagent.forecast.types import Forecast
 
 
 def forecasts(trace, *, stops: bool) -> list:
@@ -50,3 +55,21 @@ def test_state_of_other_code_is_refused(monkeypatch):
 def test_a_probe_of_the_caller_cannot_be_serialized():
     with pytest.raises(TypeError, match="Cannot serialize"):
         state_module.dump_state(Forecaster(2**30, gc_probe=lambda: None))
+
+
+def test_a_state_begins_with_a_digest_of_sixteen_bytes_and_is_compressed():
+    forecaster = Forecaster(2**30)
+    for step in range(500):
+        forecaster.update(step, allocated_bytes=step)
+    state = state_module.dump_state(forecaster)
+    assert state[:16] == state_module._digest() and len(state_module._digest()) == 16
+    plain = zlib.decompress(state[16:])
+    assert len(plain) > 2 * len(state)
+    assert msgspec.msgpack.decode(plain)["Forecaster"]["limit_bytes"] == 2**30
+    assert state_module.load_state(b"") is None
+
+
+def test_a_forecast_is_immutable():
+    with pytest.raises(FrozenInstanceError):
+        Forecast(1).step = 2
+    assert Forecast(1) == Forecast(1, "ok", 0.0, *[None] * 9)

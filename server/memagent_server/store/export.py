@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -36,6 +37,8 @@ GROUP_ROWS = 65_536
 """Samples in a row group of a Parquet file; so many are held in memory, as columns."""
 _FIRST = ("step", "time_s")
 _CHUNKS_AT_ONCE = 8
+_FORMULA = re.compile(r"(?:^|(?<=[;\t\n]))(?=[=+\-@\t\n])")
+"""Where a spreadsheet would see a formula begin: some split cells at semicolons and tabs."""
 
 
 class ExportError(MemagentError):
@@ -60,7 +63,7 @@ def csv_lines(database: Database, run_id: str) -> Iterator[str]:
         streams, names = _streams(session, run_id), list(_columns(session, run_id))
     yield _text([[*PLACE, *names]])
     for stream in streams:
-        place = [stream.rank, stream.device, stream.attempt]
+        place = [stream.rank, _escape_formula(stream.device), stream.attempt]
         for columns in _samples(database, stream):
             nothing: list[Value] = [None] * len(columns["step"])
             rows = zip(*(columns.get(name, nothing) for name in names), strict=True)
@@ -185,6 +188,14 @@ def _samples(database: Database, stream: StreamRow) -> Iterator[dict[str, list[V
         if len(chunks) < _CHUNKS_AT_ONCE:
             return
         after_seq = chunks[-1].seq
+
+
+def _escape_formula(text: str) -> str:
+    """Put an apostrophe before a formula, so that spreadsheets show it as text.
+
+    Line breaks become \\n: csv leaves a single \\r unquoted, which would begin a row.
+    """
+    return _FORMULA.sub("'", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def _text(rows: Sequence[Sequence[object]]) -> str:

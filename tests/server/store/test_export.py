@@ -37,11 +37,12 @@ def run_id(database):
     return "r"
 
 
+ESCAPED = f"'{STRANGE}"
 EXPECTED = [
     ["rank", "device", "attempt", "step", "time_s", "allocated_bytes", "loss", "reserved_bytes"],
-    ["0", STRANGE, "0", "1", "1.0", str(2**53 + 1), "", ""],
-    ["0", STRANGE, "0", "2", "2.5", "", "", ""],
-    ["0", STRANGE, "0", "3", "3.0", "", "", "7"],
+    ["0", ESCAPED, "0", "1", "1.0", str(2**53 + 1), "", ""],
+    ["0", ESCAPED, "0", "2", "2.5", "", "", ""],
+    ["0", ESCAPED, "0", "3", "3.0", "", "", "7"],
     ["0", "scalars", "0", "1", "1.0", "", "0.1", ""],
     ["1", "host", "0", "3", "3.0", "", "", "7"],
 ]
@@ -53,6 +54,30 @@ def rows(text):
 
 def test_each_sample_is_a_row_of_any_columns(database, run_id):
     assert rows("".join(csv_lines(database, run_id))) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("device", "cell"),
+    [
+        ("=cmd|' /C calc'!A0", "'=cmd|' /C calc'!A0"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "'\t'=1"),
+        ("\r=1", "'\n'=1"),
+        ("a;=1", "a;'=1"),
+        ("GPU-1a=b;c", "GPU-1a=b;c"),
+        ("", ""),
+    ],
+)
+def test_text_cells_cannot_be_spreadsheet_formulas(sqlite_database, device, cell):
+    with sqlite_database.write() as session:
+        start_run(session, RunStart(run_id="r"), 1.0)
+        columns = {"step": [1], "time_s": [1.0], "loss": [-0.5]}
+        chunks = [Chunk(stream=device, columns=columns)]
+        add_batch(session, "r", Batch(seq=0, chunks=chunks), 1.0)
+    _, row = rows("".join(csv_lines(sqlite_database, "r")))
+    assert row == ["0", cell, "0", "1", "1.0", "-0.5"], "numbers stay numbers"
 
 
 def test_it_comes_over_http_as_a_file(client, run_id):
@@ -89,7 +114,8 @@ def test_parquet_has_the_same_rows_with_types(database, client, run_id, compacte
         ["" if value is None else str(value) for value in row.values()]
         for row in result.to_pylist()
     ]
-    assert as_text == EXPECTED[1:]
+    unescaped = [[STRANGE if cell == ESCAPED else cell for cell in row] for row in EXPECTED]
+    assert as_text == unescaped[1:]
     assert rows("".join(csv_lines(database, run_id))) == EXPECTED
 
 

@@ -60,8 +60,9 @@ def attach(
         memory, forecasts and warnings too (docs/integrations.md).
 
     Other settings come from MEMAGENT_ variables (docs/settings.md). Without a server the run is
-    recorded to a local file. Raises SettingError for invalid arguments; once it has returned,
-    memagent raises nothing into the script.
+    recorded to a local file. A run that already monitors the optimizer ends, and in a notebook
+    every earlier run does: a cell may run twice. Raises SettingError for invalid arguments; once it
+    has returned, memagent raises nothing into the script.
     """
     from memagent.lifecycle.options import make_options
     from memagent.settings import Settings
@@ -100,8 +101,10 @@ def start_run(
     """Start a run of this process.
 
     A run that `memagent run` started gives way to the script's own `attach`, which keeps its id.
+    A run of the same optimizer ends, and in a notebook every earlier run.
     """
-    from memagent.lifecycle.registry import register, running_automatic_runs
+    from memagent.diagnostics import notify_user
+    from memagent.lifecycle.registry import register, running_automatic_runs, superseded_runs
     from memagent.live.publisher import start_publishing
     from memagent.record.identity import identify
     from memagent.run import Run
@@ -113,6 +116,9 @@ def start_run(
     trackers = _open_trackers(settings, options, identity)
     for run in automatic:
         run.retire()
+    for run in superseded_runs(optimizers):
+        run.finish()
+        notify_user(f"run {run.identity.run_id} is finished: a new run replaces it")
     _derived_ids += run_id is None
     run = Run(settings, identity, models, optimizers, options, trackers)
     if settings.live is not None:

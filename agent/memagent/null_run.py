@@ -14,7 +14,6 @@ class NullRun:
     url = None
     step = 0
     status = "disabled"
-    is_automatic = False
     prediction = None
 
     def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:

@@ -68,10 +68,6 @@ class Run:
         return self._pipeline.sampler.step
 
     @property
-    def is_automatic(self) -> bool:
-        return self.options.automatic
-
-    @property
     def prediction(self) -> Estimate | None:
         """The newest estimate of what this run needs, or None until there is one."""
         return self._pipeline.prediction
@@ -174,6 +170,16 @@ class Run:
         """Forget the run, in a forked child: it sends nothing."""
         self.status = "abandoned"
         self._pipeline.abandon()
+
+    def tick(self) -> None:
+        """Count a step and sample it, for a script without an optimizer."""
+        if self.status == "running":
+            with self.guard.section("tick"):
+                self._pipeline.tick()
+
+    def monitors(self, optimizers: Sequence[Any]) -> bool:
+        """Return True if one of `optimizers` is already part of this run."""
+        return self._pipeline.instrumentation.monitors(optimizers)
 
     def report(self) -> dict[str, Any]:
         """Return the report that `memagent run --report` writes (docs/cli.md)."""

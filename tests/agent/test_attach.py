@@ -160,6 +160,41 @@ def test_several_optimizers_count_the_first_ones_steps(recording):
         assert run.step == 3
 
 
+def test_a_second_attach_to_an_optimizer_ends_the_first_run(training, recording, capsys):
+    model, optimizer, step = training
+    first = memagent.attach(model, optimizer)
+    step()
+    second = memagent.attach(model, optimizer)
+    step()
+    assert (first.status, first.step, second.status, second.step) == ("completed", 1, "running", 1)
+    assert f"run {first.id} is finished: a new run replaces it" in capsys.readouterr().err
+    other = torch.nn.Linear(2, 2)
+    third = memagent.attach(other, torch.optim.SGD(other.parameters(), lr=0.1))
+    assert (second.status, third.status) == ("running", "running")
+    second.finish()
+    third.finish()
+
+
+NOTEBOOK = """
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+cell = '''
+import torch, memagent
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+runs = [*globals().get("runs", ()), memagent.attach(model, optimizer)]
+'''
+for _ in range(2):
+    shell.run_cell(cell).raise_error()
+print(*(run.status for run in shell.user_ns["runs"]))
+"""
+
+
+def test_a_cell_that_runs_twice_leaves_one_run_running(fork_server, clean_settings):
+    process = fork_server.run("-c", NOTEBOOK)
+    assert process.stdout.splitlines()[-1:] == ["completed running"], process.stderr
+
+
 def test_lbfgs_closures_are_one_step(recording):
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
@@ -226,7 +261,9 @@ def test_disabled_leaves_nothing_behind(training, clean_settings, monkeypatch):
 def test_the_null_run_has_the_interface_of_a_run():
     assert {name for name in dir(Run) if name[0] != "_"} - set(dir(NullRun)) == {
         "abandon",
+        "monitors",
         "retire",
+        "tick",
     }
 
 

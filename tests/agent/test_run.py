@@ -75,6 +75,9 @@ def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_fa
         ("sys.exit(1)", "failed", "SystemExit: 1"),
         ("sys.exit('no data')", "failed", "SystemExit: no data"),
         ("sys.exit(0)", "completed", None),
+        ("os._exit(3)", "failed", "SystemExit: 3"),
+        ("os._exit(status=0)", "completed", None),
+        ("if os.fork() == 0: os._exit(3)\nos.wait()", "completed", None),
         ("try: torch.empty(2**50)\nexcept RuntimeError: sys.exit(1)", "oom", "SystemExit: 1"),
         ("try: sys.exit(1)\nexcept SystemExit: step()", "completed", None),
         (
@@ -84,8 +87,8 @@ def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_fa
         ),
     ],
 )
-def test_sys_exit_ends_the_run_with_its_status(run_script, recording, ending, status, error):
-    process = run_script("import sys, signal\nstep()\n" + ending)
+def test_an_exit_ends_the_run_with_its_status(run_script, recording, ending, status, error):
+    process = run_script("import os, sys, signal\nstep()\n" + ending)
     assert (process.returncode == 0) == (status == "completed"), process.stderr
     assert (recording().finish.status, recording().finish.error) == (status, error)
     assert [event.kind for event in recording().events] == ["oom"] * (status == "oom")

@@ -17,10 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from memagent.attach import start_run
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import MemagentError, SettingError
 from memagent.hooks.exit import status_of
 from memagent.integrations.autoattach import AutoAttach
+from memagent.integrations.timed_run import TimedRun
+from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.registry import RegisteredRun, newest_run
 from memagent.live import run_with_view
 from memagent.mirror import parse_mirror
@@ -78,15 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
     )
     if launcher_arguments:  # the launcher's processes attach, not this one
         return _run_target(arguments.target, launcher_arguments, None, is_module=True)
-    auto = AutoAttach(settings)
+    recorder = Recorder(settings)
     if not settings.disabled:
-        _install(auto)
+        recorder.begin()
     try:
         status = _run_target(
-            arguments.target, arguments.arguments, auto, is_module=arguments.module
+            arguments.target, arguments.arguments, recorder, is_module=arguments.module
         )
     finally:
-        auto.remove()
+        recorder.auto.remove()
     return _write_report(newest_run(), status, arguments.report, budget)
 
 
@@ -116,17 +119,38 @@ def _own_options(arguments: argparse.Namespace) -> list[str]:
     return [text for option, value in options.items() if value for text in (option, str(value))]
 
 
-def _install(auto: AutoAttach) -> None:
-    try:
-        auto.install()
-    except ImportError as error:
-        raise MemagentError(
-            "memagent run needs PyTorch in the same environment: pip install torch"
-        ) from error
+class Recorder:
+    """Records a script: attached to its optimizers, or by time if it has none."""
+
+    def __init__(self, settings: Settings) -> None:
+        guard = ErrorGuard(raise_errors=settings.raise_errors)
+        by_time = AttachOptions(automatic=True, predict=False, has_past_peaks=True)
+        self.timed = TimedRun(lambda: start_run(settings, [], [], by_time), guard)
+        self.auto = AutoAttach(settings, on_optimizer=self.timed.stop)
+        self._is_disabled = settings.disabled
+
+    def begin(self) -> None:
+        """Raises MemagentError without torch."""
+        try:
+            self.auto.install()
+        except ImportError as error:
+            raise MemagentError(
+                "memagent run needs PyTorch in the same environment: pip install torch"
+            ) from error
+        self.timed.begin()
+
+    def end(self) -> RegisteredRun | None:
+        """Return the script's run, now that it ended; it may have crashed before its first step."""
+        self.timed.stop()
+        with ErrorGuard(raise_errors=False).section("attaching"):
+            self.auto.begin()
+        if newest_run() is None and not self._is_disabled:
+            self.timed.record_end()
+        return newest_run()
 
 
 def _run_target(
-    target: str, arguments: list[str], auto: AutoAttach | None, *, is_module: bool
+    target: str, arguments: list[str], recorder: Recorder | None, *, is_module: bool
 ) -> int:
     """Run the target like `python target`: same argv, path, traceback and exit status."""
     sys.argv = [target, *arguments]
@@ -137,22 +161,20 @@ def _run_target(
         else:
             runpy.run_path(target, run_name="__main__")
     except SystemExit as error:
-        return _finish_run(auto, error, _exit_status(error))
+        return _finish_run(recorder, error, _exit_status(error))
     except BaseException as error:  # noqa: BLE001 - every error of the script is reported
-        status = _finish_run(auto, error, 130 if isinstance(error, KeyboardInterrupt) else 1)
+        status = _finish_run(recorder, error, 130 if isinstance(error, KeyboardInterrupt) else 1)
         error.__traceback__ = _strip_own_frames(error.__traceback__)
         sys.excepthook(type(error), error, error.__traceback__)
         return status
-    _finish_run(auto, None, 0)
+    _finish_run(recorder, None, 0)
     return 0
 
 
-def _finish_run(auto: AutoAttach | None, error: BaseException | None, status: int) -> int:
-    if auto is None:
+def _finish_run(recorder: Recorder | None, error: BaseException | None, status: int) -> int:
+    if recorder is None:
         return status
-    with ErrorGuard(raise_errors=False).section("attaching"):
-        auto.begin()  # also report a script that crashed before its first step
-    run = newest_run()
+    run = recorder.end()
     if run is not None and run.status == "running":
         if error is None or status_of(error) == "completed":
             run.finish()
@@ -183,7 +205,7 @@ def _write_report(
     newest: RegisteredRun | None, status: int, report: Path | None, budget: int | None
 ) -> int:
     if newest is None:
-        notify_user("the script created no optimizer: nothing to record")
+        notify_user("nothing was recorded, so there is no report and no budget was checked")
         return status
     contents = newest.report()
     if report is not None:

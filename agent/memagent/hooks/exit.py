@@ -1,11 +1,13 @@
-"""Hooks on the end of the process: uncaught exceptions, `sys.exit` and normal exit.
+"""Hooks on the end of the process: uncaught exceptions, `sys.exit`, `os._exit` and normal exit.
 
 1. `sys.excepthook` gets an uncaught exception of the main thread. The hook that was there before
    gets it next.
 2. It doesn't get `sys.exit(1)`: Python handles SystemExit without any hook. So `sys.exit` itself is
    wrapped. `raise SystemExit(1)` goes unnoticed.
 3. `threading.excepthook` gets that of another thread. The process continues, and the training may.
-4. `atexit` comes last. An event of 2 or 3 was the end if no step followed: the caller decides.
+4. `os._exit` ends the process at once, without `atexit`. It is wrapped too, and waits some seconds
+   for the run to end on another thread: this one may hold any lock.
+5. `atexit` comes last. An event of 2 or 3 was the end if no step followed: the caller decides.
 
 Wrapped functions are restored on removal. Below a wrapper that other code has added meanwhile, ours
 stays and does nothing.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -29,6 +32,8 @@ from memagent.wire.messages import FinalStatus
 
 MAX_ERROR_LENGTH = 2000
 """Characters of an error that the wire takes."""
+OS_EXIT_DEADLINE_S = 4.0
+"""Longest that `os._exit` is delayed; a run normally ends within `FINISH_DEADLINE_S`."""
 _OUT_OF_MEMORY_TEXTS = (
     "out of memory",
     "can't allocate memory",
@@ -76,8 +81,9 @@ def install_exit_hooks(
 ) -> Remove:
     """Call `on_error` for an uncaught exception of the main thread, before it is printed.
 
-    `on_exit` is called at interpreter exit. `on_possible_exit(error, thread)` is called for
-    `sys.exit` on the main thread, and for the uncaught exception that ended another thread.
+    `on_exit` is called at interpreter exit and before `os._exit`. `on_possible_exit(error, thread)`
+    is called for `sys.exit` on the main thread, for `os._exit`, and for the uncaught exception that
+    ended another thread.
     """
 
     def main_thread_error(
@@ -99,9 +105,17 @@ def install_exit_hooks(
             error.__context__ = sys.exc_info()[1]
             on_possible_exit(error, threading.get_ident())
 
+    def os_exit(status: int) -> None:
+        on_possible_exit(SystemExit(status), threading.get_ident())
+        end = threading.Thread(target=on_exit, name="memagent-exit", daemon=True)
+        with suppress(RuntimeError):  # no threads any more: the interpreter is shutting down
+            end.start()
+            end.join(OS_EXIT_DEADLINE_S)
+
     removes = [
         _wrap(sys, "excepthook", main_thread_error),
         _wrap(sys, "exit", sys_exit),
+        _wrap(os, "_exit", os_exit),
         _wrap(threading, "excepthook", other_thread_error),
     ]
     atexit.register(on_exit)
@@ -130,11 +144,11 @@ def _wrap(owner: Any, name: str, listener: Callable[..., None]) -> Remove:
     wrapper = _Wrapper([listener], getattr(owner, name))
 
     @functools.wraps(wrapper.wrapped)
-    def function(*arguments: Any) -> Any:
+    def function(*arguments: Any, **keywords: Any) -> Any:
         # a copy: a listener may end the run, which removes it from the list
         for call in list(wrapper.listeners):
-            call(*arguments)
-        return wrapper.wrapped(*arguments)
+            call(*arguments, **keywords)
+        return wrapper.wrapped(*arguments, **keywords)
 
     _wrappers[function] = wrapper
     setattr(owner, name, function)

@@ -149,6 +149,11 @@ class ModelInstrumentation:
         optimizers = [item for ref in self._optimizer_refs if (item := ref()) is not None]
         return models, optimizers
 
+    def monitors(self, optimizers: Sequence[Any]) -> bool:
+        """Return True if one of `optimizers` has hooks of this run."""
+        monitored = self.live_objects()[1]
+        return any(item is optimizer for item in monitored for optimizer in optimizers)
+
     def largest_tensors(self, error: BaseException | None = None) -> list[LargeTensor]:
         """Return the largest live tensors, by their names in models, optimizers and the script.
 
@@ -206,8 +211,7 @@ class ModelInstrumentation:
             if fingerprint != self._state_fingerprint or step in _STATE_MEASURE_STEPS:
                 self._state_fingerprint = fingerprint
                 self._measure()
-        # steps that the clock counts late have no sample: end_step counts and samples the last one
-        self._sampler.step += steps - 1
+        self._sampler.count_late(steps - 1)
         self._sampler.end_step()
         # later than the check below, whose hooks may still see a forward with inputs
         if self._sampler.step > _COMPILED_CHECK_STEP and not self._has_inputs:

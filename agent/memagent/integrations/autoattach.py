@@ -39,7 +39,8 @@ some scripts create an optimizer for a throw-away copy in every step."""
 class AutoAttach:
     """`install()` before the script runs, `remove()` after it; `run` is None before the start.
 
-    `choose` selects the optimizers to attach to; default: all.
+    `choose` selects the optimizers to attach to; default: all. `on_optimizer` is called for each
+    new optimizer.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class AutoAttach:
         settings: Settings,
         options: AttachOptions | None = None,
         choose: Callable[[], Sequence[Any]] = tuple,
+        on_optimizer: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_optimizer = on_optimizer
         self._choose = choose
         self.run: Run | None = None
         self.options = replace(options or AttachOptions(), automatic=True)
@@ -71,6 +74,7 @@ class AutoAttach:
         def init(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
             original(optimizer, *arguments, **keywords)
             with self._guard.section("adopting an optimizer"):
+                self._on_optimizer()
                 self._adopt(optimizer)
 
         self._init = init
@@ -229,4 +233,4 @@ def _parameter_ids(optimizers: Sequence[Any]) -> set[int]:
 
 def _script_has_attached() -> bool:
     newest = newest_run()
-    return newest is not None and not newest.is_automatic and newest.status == "running"
+    return newest is not None and not newest.options.automatic and newest.status == "running"

@@ -32,6 +32,8 @@ class AttachOptions:
     """The result of `memagent.mirror.parse_mirror`; None: as the settings say."""
     automatic: bool = False
     """Started by `memagent run`; gives way to the script's own attach."""
+    has_past_peaks: bool = False
+    """Count what the process used before the run, too."""
 
 
 def make_options(**options: Any) -> AttachOptions:

@@ -158,6 +158,8 @@ class Pipeline:
         with self._guard.section("hints"):
             self.forecast.begin(optimizers, self._config)
         self.sampler.sample_start()
+        if self._options.has_past_peaks:
+            self.sampler.include_past_peaks()
         if self._identity.note:
             notify_user(self._identity.note)
         if self._identity.rank == 0:
@@ -194,6 +196,11 @@ class Pipeline:
         if before != phase:
             self._note_phase_end(before)
         return before
+
+    def tick(self) -> None:
+        """See `Run.tick`."""
+        self.sampler.end_step()
+        self.scalars.flush()
 
     def run_preflight(self, request: PreflightRequest) -> Preflight:
         models, optimizers = self.instrumentation.live_objects()

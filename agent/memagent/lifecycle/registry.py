@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
+from collections.abc import Sequence
 from typing import Any, Protocol
 
+from memagent.lifecycle.options import AttachOptions
 from memagent.record.identity import Identity
 
 
@@ -15,8 +18,9 @@ class RegisteredRun(Protocol):
     identity: Identity
     status: str
 
-    @property
-    def is_automatic(self) -> bool: ...
+    options: AttachOptions
+
+    def monitors(self, optimizers: Sequence[Any]) -> bool: ...
     def report(self) -> dict[str, Any]: ...
     def finish(self) -> None: ...
     def fail_with(self, error: BaseException) -> None: ...
@@ -41,7 +45,22 @@ def newest_run() -> RegisteredRun | None:
 
 def running_automatic_runs() -> list[RegisteredRun]:
     """Return the runs that `memagent run` started and that haven't ended."""
-    return [run for run in _runs if run.is_automatic and run.status == "running"]
+    return [run for run in _runs if run.options.automatic and run.status == "running"]
+
+
+def superseded_runs(optimizers: Sequence[Any]) -> list[RegisteredRun]:
+    """Return the runs that end if the script attaches to `optimizers` now.
+
+    These are runs of the same optimizers, and in a notebook all: there a cell runs again, and its
+    old objects may live on in the history of outputs.
+    """
+    own = [run for run in _runs if not run.options.automatic and run.status == "running"]
+    return own if _is_notebook() else [run for run in own if run.monitors(optimizers)]
+
+
+def _is_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
 
 
 def _abandon_all() -> None:

@@ -32,6 +32,9 @@ class Probe(Protocol):
     columns: tuple[str, ...]
     """Fields of `readings`, in order; the first is `allocated_bytes`."""
 
+    past_peak_bytes: int
+    """Most bytes used before the first reading; 0 if that reading's own peak covers them."""
+
     @property
     def limit_bytes(self) -> int | None:
         """The current limit; `device` has the limit at the start."""

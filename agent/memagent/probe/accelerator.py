@@ -27,6 +27,7 @@ class AcceleratorProbe:
 
     device: Device
     context_bytes: int | None = None  # not available
+    past_peak_bytes = 0
 
     @property
     def limit_bytes(self) -> int | None:

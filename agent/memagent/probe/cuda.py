@@ -61,6 +61,7 @@ class CudaProbe:
         self._nvml = EmptyNvml() if is_amd else DeviceNvml(self.device.id)
         self._nvml_reading = NvmlReading()
         self.context_bytes: int | None = None
+        self.past_peak_bytes = 0
         self._pinned: int | None = None
         self._counters = shared_counters(torch._C)
         self._counters.open()

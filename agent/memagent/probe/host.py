@@ -63,6 +63,7 @@ class HostProbe:
         self._fixed_limit = limit_bytes
         self._descendant_bytes = 0
         self._high_water = self._process.peak_resident_bytes(self._process.read_high_water())
+        self.past_peak_bytes = self._high_water
         self._refresh_lock = threading.Lock()
         self._slow_values: tuple[Value, ...] = (None,) * 7
         self._oom_kills: int | None = None

@@ -37,6 +37,7 @@ MAX_MARKS = 1_000
 """Marks of one step in memory before they are flushed: a long evaluation makes millions of them."""
 
 _DATA = PHASES[0]
+_OPTIMIZER = "optimizer"
 _NO_PHASES = (None,) * len(PHASES)
 
 Head = tuple[Value, ...]
@@ -57,7 +58,7 @@ class Track:
         """Phases that ended in this step, with the reading at the end of each."""
         self._phases = phases
         self._peaks: dict[str, int] = {}
-        _, readings = probe.readings(probe.sample())
+        self.past_peak, readings = probe.readings(probe.sample())
         self.floor: int = readings[0]  # type: ignore[assignment]
         self.total_peak = self.floor
 
@@ -80,8 +81,10 @@ class Track:
         peaks, self._peaks = self._peaks, {}
         peak = max(peaks.values())
         self.total_peak = max(self.total_peak, peak)
-        # Activations are what a step takes above what was allocated when the step before it ended.
-        activations = max(0, peak - self.floor)
+        # Activations are what forward and backward take above what was allocated when the step
+        # before ended. What an optimizer allocates meanwhile (`foreach`) is its own.
+        of_model = [value for name, value in peaks.items() if name != _OPTIMIZER]
+        activations = max(0, max(of_model, default=peak) - self.floor)
         self.floor = readings[0]  # type: ignore[assignment]
         by_phase = tuple(peaks.get(name) for name in PHASES) if self._phases else _NO_PHASES
         extra: dict[str, Value] = {
@@ -113,6 +116,7 @@ class Sampler:
         self.input_size = 0
         self.phase = _DATA
         self._every = every
+        self._drops = drops
         self._user_phase: str | None = None
         gpus = [track for track in self.tracks if track.probe.device.kind != "host"]
         self._marked_tracks = gpus or self.tracks
@@ -138,6 +142,19 @@ class Sampler:
             return False
         self._write_rows()
         return True
+
+    def count_late(self, steps: int) -> None:
+        """Count steps that ended before they were known to be the run's: their samples are lost."""
+        lost = (self.step + steps) // self._every - self.step // self._every
+        self.step += steps
+        if lost:
+            self._drops["counted_late"] += lost * len(self.tracks)
+
+    def include_past_peaks(self) -> None:
+        """Count peaks from before the run, as far as torch and the kernel know them."""
+        for track in self.tracks:
+            past_peak = max(track.past_peak, track.probe.past_peak_bytes)
+            track.total_peak = max(track.total_peak, past_peak)
 
     def sample_start(self) -> None:
         """Sample step 0, so that a run that dies in its first step has a sample too."""

@@ -143,6 +143,27 @@ def test_a_memory_budget_fails_the_script_that_exceeds_it(memagent_run):
     assert process.returncode == 1 and "exceeds the budget of 1.0 MiB" in process.stderr
 
 
+NO_OPTIMIZER = """
+import torch
+block = torch.ones(150 * 2**20)
+del block
+"""
+
+
+@pytest.mark.parametrize(("budget", "status"), [("500MiB", 1), ("9GiB", 0)])
+def test_a_script_without_an_optimizer_has_a_report_and_a_budget(memagent_run, budget, status):
+    process, report = memagent_run(NO_OPTIMIZER, "--fail-over", budget)
+    assert process.returncode == status, process.stderr
+    assert (report["status"], report["steps"]) == ("completed", 0)
+    assert report["peaks"]["host"]["peak_allocated_bytes"] > 600 * 2**20
+
+
+def test_a_failing_script_without_an_optimizer_has_a_report(memagent_run):
+    process, report = memagent_run("import torch\ntorch.empty(2**50)")
+    assert process.returncode == 1 and "can't allocate memory" in process.stderr
+    assert report["status"] == "oom"
+
+
 def test_when_disabled_the_script_runs_without_the_agent(memagent_run):
     process, report = memagent_run(SCRIPT, MEMAGENT_DISABLED="1")
     assert process.returncode == 0 and report is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from contextlib import suppress
@@ -84,7 +85,7 @@ def install(reported: list) -> object:
 
 
 def hooks() -> tuple:
-    return sys.excepthook, sys.exit, threading.excepthook
+    return sys.excepthook, sys.exit, os._exit, threading.excepthook
 
 
 def test_removal_restores_everything_in_any_order():
@@ -123,6 +124,35 @@ def test_it_reports_sys_exit_with_the_handled_error():
     ((error, thread),) = reported
     assert error_info.value.code == error.code == 3 and thread == threading.get_ident()
     assert status_of(error) == "oom"
+
+
+def test_os_exit_waits_for_the_end_of_the_run_but_not_for_ever(monkeypatch):
+    """A signal handler may call it while its thread holds a lock that the end of the run needs."""
+    statuses: list[int] = []
+    monkeypatch.setattr(os, "_exit", lambda status: statuses.append(status))
+    monkeypatch.setattr("memagent.hooks.exit.OS_EXIT_DEADLINE_S", 0.1)
+    reported: list = []
+    lock, ended = threading.Lock(), threading.Event()
+
+    def end() -> None:
+        with lock:
+            ended.set()
+
+    remove = install_exit_hooks(
+        reported.append,
+        end,
+        on_possible_exit=lambda error, thread: reported.append((error, thread)),
+    )
+    with lock:
+        os._exit(3)
+        assert statuses == [3] and not ended.is_set()
+    os._exit(status=0)
+    assert statuses == [3, 0] and ended.wait(60)
+    remove()
+    assert [(error.code, thread) for error, thread in reported] == [
+        (3, threading.get_ident()),
+        (0, threading.get_ident()),
+    ]
 
 
 def test_system_exit_in_a_thread_is_ignored():

@@ -95,7 +95,7 @@ def test_an_optimizer_that_is_never_used_does_not_hold_the_count(auto):
     assert auto.run.step == 6
 
 
-def test_a_second_model_trained_after_the_first_is_counted_too(auto):
+def test_a_second_model_trained_after_the_first_is_counted_too(auto, recording):
     first = net()
     one = torch.optim.SGD(first.parameters(), lr=0.1)
     train(first, one, 10)
@@ -103,6 +103,9 @@ def test_a_second_model_trained_after_the_first_is_counted_too(auto):
     two = torch.optim.SGD(second.parameters(), lr=0.1)
     train(second, two, 20)
     assert auto.run.step == 30
+    auto.run.finish()
+    sampled = len(recording().columns()["step"]) - 1  # without step 0
+    assert sampled + auto.run.drops["counted_late"] == 30 and sampled > 20
 
 
 def test_objects_that_the_script_releases_are_freed(auto):

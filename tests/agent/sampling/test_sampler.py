@@ -67,6 +67,19 @@ def test_1_a_peak_belongs_to_the_phase_that_ends_and_to_the_one_that_begins(prob
     )
 
 
+def test_1_what_the_optimizer_allocates_meanwhile_is_no_activation(probe):
+    sampler = Sampler([probe], DroppedSamples())
+    go(sampler, probe, ("forward", 10), ("backward", 60), ("optimizer", 20), ("optimizer", 90))
+    probe.now = 25
+    sampler.end_step()
+    go(sampler, probe, ("forward", 25), ("backward", 65), ("optimizer", 30), ("optimizer", 95))
+    sampler.end_step()
+    assert [
+        (row["peak_allocated_bytes"], row["phase_optimizer_peak_bytes"], row["activations_bytes"])
+        for row in rows(sampler)
+    ] == [(90, 90, 60), (95, 95, 40)]
+
+
 def test_1_gradient_accumulation_keeps_the_highest_of_each_phase(probe):
     sampler = Sampler([probe], DroppedSamples())
     go(
@@ -94,6 +107,17 @@ def test_2_peaks_cover_the_steps_that_are_skipped(probe):
         (row["step"], row["peak_allocated_bytes"], row["phase_forward_peak_bytes"])
         for row in sampled
     ] == [(3, 70, 70), (6, 30, 30)]
+
+
+@pytest.mark.parametrize(("every", "lost"), [(1, 6), (4, 1), (100, 0)])
+def test_steps_that_are_counted_late_are_lost_samples(probe, every, lost):
+    drops = DroppedSamples()
+    sampler = Sampler([probe], drops, every=every)
+    sampler.end_step()
+    sampler.count_late(0)
+    sampler.count_late(6)
+    assert sampler.end_step() == (every != 100)
+    assert (sampler.step, drops) == (8, {"counted_late": lost} if lost else {})
 
 
 def test_3_hooks_do_not_change_a_phase_of_the_user(probe):

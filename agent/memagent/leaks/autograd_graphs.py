@@ -6,13 +6,15 @@ Tensors that a graph saves have no referrers in Python, but those at its roots h
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 MAX_NODES = 100_000
 _MAX_ROOTS = 64
+_MIN_ROOTS = 12
+"""Roots whose graphs are counted however long that takes."""
 _MAX_GRADIENTS = 4
 
 
@@ -45,15 +47,19 @@ def outermost(tensors: Sequence[Any], limit: int = MAX_NODES) -> list[Any]:
     return [tensor for tensor, node in zip(tensors, nodes, strict=True) if id(node) not in inner]
 
 
-def largest_roots(tensors: Iterable[Any], limit: int = MAX_NODES) -> list[GraphRoot]:
+def largest_roots(
+    tensors: Iterable[Any], is_time_over: Callable[[], bool], limit: int = MAX_NODES
+) -> list[GraphRoot]:
     """Return the roots, largest graph first. If there are very many, only the newest."""
     roots = sorted(_roots(tensors), key=lambda pair: -_sequence_number(pair[0]))
     computed = [pair for pair in roots if pair[1] is None]
     gradients = islice((pair for pair in roots if pair[1] is not None), _MAX_GRADIENTS)
-    sized = [
-        GraphRoot(tensor, len(_reachable_nodes([tensor.grad_fn], limit // 4)), parameter)
-        for tensor, parameter in [*computed[:_MAX_ROOTS], *gradients]
-    ]
+    sized: list[GraphRoot] = []
+    for tensor, parameter in [*gradients, *computed[:_MAX_ROOTS]]:
+        if len(sized) >= _MIN_ROOTS and is_time_over():
+            break
+        nodes = len(_reachable_nodes([tensor.grad_fn], limit // 4))
+        sized.append(GraphRoot(tensor, nodes, parameter))
     return sorted(sized, key=lambda root: -root.nodes)
 
 

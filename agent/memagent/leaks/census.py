@@ -16,8 +16,8 @@ import gc
 import sys
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -69,14 +69,22 @@ def live_tensors() -> list[Any]:
     torch = sys.modules.get("torch")
     if torch is None:
         return []
-    return live_objects(lambda kind: torch.Tensor in kind.__mro__)
+    return live_objects(torch.Tensor)
 
 
-def live_objects(matches: Callable[[type], bool]) -> list[Any]:
-    """Return the tracked objects whose type `matches`, except for those frozen by `gc.freeze`."""
+def live_objects(base: type) -> list[Any]:
+    """Return the tracked instances of a class, except for those frozen by `gc.freeze`.
+
+    One pass over all objects, which can't be cut.
+    """
+    kinds: set[type] = {base}
+    todo = [base]
+    while todo:
+        # from type: a metaclass may have a method of this name
+        new: set[type] = set(type.__subclasses__(todo.pop())) - kinds
+        kinds |= new
+        todo += new
     objects = gc.get_objects()
-    # Ask once per type, not per object: there are millions of objects and thousands of types.
-    kinds = set(filter(matches, set(map(type, objects))))
     return list(compress(objects, map(kinds.__contains__, map(type, objects))))
 
 
@@ -128,6 +136,8 @@ class GroupGrowth:
     bytes_per_step: int
     is_mostly_hidden: bool
     """True if the survivors are views that keep much more memory than they show."""
+    is_renewed: bool = False
+    """True if these are new ones in place of survivors: they're freed within a step."""
 
 
 _Members = list[tuple[Any, TensorEntry]]
@@ -157,7 +167,7 @@ def growing_groups(
         if len(survivors) > 1 and 2 * more[group] >= len(survivors):
             growths.append(_growth(survivors, steps))
         elif len(survivors) <= 1 and more[group] >= steps // 2:
-            growths.append(_growth(new, steps))
+            growths.append(replace(_growth(new, steps), is_renewed=True))
     return sorted(growths, key=lambda growth: -growth.bytes_per_step)
 
 
@@ -182,8 +192,23 @@ def _growth(members: _Members, steps: int) -> GroupGrowth:
 class LengtheningTensor:
     """A tensor that is created again each step, longer each time."""
 
-    tensor: Any
+    tensors: list[Any]
+    """The tensor alone. It's freed within a step."""
     bytes_per_step: int
+    family: tuple[Any, ...]
+
+    def find_now(self) -> Any:
+        """Return the longest tensor of this kind that is alive now, or None."""
+        tensors = live_tensors()
+        entries = take(0, tensors).entries
+        lengths = {
+            key: length
+            for key, entry in entries.items()
+            for axis, length in enumerate(entry.shape)
+            if _family(entry, axis) == self.family
+        }
+        longest = max(lengths, key=lengths.__getitem__, default=None)
+        return next((tensor for tensor in tensors if id(tensor) == longest), None)
 
 
 def lengthening_tensors(
@@ -209,7 +234,7 @@ def lengthening_tensors(
             ):
                 start = min(a for a in earliest if a < length)
                 rate = round(entry.size_bytes * (length - start) / length / steps)
-                lengthening.append(LengtheningTensor(tensor, rate))
+                lengthening.append(LengtheningTensor([tensor], rate, family))
                 break
     return sorted(lengthening, key=lambda item: -item.bytes_per_step)
 

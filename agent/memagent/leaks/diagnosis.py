@@ -9,6 +9,10 @@
    from step to step.
 4. For a tensor that is created again each step, longer each time (`buffer = torch.cat([buffer,
    x])`): find the line that lengthens it.
+
+The comparison is made at once; the searches are cut into slices between steps. Where a generator
+yields, its frame must not hold an object of the script: only lists that the search knows may. A
+tensor of 3 or 4 lives for one step only, so it's looked up anew in each slice.
 """
 
 from __future__ import annotations
@@ -20,9 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.leaks import autograd_graphs, census, source_lines
-from memagent.leaks.autograd_graphs import GraphRoot
 from memagent.leaks.census import Census, GroupGrowth, LengtheningTensor
-from memagent.leaks.detectors.base import TimeBudget
+from memagent.leaks.detectors.base import TimeBudget, Work
 from memagent.leaks.growth import growing_lines
 from memagent.leaks.object_names import ObjectName, file_of
 from memagent.leaks.referrers import HolderPath, ReferrerSearch, can_name_cycle, name_cycle
@@ -36,13 +39,12 @@ from memagent.leaks.suspect import (
     is_module_class,
     scale_confidence,
 )
+from memagent.leaks.suspension import present
 from memagent.leaks.user_code import UserScopes, is_script, is_script_class, namespace
 from memagent.wire.messages import Suspect
 
-MAX_CPU_S = 0.6
-"""CPU time of one diagnosis."""
-_COLLECTION_S = 0.3
-"""Time that one run of the garbage collector may take."""
+MAX_CPU_S = 10.0
+"""Processor time of one diagnosis, in all its slices: some thirty passes over 2 million objects."""
 _CUT_SHORT_CONFIDENCE = 0.7
 """Confidence factor for a diagnosis that was cut short."""
 _SAMPLE_SIZE = 8
@@ -59,12 +61,12 @@ def diagnose(
     budget: TimeBudget,
     *,
     measured_bytes_per_step: int | None = None,
-) -> list[Suspect]:
+) -> Work[list[Suspect]]:
     """Return what holds the growth between `first` and now, most likely first.
 
     before_last: a census from one step ago. measured_bytes_per_step: growth as the device or the
     host reports it. If the budget ends early, suspects are missing, and the others are less sure.
-    Leaves no references behind.
+    Leaves no references behind, neither in the end nor between slices.
     """
     tensors = census.live_tensors()
     last = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
@@ -74,32 +76,52 @@ def diagnose(
     steps = max(1, last.step - first.step)
     if not growths and not longer and more_nodes < steps // 2:
         return []
-    # These lists refer to the tensors as well, and must not be found as their holders.
-    own_lists = [tensors, growths, longer, *(growth.survivors for growth in growths)]
-    scopes = UserScopes()
-    search = ReferrerSearch(scopes, {id(own_lists), *map(id, own_lists)}, budget)
+    search = ReferrerSearch(UserScopes(), {id(growths)}, budget)
     old_storages = {entry.storage for entry in first.entries.values()}
-    case = _Case(search, scopes, budget, steps, measured_bytes_per_step, old_storages)
-    suspects: list[Suspect] = []
+    case = _Case(search, budget, steps, measured_bytes_per_step, old_storages)
+    # These lists refer to the tensors as well, and must not be found as their holders.
+    for growth in growths:
+        search.hold(growth.survivors)
+    for item in longer:
+        search.hold(item.tensors)
+    del tensors
     try:
-        for growth in growths:
-            if not budget.is_over():
-                suspects += case.suspects_of_group(growth)
-        for item in longer:
-            if not budget.is_over():
-                suspects += case.suspects_of_lengthening(item)
-        is_explained = any(suspect.kind != "cycle" for suspect in suspects)
-        if more_nodes >= max(2, steps // 2) and not is_explained:
-            suspects += case.suspects_of_graphs(tensors, more_nodes)
-        if not suspects and case.unheld_bytes_per_step:
-            # this list would keep alive what the collection below is to free
-            tensors.clear()
-            suspects += case.suspects_of_cycles(growths)
+        suspects = yield from _search_all(case, growths, longer, more_nodes)
     finally:
         search.close()
     if budget.was_hit:
         suspects = [scale_confidence(suspect, _CUT_SHORT_CONFIDENCE) for suspect in suspects]
     return _rank(suspects)
+
+
+def _search_all(
+    case: _Case,
+    growths: Sequence[GroupGrowth],
+    longer: Sequence[LengtheningTensor],
+    more_nodes: int,
+) -> Work[list[Suspect]]:
+    search, budget = case.search, case.budget
+    suspects: list[Suspect] = []
+    # what is freed within a step first
+    for growth in growths:
+        if growth.is_renewed and not budget.is_over():
+            suspects += search.at_once(case.suspects_of_group(growth))
+    for item in longer:
+        yield from search.pause_if_due()
+        if not budget.is_over():
+            suspects += case.suspects_of_lengthening(item)
+    for growth in growths:
+        yield from search.pause_if_due()
+        if not growth.is_renewed and not budget.is_over():
+            suspects += yield from case.suspects_of_group(growth)
+    is_explained = any(suspect.kind != "cycle" for suspect in suspects)
+    if more_nodes >= max(2, case.steps // 2) and not is_explained:
+        yield from search.pause_if_due()
+        suspects += yield from case.suspects_of_graphs(more_nodes)
+    if not suspects and case.unheld_bytes_per_step:
+        yield from search.pause_if_due()
+        suspects += yield from case.suspects_of_cycles(growths)
+    return suspects
 
 
 def _rank(suspects: Sequence[Suspect]) -> list[Suspect]:
@@ -120,7 +142,6 @@ class _Case:
     """One diagnosis in progress."""
 
     search: ReferrerSearch
-    scopes: UserScopes
     budget: TimeBudget
     steps: int
     measured_bytes_per_step: int | None
@@ -129,10 +150,17 @@ class _Case:
     unheld_bytes_per_step: int = 0
     """Growth that nothing in Python refers to."""
 
+    @property
+    def scopes(self) -> UserScopes:
+        return self.search.scopes
+
     # -- 1. containers ----------------------------------------------------------------------
 
-    def suspects_of_group(self, growth: GroupGrowth) -> list[Suspect]:
-        holder = self._common_holder(growth)
+    def suspects_of_group(self, growth: GroupGrowth) -> Work[list[Suspect]]:
+        holder = yield from self._common_holder(growth)
+        growth.survivors[:] = present(growth.survivors)
+        if not growth.survivors:
+            return []
         if holder is None or holder.name is None:
             return self._suspects_without_holder(growth)
         if not can_grow(holder):
@@ -149,17 +177,17 @@ class _Case:
         confidence = holder.coverage * certainty
         return [_suspect(holder.name, line, text, kind, self._rate_with_graphs(growth), confidence)]
 
-    def _common_holder(self, growth: GroupGrowth) -> HolderPath | None:
+    def _common_holder(self, growth: GroupGrowth) -> Work[HolderPath | None]:
         """Return the holder of the outermost tensors, if there is one, else of all survivors.
 
         An output that keeps its graph also keeps activations, which nothing in Python holds.
         """
-        outermost = autograd_graphs.outermost(growth.survivors)
-        # a list of this function, which refers to the tensors as well
-        self.search.ignore(outermost)
-        holder = self.search.common_holder(_sample(outermost))
-        if holder is None and len(outermost) < len(growth.survivors):
-            holder = self.search.common_holder(_sample(growth.survivors))
+        survivors = growth.survivors
+        survivors[:] = present(survivors)
+        outermost = self.search.hold(autograd_graphs.outermost(survivors))
+        holder = yield from self.search.common_holder(_sample(outermost))
+        if holder is None and len(outermost) < len(survivors):
+            holder = yield from self.search.common_holder(_sample(present(survivors)))
         return holder
 
     def _rate_with_graphs(self, growth: GroupGrowth) -> int:
@@ -204,28 +232,22 @@ class _Case:
         rate = growth.bytes_per_step
         return _suspect(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
 
-    def suspects_of_cycles(self, growths: Sequence[GroupGrowth]) -> list[Suspect]:
+    def suspects_of_cycles(self, growths: Sequence[GroupGrowth]) -> Work[list[Suspect]]:
         """Name a reference cycle while it exists, then check that the collector frees it."""
         for growth in growths:
+            growth.survivors[:] = present(growth.survivors)
             if len(growth.survivors) < 0.8 * self.steps:
                 continue  # the collector has freed some of it, and will again
-            if not self.budget.leaves(_COLLECTION_S):
+            if self.budget.is_over():
                 break
-            referrers = self.search.referrers_until(
-                growth.survivors[-1], MAX_CPU_S / 2, can_name_cycle
-            )
-            cycle = name_cycle(referrers)
-            self.search.close()
+            referrers = yield from self.search.referrers_until(growth.survivors[-1], can_name_cycle)
+            cycle = name_cycle(present(referrers))
+            self.search.clear()
             if cycle is None:
                 continue
-            if not self.budget.leaves(_COLLECTION_S):
-                break
-            references = [weakref.ref(tensor) for tensor in growth.survivors]
-            for group in growths:
-                group.survivors.clear()
-            gc.collect()
-            freed = sum(reference() is None for reference in references)
-            if 2 * freed < len(references):
+            yield from self.search.pause_if_due()
+            self.search.close()
+            if not _frees_most(growth.survivors, growths):
                 break
             name, line = cycle
             text = f"{name.expression}: reference cycle"
@@ -234,28 +256,42 @@ class _Case:
 
     # -- 3. graphs --------------------------------------------------------------------------
 
-    def suspects_of_graphs(self, tensors: Sequence[Any], more_nodes: int) -> list[Suspect]:
+    def suspects_of_graphs(self, more_nodes: int) -> Work[list[Suspect]]:
         """Return the root that is carried from step to step, else the largest one."""
         min_nodes = min(more_nodes, autograd_graphs.MAX_NODES // 4) // 2
-        roots = [root for root in autograd_graphs.largest_roots(tensors) if root.nodes >= min_nodes]
         best: tuple[tuple[int, int], Suspect] | None = None
-        for root in roots[:_MAX_ROOTS]:
+        for rank in range(_MAX_ROOTS):
+            yield from self.search.pause_if_due()
             if self.budget.is_over():
                 break
-            for certainty, suspect in self._suspects_of_root(root):
-                score = (certainty, root.nodes)
+            results = self._suspects_of_root(rank, min_nodes)
+            if results is None:
+                break
+            for certainty, nodes, suspect in results:
+                score = (certainty, nodes)
                 if best is None or score > best[0]:
                     best = score, suspect
             if best is not None and best[0][0] > 0:
                 break
         return [best[1]] if best else []
 
-    def _suspects_of_root(self, root: GraphRoot) -> list[tuple[int, Suspect]]:
-        """Return suspects with how sure their line is, 0 to 3."""
+    def _suspects_of_root(self, rank: int, min_nodes: int) -> list[tuple[int, int, Suspect]] | None:
+        """Return (certainty of the line, nodes, suspect) of the root of this rank.
+
+        Certainties are 0 to 3. Returns None if there is no root of this rank.
+        """
+        tensors = census.live_tensors()
+        roots = autograd_graphs.largest_roots(tensors, self.budget.is_slice_over)
+        if rank >= len(roots) or roots[rank].nodes < min_nodes:
+            return None
+        root = roots[rank]
+        for own_list in (tensors, roots):
+            self.search.ignore(own_list)
         rate = max(self.measured_bytes_per_step or 0, self.unheld_bytes_per_step)
         rate = rate or autograd_graphs.saved_bytes(root.tensor) // self.steps
         if root.parameter is not None:
-            return [(3, suspect) for suspect in self._suspect_gradient(root.parameter, rate)]
+            suspects = self._suspect_gradient(root.parameter, rate)
+            return [(3, root.nodes, suspect) for suspect in suspects]
         name = self.search.name(root.tensor).name
         if name is None or not name.is_in_script:
             return []
@@ -264,7 +300,7 @@ class _Case:
         kind: Kind = "graph" if root.tensor.numel() == 1 else "hidden_state"
         text = f"{name.expression}: graph of {root.nodes:,} nodes"
         suspect = _suspect(name, line, text, kind, rate, 0.9 if is_carried else 0.4)
-        return [(2 * is_carried, suspect)]
+        return [(2 * is_carried, root.nodes, suspect)]
 
     def _suspect_gradient(self, parameter: Any, rate: int | None) -> list[Suspect]:
         """Return the line that makes gradients keep a graph, by its `create_graph=True`."""
@@ -285,7 +321,11 @@ class _Case:
 
         Without that, batches of random lengths would look the same.
         """
-        holder = self.search.name(item.tensor)
+        tensor = next(iter(present(item.tensors)), None)
+        tensor = item.find_now() if tensor is None else tensor
+        if tensor is None:
+            return []
+        holder = self.search.name(tensor)
         name = holder.name
         if name is None:
             return []
@@ -294,8 +334,17 @@ class _Case:
             return []
         owners = [*map(type, holder.above), *([name.owner] if name.owner is not None else [])]
         kind: Kind = "buffer" if any(map(is_module_class, owners)) else "variable"
-        text = f"{name.expression}: tensor of {' x '.join(map(str, item.tensor.shape))}"
+        text = f"{name.expression}: tensor of {' x '.join(map(str, tensor.shape))}"
         return [_suspect(name, line, text, kind, item.bytes_per_step, 0.9)]
+
+
+def _frees_most(survivors: Sequence[Any], growths: Sequence[GroupGrowth]) -> bool:
+    """Return True if the garbage collector frees most survivors of a group. Clears all groups."""
+    references = [weakref.ref(tensor) for tensor in present(survivors)]
+    for group in growths:
+        group.survivors.clear()
+    gc.collect()
+    return 2 * sum(reference() is None for reference in references) >= len(references)
 
 
 # -- lines --------------------------------------------------------------------------------------

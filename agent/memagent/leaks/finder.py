@@ -1,8 +1,13 @@
 """Leak finder: runs a diagnosis on request, at step boundaries of the training thread.
 
-A diagnosis spans `window` steps. It stops training for some tens of milliseconds at the beginning,
-in the middle, a step before the end, and at the end. The next one may begin only when all of them
-together take less than a thousandth of the run's time so far; the first may begin at once.
+1. *Counting* spans a window of steps: a census at its beginning, one a step before its end, and one
+   at its end. Each is a pass over all objects, which can't be cut.
+2. *Searching* for what holds the growth is cut into slices. At each step boundary it works until
+   the slice is over, and goes on at the next one, over as many steps as it needs.
+3. Only processor time of the training thread counts. A busy host makes a diagnosis later, but not
+   shorter: the time that the thread waits for a core is no work.
+4. The next diagnosis may begin only when all of them together are within their share of the run's
+   time; the first may begin at once. A search waits if it is far ahead of the share.
 """
 
 from __future__ import annotations
@@ -12,10 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 from memagent.leaks import syntax
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
-from memagent.leaks.detectors.base import Detector, TimeBudget
+from memagent.leaks.detectors.base import Detector, TimeBudget, Work
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.detectors.loader_workers import LoaderWorkerDetector
 from memagent.leaks.detectors.tensors import TensorDetector
@@ -24,23 +30,32 @@ from memagent.leaks.suspect import Diagnosis
 from memagent.wire.messages import Suspect
 
 WINDOW_STEPS = 20
-MAX_PAUSE_S = 0.9
-"""Wall time of a whole diagnosis. A pass over all objects may begin just before this ends."""
+MAX_SLICE_S = 0.02
+"""Processor time per step. A pass over all objects may begin just before this ends."""
 MIN_STEPS = 4
 MAX_STACKS = 2_000
 """Call stacks kept per diagnosis."""
 
 
+State = Literal["idle", "requested", "counting", "searching", "done"]
+
+
 @dataclass
 class Budget:
-    """Seconds spent on diagnoses, as a share of the run's time."""
+    """Processor time spent on diagnoses, as a share of the run's time."""
 
-    share: float = 0.001
+    share: float = 0.005
+    advance_s: float = 1.0
+    """How far a running diagnosis may be ahead of the share."""
     spent_s: float = 0.0
 
     def allows(self, elapsed_s: float) -> bool:
         """Return True if a diagnosis may begin `elapsed_s` after the run did."""
         return self.spent_s <= self.share * elapsed_s
+
+    def allows_to_continue(self, elapsed_s: float) -> bool:
+        """Return True if a running diagnosis may go on `elapsed_s` after the run began."""
+        return self.spent_s <= self.advance_s + self.share * elapsed_s
 
     def spend(self, seconds: float) -> None:
         self.spent_s += seconds
@@ -52,13 +67,14 @@ class Finder:
 
     Call `request` from any thread, and `after_step` on the training thread at the end of each step.
     used_bytes: returns memory in use on the device or host now, None if unknown. clock: returns
-    monotonic seconds.
+    monotonic seconds. thread_clock: returns processor time of the calling thread.
     """
 
     used_bytes: Callable[[], int | None] = lambda: None
     window: int = WINDOW_STEPS
-    max_pause_s: float = MAX_PAUSE_S
+    max_slice_s: float = MAX_SLICE_S
     clock: Callable[[], float] = time.monotonic
+    thread_clock: Callable[[], float] = time.thread_time
     budget: Budget = field(default_factory=Budget)
     diagnosis: Diagnosis | None = None
     """The newest diagnosis. It has no suspects if none were found."""
@@ -68,13 +84,16 @@ class Finder:
     def __post_init__(self) -> None:
         self._started_at = self.clock()
         self._requested: tuple[Detector, ...] = ()
+        self._requested_window = self.window
         self._is_urgent = False
         self._active: tuple[Detector, ...] = ()
+        self._window = self.window
         self._first_step = 0
         self._last_step = 0
         self._is_past_middle = False
         self._is_before_last = False
-        self._pause_s = 0.0
+        self._search: Work[list[Suspect]] | None = None
+        self._time_budget = self._new_time_budget()
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
@@ -87,6 +106,17 @@ class Finder:
         return bool(self._requested or self._active)
 
     @property
+    def state(self) -> State:
+        """Return what the finder does now."""
+        if self._search is not None:
+            return "searching"
+        if self._active:
+            return "counting"
+        if self._requested:
+            return "requested"
+        return "done" if self.diagnosis is not None else "idle"
+
+    @property
     def is_running(self) -> bool:
         """Return True if a diagnosis is running."""
         return bool(self._active)
@@ -96,13 +126,24 @@ class Finder:
         """Return the steps that the running diagnosis has lasted, 0 if none is running."""
         return self._last_step - self._first_step if self._active else 0
 
+    @property
+    def first_step(self) -> int:
+        """Return the step after which the running or newest window begins."""
+        return self._first_step
+
     def request(
-        self, *, history: bool = False, host: bool = False, beyond_budget: bool = False
+        self,
+        *,
+        history: bool = False,
+        host: bool = False,
+        beyond_budget: bool = False,
+        window: int | None = None,
     ) -> None:
         """Start a diagnosis as soon as the budget allows, or at once if `beyond_budget`.
 
         history: also record the CUDA allocator. host: also trace Python's own allocations, which
-        makes small steps take two to five times as long. Replaces an earlier request that hasn't
+        makes small steps take two to five times as long. window: steps, if not the usual ones; use
+        more for what grows rarely. Replaces an earlier request that hasn't
         started; a running diagnosis isn't disturbed.
         """
         detectors: list[Detector] = [TensorDetector(self.used_bytes), LoaderWorkerDetector()]
@@ -112,72 +153,107 @@ class Finder:
         if host:
             detectors.append(HostMemoryDetector())
         self._is_urgent = beyond_budget
+        self._requested_window = window or self.window
         self._requested = tuple(detectors)
 
     def after_step(self, step: int) -> Diagnosis | None:
         """Advance the diagnosis after `step`. Return it in the step that completes it."""
+        if self._search is not None:
+            return self._continue_search() if self._may_continue() else None
         if not self._active:
-            is_allowed = self._is_urgent or self.budget.allows(self.clock() - self._started_at)
-            if self._requested and is_allowed:
+            if self._requested and (self._is_urgent or self.budget.allows(self._elapsed_s())):
                 self._begin(step)
             return None
         self._last_step = step
-        if self._is_before_last or self._pause_s > self.max_pause_s:
-            return self._end(step)
-        if not self._is_past_middle and 2 * self.observed_steps >= self.window:
+        if self._is_before_last:
+            return self._begin_search(step)
+        if not self._is_past_middle and 2 * self.observed_steps >= self._window:
             self._is_past_middle = True
             with self._timed():
                 for detector in self._active:
                     detector.middle(step)
-        if self.observed_steps >= self.window - 1:
-            self._is_before_last = True
-            with self._timed():
-                for detector in self._active:
-                    detector.before_last(step)
+        if self.observed_steps >= self._window - 1:
+            self._read_before_last(step)
         return None
 
     def conclude(self) -> Diagnosis | None:
         """End the running diagnosis now, as the run ends. Return None if it saw too few steps."""
+        self.max_slice_s = math.inf  # training won't go on, so it doesn't wait
+        if self._search is not None:
+            return self._continue_search()
         if self.observed_steps < MIN_STEPS:
             self.close()
             return None
-        self.max_pause_s = math.inf  # training won't go on, so it doesn't wait
-        step = self._last_step
         if not self._is_before_last:
-            with self._timed():
-                for detector in self._active:
-                    detector.before_last(step)
-        return self._end(step + 1)
+            self._read_before_last(self._last_step)
+        return self._begin_search(self._last_step + 1)
 
     def close(self) -> None:
         """Drop the requested diagnosis or the running one."""
-        active = self._active
+        active, search = self._active, self._search
         self._active = ()
         self._requested = ()
+        self._search = None
+        if search is not None:
+            search.close()
         for detector in active:
             detector.close()
         if active:
             syntax.clear_cache()
 
+    def _elapsed_s(self) -> float:
+        return self.clock() - self._started_at
+
+    def _may_continue(self) -> bool:
+        return self._is_urgent or self.budget.allows_to_continue(self._elapsed_s())
+
+    def _new_time_budget(self) -> TimeBudget:
+        return TimeBudget(MAX_CPU_S, self.thread_clock)
+
     def _begin(self, step: int) -> None:
         self._active = self._requested
         self._requested = ()
+        self._window = self._requested_window
         self._first_step = self._last_step = step
         self._is_past_middle = False
         self._is_before_last = False
-        self._pause_s = 0.0
+        self._time_budget = self._new_time_budget()
         with self._timed():
             for detector in self._active:
                 detector.begin(step)
 
-    def _end(self, step: int) -> Diagnosis:
-        suspects: list[Suspect] = []
-        wall_s = self.max_pause_s - self._pause_s
-        budget = TimeBudget.after(cpu_s=MAX_CPU_S, wall_s=wall_s)
+    def _read_before_last(self, step: int) -> None:
+        self._is_before_last = True
         with self._timed():
-            # Tracing detectors end first: they slow down the others, and would record them.
-            for detector in reversed(self._active):
-                suspects += detector.end(step, budget)
+            for detector in self._active:
+                detector.before_last(step)
+
+    def _begin_search(self, step: int) -> Diagnosis | None:
+        self._last_step = step
+        self._search = self._search_of_all(step)
+        return self._continue_search()
+
+    def _search_of_all(self, step: int) -> Work[list[Suspect]]:
+        suspects: list[Suspect] = []
+        # Tracing detectors end first: they slow down the others, and would record them.
+        for detector in reversed(self._active):
+            suspects += yield from detector.search(step, self._time_budget)
+        return suspects
+
+    def _continue_search(self) -> Diagnosis | None:
+        """Search for one slice. Return the diagnosis if that was the last one."""
+        search = self._search
+        if search is None:
+            return None
+        with self._timed():
+            try:
+                next(search)
+                return None
+            except StopIteration as end:
+                suspects = end.value
+        return self._end(suspects)
+
+    def _end(self, suspects: list[Suspect]) -> Diagnosis:
         detectors = self._active
         recorded = next((detector for detector in detectors if detector.grown), Detector())
         growths = (detector.growth_bytes_per_step for detector in detectors)
@@ -187,29 +263,30 @@ class Finder:
         suspects.sort(key=lambda item: -(item.bytes_per_step or 0) * item.confidence)
         self.diagnosis = Diagnosis(
             self._first_step,
-            step,
+            self._last_step,
             tuple(suspects),
-            round(self._pause_s, 6),
+            round(self._time_budget.used_s(), 6),
             recorded.method,
             tuple(recorded.grown[:MAX_STACKS]),
             growth,
-            budget.was_hit,
+            self._time_budget.was_hit,
         )
         return self.diagnosis
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count the time of a block. If it raises, switch everything off."""
-        started = time.perf_counter()
+        """Count the processor time of a slice. If it raises, switch everything off."""
+        budget = self._time_budget
+        earlier_s = budget.used_s()
+        budget.begin_slice(self.max_slice_s)
         try:
             yield
         except BaseException:
             self.close()
             raise
         finally:
-            pause_s = time.perf_counter() - started
-            self._pause_s += pause_s
-            self.budget.spend(pause_s)
+            budget.end_slice()
+            self.budget.spend(budget.used_s() - earlier_s)
 
 
 def find(
@@ -232,7 +309,7 @@ def find(
     """
     if steps < MIN_STEPS:
         raise ValueError(f"Too few steps to see growth ({steps}): use at least {MIN_STEPS}.")
-    finder = Finder(window=steps, max_pause_s=math.inf)  # the caller waits for the result
+    finder = Finder(window=steps, max_slice_s=math.inf)  # the caller waits for the result
     finder.request(history=history, host=host)
     diagnosis, step = None, 0
     try:

@@ -25,8 +25,6 @@ from memagent.leaks.source_lines import SourceScope, first_assignment
 from memagent.leaks.user_code import UserScopes, is_own_frame
 
 _MAX_CPU_S = 0.3
-_MAX_WALL_S = 6.0
-"""A busy host may take this long to give the search its processor time."""
 _MAX_NODES = 64
 _PASS_THROUGH = re.compile(
     r"^(T|Transpose|Permute|Expand|View|Reshape|ToCopy|Detach|Clone|AsStrided|Unsafe\w*)"
@@ -197,7 +195,7 @@ def variables_holding(
     traceback_frames = traceback.walk_tb(error.__traceback__ if error else None)
     ended = [frame for frame, _ in traceback_frames if not is_own_frame(frame)]
     scopes = UserScopes(ended)
-    budget = TimeBudget.after(cpu_s=_MAX_CPU_S, wall_s=_MAX_WALL_S)
+    budget = TimeBudget(_MAX_CPU_S)
     search = ReferrerSearch(scopes, {id(tensors), id(ignored), id(ended)}, budget)
     sources: list[TensorSource | None] = []
     try:

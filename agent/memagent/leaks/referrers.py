@@ -13,25 +13,29 @@ the search has to ignore only one object of its own.
 
 Reference cycles are searched downwards from the script's objects, which costs little; `gc` finds
 referrers only by a pass over all objects.
+
+Such a pass can't be cut, so the search may pause before each (`suspension`). Then it keeps only
+numbers in its frames, and objects in lists that the suspension knows.
 """
 
 from __future__ import annotations
 
 import gc
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from types import CodeType, FrameType, FunctionType, ModuleType
+from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 from memagent.leaks import source_lines
-from memagent.leaks.detectors.base import TimeBudget
+from memagent.leaks.detectors.base import Result, TimeBudget, Work, finish
 from memagent.leaks.object_names import ObjectName, file_of, name_from, variable_names
+from memagent.leaks.suspension import GONE, Suspension
 from memagent.leaks.user_code import (
     UserScopes,
+    is_own,
     is_own_frame,
     is_script,
     is_script_class,
@@ -40,9 +44,11 @@ from memagent.leaks.user_code import (
 )
 
 _MAX_LEVELS = 24
-_MAX_NAME_LEVELS = 14
-_MAX_SAMPLE_S = 0.35
-"""CPU seconds for one sample, so that the next group of tensors gets its turn."""
+_MAX_NAME_LEVELS = 32
+_MAX_SAMPLE_S = 2.0
+"""Processor time for one sample, so that the next group of tensors gets its turn."""
+_MIN_PASSES = 2
+"""Passes over all objects that a slice makes, however long they take."""
 _MAX_REFERRERS = 5_000
 _MAX_QUERY = 64
 """`gc.get_referrers` compares every reference of the process with each object it's given."""
@@ -75,9 +81,12 @@ class ReferrerSearch:
         self.scopes = scopes
         self.visited: list[Any] = []
         """All objects of the last search."""
+        self.suspension = Suspension()
+        """Further lists of the diagnosis, which it empties during pauses."""
         self._budget = budget
-        # running functions are looked up in the scopes; their frames lead everywhere
-        self._running = {id(frame) for frame in running_frames()}
+        self._may_pause = True
+        self._passes = 0
+        self._running = _running_ids()
         self._ignored = ignored | {id(self.visited)}
         self._positions: dict[int, int] = {}
         """Position in `visited` by id."""
@@ -87,73 +96,92 @@ class ReferrerSearch:
         """Position that each one was reached from, -1 for the sample."""
 
     def ignore(self, own_list: Sequence[Any]) -> None:
-        """Add another list of the diagnosis that refers to tensors."""
+        """Add a list that refers to tensors until the next pause."""
         self._ignored.add(id(own_list))
 
-    def common_holder(self, sample: Sequence[Any]) -> HolderPath | None:
+    def hold(self, own_list: list[Any]) -> list[Any]:
+        """Add another list of the diagnosis that refers to tensors. Return it."""
+        self._ignored.add(id(own_list))
+        return self.suspension.add(own_list)
+
+    def common_holder(self, sample: list[Any]) -> Work[HolderPath | None]:
         """Return the nearest object that leads to most of the sample, or None.
 
         Only objects that Python refers to count: autograd holds the others.
         """
-        self._begin(sample)
-        ends_s = time.thread_time() + _MAX_SAMPLE_S
+        self._begin(self.hold(sample))
+        ends_s = self._budget.used_s() + _MAX_SAMPLE_S
+        yield from self._pause_in_search()
         frontier = self._next_level(list(range(len(self.visited))))
         covered = reduce(or_, (self._covers[position] for position in frontier), 0).bit_count()
         enough = max(2, -(-covered * 6 // 10))  # 60 %, rounded up
         for level in range(_MAX_LEVELS):
             if level:
+                yield from self._pause_in_search()
                 frontier = self._next_level(frontier)
             common = [item for item in frontier if self._covers[item].bit_count() >= enough]
             if common:
                 best = min(common, key=lambda position: _preference(self.visited[position]))
                 coverage = self._covers[best].bit_count() / covered
-                below = tuple(self._path(self._inner[best])[::-1])
-                return self._named(self.visited[best], coverage, below)
-            if not frontier or self._budget.is_over() or time.thread_time() > ends_s:
+                target_and_below = self._path(best)[::-1]
+                return (yield from self._named(target_and_below, coverage))
+            if not frontier or self._budget.is_over() or self._budget.used_s() > ends_s:
                 break
         return None
 
     def name(self, target: Any) -> HolderPath:
-        """Return the best name of a single object."""
-        return self._named(target, 1.0, ())
+        """Return the best name of a single object, without a pause."""
+        return self.at_once(self._named([target], 1.0))
 
-    def referrers_until(
-        self, target: Any, cpu_s: float, is_found: Callable[[Any], bool]
-    ) -> list[Any]:
-        """Return what leads to an object, up to the first level with an object that `is_found`.
+    def at_once(self, work: Work[Result]) -> Result:
+        """Do some work of this search without a pause."""
+        self._may_pause = False
+        try:
+            return finish(work)
+        finally:
+            self._may_pause = True
 
-        Takes at most `cpu_s` of CPU time, if the wall-clock budget allows.
-        """
-        ends_s = time.thread_time() + cpu_s
+    def referrers_until(self, target: Any, is_found: Callable[[Any], bool]) -> Work[list[Any]]:
+        """Return what leads to an object, up to the first level with an object that `is_found`."""
         self._begin([target])
+        return self._climb_until(is_found)
+
+    def _climb_until(self, is_found: Callable[[Any], bool]) -> Work[list[Any]]:
+        ends_s = self._budget.used_s() + _MAX_SAMPLE_S
         frontier = [0]
         for _ in range(_MAX_LEVELS):
+            yield from self._pause_in_search()
             frontier = self._next_level(frontier)
             if not frontier or any(is_found(self.visited[item]) for item in frontier):
                 break
-            if not self._budget.leaves(0.0) or time.thread_time() > ends_s:
+            if self._budget.is_over() or self._budget.used_s() > ends_s:
                 break
         return self.visited
 
-    def close(self) -> None:
-        """Release all visited objects."""
-        self.visited.clear()
+    def clear(self) -> None:
+        """Release the objects of the last search."""
+        self._begin([])
 
-    def _named(self, target: Any, coverage: float, below: tuple[Any, ...]) -> HolderPath:
+    def close(self) -> None:
+        """Release all objects, and forget the lists."""
+        self.clear()
+        self.suspension.remove_after(0)
+
+    def _named(self, target_and_below: list[Any], coverage: float) -> Work[HolderPath]:
         """Return the best name on the lowest level that has one in the script."""
-        self._ignored.add(id(below))
-        self._begin([target])
-        if (own := name_from(self.scopes, target, [])) is not None:
-            return HolderPath(target, coverage, own, below, ())
+        self._begin(self.hold(target_and_below)[:1])
+        if (own := name_from(self.scopes, self.visited[0], [])) is not None:
+            return HolderPath(self.visited[0], coverage, own, tuple(target_and_below[1:]), ())
         frontier = [0]
         best: ObjectName | None = None
         best_position = 0
         for _ in range(_MAX_NAME_LEVELS):
+            yield from self._pause_in_search()
             first_new = len(self.visited)
             upper = self._next_level(frontier)
             # Classes on this level: a link of a chain names the next one only as `Link.next`.
             chain = {type(self.visited[position]) for position in frontier if position}
-            chain.add(type(target))
+            chain.add(type(target_and_below[0]))
             for name, position in self._candidates(frontier, upper, first_new):
                 if name.owner not in chain and (best is None or name.rank < best.rank):
                     best, best_position = name, position
@@ -162,7 +190,8 @@ class ReferrerSearch:
             modules = self.scopes.modules
             frontier = [item for item in upper if id(self.visited[item]) not in modules]
         above = tuple(self._path(best_position)[1:]) if best else ()
-        return HolderPath(target, coverage, best, below, above)
+        target, *below = target_and_below
+        return HolderPath(target, coverage, best, tuple(below), above)
 
     def _candidates(
         self, frontier: list[int], upper: list[int], first_new: int
@@ -187,14 +216,15 @@ class ReferrerSearch:
         self._positions.clear()
         self._covers.clear()
         self._inner.clear()
-        self._ignored.add(id(sample))
         for bit, item in enumerate(sample):
             self._visit(item, 1 << bit, -1)
 
     def _next_level(self, frontier: list[int]) -> list[int]:
         """Go one level up. Return positions that are new, or lead to more than known before."""
+        frontier = [position for position in frontier if self.visited[position] is not GONE]
         # spread over the level, in place of its first objects only
         frontier = frontier[:: 1 + len(frontier) // _MAX_QUERY]
+        self._passes += 1
         here = {id(self.visited[position]): position for position in frontier}
         changed: dict[int, None] = {}
         referrers = gc.get_referrers(*map(self.visited.__getitem__, frontier)) if frontier else []
@@ -220,6 +250,36 @@ class ReferrerSearch:
             return True
         return False
 
+    def pause_if_due(self) -> Work[None]:
+        """Let training go on between two searches, if the slice is over."""
+        if self._budget.is_slice_over():
+            self.clear()
+            yield from self._pause()
+
+    def _pause_in_search(self) -> Work[None]:
+        """Let training go on if the slice is over and has made some passes.
+
+        To find the visited objects again takes longer than a pass.
+        """
+        if self._may_pause and self._passes >= _MIN_PASSES and self._budget.is_slice_over():
+            yield from self._pause()
+
+    def _pause(self) -> Work[None]:
+        """Let training go on. Objects freed meanwhile become `GONE`."""
+        self._passes = 0
+        count = len(self.suspension)
+        self.suspension.add(self.visited)
+        yield from self.suspension.pause()
+        self.suspension.remove_after(count)
+        self.scopes = UserScopes()
+        self._running = _running_ids()
+        for position, inner in enumerate(self._inner):
+            if inner >= 0 and not _refers_to(self.visited[position], self.visited[inner]):
+                self.visited[position] = GONE
+        self._positions = {
+            id(item): position for position, item in enumerate(self.visited) if item is not GONE
+        }
+
     def _path(self, position: int) -> list[Any]:
         """Return the objects from the start of the search up to `position`."""
         path = []
@@ -234,7 +294,24 @@ class ReferrerSearch:
             return True
         if isinstance(item, FrameType):
             return id(item) in self._running or is_own_frame(item)
+        if isinstance(item, GeneratorType):  # the search itself
+            return is_own(item.gi_code.co_filename)
         return type(item).__module__.startswith("memagent.leaks")
+
+
+def _running_ids() -> set[int]:
+    """Return the ids of running frames, which lead everywhere: the scopes know their variables."""
+    return {id(frame) for frame in running_frames()}
+
+
+def _refers_to(outer: Any, inner: Any) -> bool:
+    # an id may have been reused during the pause
+    if inner is GONE or outer is GONE:
+        return False
+    parts = gc.get_referents(outer)
+    # the attributes of an object move into a dict once someone asks for its `__dict__`
+    spaces = [] if isinstance(outer, dict) else [part for part in parts if type(part) is dict]
+    return any(part is inner for part in (*parts, *gc.get_referents(*spaces)))
 
 
 def _children(referrer: Any, here: dict[int, int]) -> Iterator[int]:

@@ -24,6 +24,11 @@ def small_world():
     gc.freeze()
 
 
+@pytest.fixture
+def one_pass_per_slice(monkeypatch):
+    monkeypatch.setattr("memagent.leaks.referrers._MIN_PASSES", 1)
+
+
 class Keeper:
     def __init__(self):
         self.tensors = []
@@ -111,30 +116,135 @@ def test_it_searches_only_on_request():
     assert finder.budget.spent_s == 0 and not finder.is_busy
 
 
-def test_another_diagnosis_waits_until_the_first_is_a_thousandth_of_the_run():
+def test_another_diagnosis_waits_until_the_first_is_within_the_share_of_the_run():
     now = 0.0
     finder = Finder(clock=lambda: now, window=5)
     finder.request()
-    for step in range(1, 9):
-        finder.after_step(step)
-    assert finder.diagnosis is not None and finder.budget.spent_s > 0
-    finder.request()
-    finder.after_step(10)
+    step = run_until_done(finder)
     first = finder.diagnosis
-    for step in range(11, 20):
-        finder.after_step(step)
-    assert finder.diagnosis is first
-    now = 1001 * finder.budget.spent_s
-    for step in range(20, 30):
-        finder.after_step(step)
+    assert first is not None and finder.budget.spent_s > 0
+    finder.request()
+    for later in range(step + 1, step + 11):
+        finder.after_step(later)
+    assert finder.diagnosis is first and finder.state == "requested"
+    now = 201 * finder.budget.spent_s
+    run_until_done(finder, step + 11)
     assert finder.diagnosis is not first
 
 
+def run_until_done(finder, step=1, train_step=lambda: None):
+    """Make steps until there is a new diagnosis, and return the last one."""
+    while True:
+        train_step()
+        if finder.after_step(step) is not None:
+            return step
+        step += 1
+
+
 def test_the_budget_is_a_share_of_the_time():
-    budget = Budget(share=0.001)
+    budget = Budget(share=0.005, advance_s=0.25)
     assert budget.allows(0.0)
     budget.spend(0.5)
-    assert not budget.allows(499.0) and budget.allows(500.0)
+    assert not budget.allows(99.0) and budget.allows(100.0)
+    assert not budget.allows_to_continue(49.0) and budget.allows_to_continue(50.0)
+
+
+class ThreadClock:
+    """Processor time that passes by `tick_s` at each look, whatever the host does."""
+
+    def __init__(self, tick_s):
+        self.tick_s = tick_s
+        self.now_s = 0.0
+
+    def __call__(self):
+        self.now_s += self.tick_s
+        return self.now_s
+
+
+def test_the_search_is_cut_into_slices_between_steps(one_pass_per_slice):
+    keeper, clock = Keeper(), ThreadClock(0.011)
+    finder = Finder(thread_clock=clock, window=5)
+    finder.request()
+    states = []
+    slices_s = []
+    for step in range(1, 40):
+        keeper.step()
+        before_s = finder.budget.spent_s
+        finder.after_step(step)
+        slices_s.append(finder.budget.spent_s - before_s)
+        states.append(finder.state)
+        if finder.diagnosis is not None:
+            break
+    assert states[:6] == [*5 * ["counting"], "searching"] and states[-1] == "done"
+    assert states.count("searching") >= 2 and max(slices_s) < 0.06
+    assert finder.suspects[0].holder.startswith("Keeper.tensors")
+    assert (finder.diagnosis.first_step, finder.diagnosis.step) == (1, 6)
+
+
+def test_a_host_that_gives_no_processor_time_makes_a_diagnosis_later_and_not_shorter():
+    """Hours on the wall pass between two looks at the clock: they are no work."""
+    keeper, wall = Keeper(), ThreadClock(3600.0)
+    finder = Finder(clock=wall, thread_clock=ThreadClock(0.015))
+    finder.request()
+    run_until_done(finder, train_step=keeper.step)
+    assert finder.suspects[0].holder.startswith("Keeper.tensors")
+    assert not finder.diagnosis.is_cut_short
+
+
+def test_a_search_far_ahead_of_its_share_waits():
+    keeper = Keeper()
+    now = 0.0
+    finder = Finder(
+        clock=lambda: now, thread_clock=ThreadClock(0.015), budget=Budget(advance_s=0.0)
+    )
+    finder.request()
+    for step in range(1, 60):
+        keeper.step()
+        finder.after_step(step)
+    spent_s = finder.budget.spent_s
+    assert finder.state == "searching" and finder.diagnosis is None
+    now = 1000.0 * spent_s
+    run_until_done(finder, 60, keeper.step)
+    assert finder.suspects and finder.budget.spent_s > spent_s
+
+
+def test_nothing_is_kept_alive_between_slices(one_pass_per_slice):
+    """The holder and its tensors are freed in the middle of a search, which ends without them."""
+
+    class Owner:
+        def __init__(self):
+            self.kept = []
+
+    owner = Owner()
+    finder = Finder(max_slice_s=0.0, window=5)
+    finder.request()
+    step = 0
+    while finder.state != "searching":
+        step += 1
+        owner.kept.append(torch.zeros(64))
+        finder.after_step(step)
+    finder.after_step(step + 1)
+    references = [weakref.ref(tensor) for tensor in owner.kept]
+    reference = weakref.ref(owner)
+    del owner
+    assert reference() is None and not any(tensor() is not None for tensor in references)
+    run_until_done(finder, step + 2)
+    assert finder.suspects == ()
+
+
+def test_a_list_that_is_replaced_between_slices_is_not_taken_for_the_first(one_pass_per_slice):
+    keeper = Keeper()
+    finder = Finder(max_slice_s=0.0, window=5)
+    finder.request()
+    for step in range(1, 8):
+        keeper.step()
+        finder.after_step(step)
+    assert finder.state == "searching"
+    kept = keeper.tensors
+    keeper.tensors = [torch.zeros(64) for _ in range(8)]
+    del kept
+    run_until_done(finder, 8)
+    assert finder.suspects == ()
 
 
 def test_a_run_that_ends_within_the_window_is_diagnosed_by_its_steps_so_far():
@@ -148,19 +258,6 @@ def test_a_run_that_ends_within_the_window_is_diagnosed_by_its_steps_so_far():
     assert Finder().conclude() is None
 
 
-class Patience(TimeBudget):
-    """Over when it has been asked so many times."""
-
-    def __init__(self, times):
-        super().__init__(0.0, 0.0)
-        self.times = times
-
-    def is_over(self):
-        self.times -= 1
-        self.was_hit |= self.times < 0
-        return self.times < 0
-
-
 def test_a_shortened_diagnosis_has_less_confidence(monkeypatch):
     small, large = [], []
 
@@ -169,34 +266,42 @@ def test_a_shortened_diagnosis_has_less_confidence(monkeypatch):
         large.append(torch.zeros(4096))
 
     whole = find(step)
-    monkeypatch.setattr(TimeBudget, "after", lambda **_: Patience(3))
-    cut = find(step)
+    monkeypatch.setattr("memagent.leaks.finder.MAX_CPU_S", 0.1)
+    finder = Finder(thread_clock=ThreadClock(0.012), window=5)
+    finder.request()
+    run_until_done(finder, train_step=step)
+    cut = finder.diagnosis
     assert (len(whole.suspects), whole.is_cut_short) == (2, False)
     assert [one.holder.partition(":")[0] for one in cut.suspects] == ["large"] and cut.is_cut_short
     assert cut.suspects[0].confidence < whole.suspects[0].confidence
 
 
-def test_a_diagnosis_that_has_paused_too_long_ends_at_once(monkeypatch):
-    keeper, finder = Keeper(), Finder(max_pause_s=0.0)
+def test_a_time_budget_counts_its_slices_and_not_the_training_between_them():
+    clock = ThreadClock(0.0)
+    budget = TimeBudget(1.0, clock)
+    for _ in range(3):
+        budget.begin_slice(0.5)
+        assert not budget.is_slice_over()
+        clock.now_s += 0.5
+        assert budget.is_slice_over()
+        budget.end_slice()
+        clock.now_s += 3600
+    assert budget.used_s() == pytest.approx(1.5) and budget.is_over() and budget.was_hit
+
+
+def test_the_end_of_a_run_concludes_a_search_at_once(one_pass_per_slice):
+    keeper, finder = Keeper(), Finder(max_slice_s=0.0, window=5)
     finder.request()
-    finder.after_step(1)
-    keeper.step()
-    diagnosis = finder.after_step(2)
-    assert diagnosis.is_cut_short and diagnosis.suspects == () and not finder.is_busy
-
-
-@pytest.mark.parametrize(("cpu_s", "wall_s"), [(-1, 60), (60, -1)])
-def test_a_time_budget_is_over_when_either_clock_is(cpu_s, wall_s):
-    deadline = TimeBudget.after(cpu_s=cpu_s, wall_s=wall_s)
-    assert not deadline.was_hit and deadline.is_over() and deadline.was_hit
-    assert TimeBudget.after(cpu_s=-1, wall_s=60).leaves(30) and not TimeBudget.after(
-        cpu_s=60, wall_s=60
-    ).leaves(90)
+    for step in range(1, 8):
+        keeper.step()
+        finder.after_step(step)
+    assert finder.state == "searching"
+    assert finder.conclude().suspects[0].holder.startswith("Keeper.tensors")
 
 
 def test_a_request_may_go_beyond_the_budget():
     finder = Finder(clock=lambda: 0.0, window=5)
-    finder.budget.spend(1.0)
+    finder.budget.spend(10.0)
     finder.request()
     finder.after_step(1)
     assert finder.is_busy and not finder.is_running

@@ -44,7 +44,7 @@ LINE = inspect.getsourcelines(Trainer.train)[1] + 7
 @pytest.fixture
 def watched(monkeypatch):
     """watched(leaks): a trainer and its run, which ends with the test."""
-    for limit in ("finder.MAX_CPU_S", "diagnosis.MAX_CPU_S", "referrers._MAX_SAMPLE_S"):
+    for limit in ("finder.MAX_CPU_S", "referrers._MAX_SAMPLE_S"):
         monkeypatch.setattr(
             f"memagent.leaks.{limit}", 60.0
         )  # what other tests have left here to look through decides neither
@@ -55,9 +55,8 @@ def watched(monkeypatch):
         runs.append(
             memagent.attach(trainer.model, trainer.optimizer, predict=False, limit_bytes="64GiB")
         )
-        runs[
-            -1
-        ]._pipeline.leaks._finder.max_pause_s = math.inf  # how busy this host is should not decide
+        # what other tests have left here to look through decides no step
+        runs[-1]._pipeline.leaks._finder.max_slice_s = math.inf
         return trainer, runs[-1]
 
     yield watched

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar, cast
 
 from memagent.leaks.user_code import is_script
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
+Result = TypeVar("Result")
+Work: TypeAlias = Generator[None, None, Result]
+"""Work in slices: it yields where training may go on, and then holds none of its objects."""
 StackFrame = tuple[str, int, str]
 """File, line and function. The function is empty if it's unknown."""
 CallStack = tuple[StackFrame, ...]
@@ -35,36 +40,61 @@ def frame_text(frame: StackFrame) -> str:
     return f"{function} ({file}:{line})" if function else f"{file}:{line}"
 
 
-@dataclass
 class TimeBudget:
-    """Time limit of a diagnosis: CPU time of the thread, and wall time, since training waits.
+    """Processor time of one diagnosis: in all, and in the slice that runs at this step boundary.
 
-    On a busy host the thread gets little CPU time, so the wall clock alone would end too early.
+    `thread_clock` returns the processor time of the calling thread. Time on the wall doesn't count:
+    on a busy host it passes while the thread waits for a core.
     """
 
-    cpu_ends_s: float
-    """Time by `time.thread_time()`."""
-    wall_ends_s: float
-    """Time by `time.perf_counter()`."""
-    was_hit: bool = False
-    """True once a caller has skipped work because of the limit."""
+    def __init__(
+        self, max_s: float = math.inf, thread_clock: Callable[[], float] = time.thread_time
+    ) -> None:
+        self.was_hit = False
+        """True once a caller has skipped work because of the limit."""
+        self._max_s = max_s
+        self._thread_clock = thread_clock
+        self._earlier_s = 0.0
+        self._slice_s = math.inf
+        self._slice_started_s: float | None = thread_clock()
 
-    @classmethod
-    def after(cls, *, cpu_s: float, wall_s: float) -> TimeBudget:
-        """Return a budget that starts now."""
-        return cls(time.thread_time() + cpu_s, time.perf_counter() + wall_s)
+    def begin_slice(self, seconds: float = math.inf) -> None:
+        """Start a slice of this length. The thread may be another one than before."""
+        self._slice_s = seconds
+        self._slice_started_s = self._thread_clock()
+
+    def end_slice(self) -> None:
+        """Count the slice. What the thread does until the next one is training."""
+        self._earlier_s = self.used_s()
+        self._slice_started_s = None
+
+    def used_s(self) -> float:
+        """Return the processor time of all slices so far."""
+        return self._earlier_s + self._slice_used_s()
+
+    def is_slice_over(self) -> bool:
+        """Return True if training must go on: the caller continues at a later step boundary."""
+        return self._slice_used_s() >= self._slice_s
 
     def is_over(self) -> bool:
-        """Return True if the caller must stop."""
-        is_over = not self.leaves(0.0) or time.thread_time() > self.cpu_ends_s
+        """Return True if the caller must stop for good."""
+        is_over = self.used_s() > self._max_s
         self.was_hit |= is_over
         return is_over
 
-    def leaves(self, wall_s: float) -> bool:
-        """Return False if training can't wait `wall_s` longer, so the caller must skip its work."""
-        is_enough = time.perf_counter() + wall_s <= self.wall_ends_s
-        self.was_hit |= not is_enough
-        return is_enough
+    def _slice_used_s(self) -> float:
+        if self._slice_started_s is None:
+            return 0.0
+        return self._thread_clock() - self._slice_started_s
+
+
+def finish(work: Work[Result]) -> Result:
+    """Do all of the work at once, and return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return cast("Result", end.value)
 
 
 class Detector:
@@ -92,6 +122,11 @@ class Detector:
     def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
         """Return the suspects that are found within `budget`."""
         return []
+
+    def search(self, step: int, budget: TimeBudget) -> Work[list[Suspect]]:
+        """Do the work of `end` in slices, of which the first takes all readings."""
+        yield from ()
+        return self.end(step, budget)
 
     def close(self) -> None:
         """Release everything. Always called, after `end` or instead of it."""

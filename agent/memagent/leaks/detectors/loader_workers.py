@@ -81,7 +81,7 @@ def _loader_iterators() -> list[Any]:
         return []
     module = sys.modules.get("torch.utils.data.dataloader")
     iterator_type = getattr(module, "_MultiProcessingDataLoaderIter", None)
-    return live_objects(lambda kind: kind is iterator_type) if iterator_type is not None else []
+    return live_objects(iterator_type) if iterator_type is not None else []
 
 
 def _user_objects(iterator: Any) -> Iterator[Any]:

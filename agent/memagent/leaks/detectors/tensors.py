@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import Census
-from memagent.leaks.detectors.base import Detector, TimeBudget
+from memagent.leaks.detectors.base import Detector, TimeBudget, Work
 from memagent.leaks.diagnosis import diagnose
 from memagent.wire.messages import Suspect
 
@@ -28,19 +28,20 @@ class TensorDetector(Detector):
     def before_last(self, step: int) -> None:
         self._before_last = census.take(step, census.live_tensors())
 
-    def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
+    def search(self, step: int, budget: TimeBudget) -> Work[list[Suspect]]:
         if self._first is None or self._before_last is None or budget.is_over():
             return []
         used, steps = self._used_bytes(), max(1, step - self._first.step)
         if used is not None and self._first_used_bytes is not None:
             self.growth_bytes_per_step = max(0, used - self._first_used_bytes) // steps
-        return diagnose(
+        suspects = yield from diagnose(
             self._first,
             self._before_last,
             step,
             budget,
             measured_bytes_per_step=self.growth_bytes_per_step,
         )
+        return suspects
 
     def close(self) -> None:
         self._first = None

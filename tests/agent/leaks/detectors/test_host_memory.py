@@ -19,9 +19,7 @@ def suspected(make):
         for number in range(OBJECTS):
             retained[number] = make(number)
         return [
-            suspect.line
-            for suspect in window.end(11, TimeBudget.after(cpu_s=60.0, wall_s=60.0))
-            if suspect.file == __file__
+            suspect.line for suspect in window.end(11, TimeBudget()) if suspect.file == __file__
         ]
     finally:
         window.close()

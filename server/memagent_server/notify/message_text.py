@@ -64,6 +64,8 @@ def details(message: AlertMessage) -> list[str]:
     lines = _warning_details(message) if is_warning else _outcome_details(message)
     if is_warning and message.acked_by:
         lines.append(f"Acknowledged by {message.acked_by}")
+    if message.is_repeat:
+        lines.append("This may repeat an earlier message, whose delivery was interrupted")
     if message.delayed_s > LATE_S:
         waited = format_duration(message.delayed_s)
         lines.append(f"This message waited {waited} to be sent: the run may be further along")

@@ -1,8 +1,8 @@
 """Slack by bot token: one message per topic, edited in place, with a thread for what follows.
 
 1. The first message of a topic is posted. Slack may have accepted one that was never marked as
-   sent. A repeat looks for it first, by its metadata (scope `channels:history`), and posts again if
-   it isn't allowed to look.
+   sent. A repeat looks for it first, by its metadata (scope `channels:history`). If it isn't
+   allowed to look, it posts again and says that it may be a repeat.
 2. Later messages of the topic edit that one, then reply in its thread. The long OOM report is in
    the reply only. An escalation, a reminder or a death is shown in the channel as well: edits don't
    notify.
@@ -104,6 +104,7 @@ class SlackBot(Channel):
         self._channel = channel
         self._sleep = sleep
         self._chart = draw or ChartImage()
+        self._can_search = True
         self._last_message_s = float("-inf")
         self.secrets = (token,)
         self.wants_curve = self._chart.is_possible
@@ -119,7 +120,9 @@ class SlackBot(Channel):
                 self._reply(message, channel, ts)
             else:
                 posted = self._find_posted(message) if message.is_repeat else None
-                posted = posted or self._post(channel=self._channel, **_content(message))
+                posted = posted or self._post(
+                    channel=self._channel, **_content(self._marked(message))
+                )
                 ts, channel = posted["ts"], posted["channel"]
             self._upload_chart(message, channel, ts)
             return {"ts": ts, "channel": channel}
@@ -135,7 +138,8 @@ class SlackBot(Channel):
         """Edit a message; return False if it can't be edited any more. Raises SlackApiError."""
         self._wait_for_turn()
         try:
-            self._client.chat_update(channel=channel, ts=ts, **_content(message))
+            content = _content(replace(message, is_repeat=False))
+            self._client.chat_update(channel=channel, ts=ts, **content)
         except SlackApiError as error:
             if _code(error) in _NOT_EDITABLE:
                 return False
@@ -149,7 +153,7 @@ class SlackBot(Channel):
         self._post(
             channel=channel,
             thread_ts=ts,
-            text=short_text(message),
+            text=short_text(self._marked(message)),
             reply_broadcast=message.to_state not in RESOLVED_STATES,
             metadata=_metadata(message),
         )
@@ -174,7 +178,9 @@ class SlackBot(Channel):
                 response = self._client.conversations_history(channel=channel, **options)
             else:
                 response = self._client.conversations_replies(channel=channel, ts=ts, **options)
+            self._can_search = True
         except SlackApiError as error:
+            self._can_search = False
             log.info("Slack refused the history (%s): a message may appear twice", _code(error))
             return None
         for post in response["messages"]:
@@ -182,6 +188,10 @@ class SlackBot(Channel):
             if payload.get("dedup_key") == message.dedup_key:
                 return {"ts": post["ts"], "channel": channel}
         return None
+
+    def _marked(self, message: AlertMessage) -> AlertMessage:
+        """Return a message that says that it may be a repeat only if the search for one failed."""
+        return replace(message, is_repeat=message.is_repeat and not self._can_search)
 
     def _upload_chart(self, message: AlertMessage, channel: str, ts: str) -> None:
         image = self._chart.render(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from email import message_from_bytes
+from email.policy import default as default_policy
 from types import SimpleNamespace
 
 import pytest
@@ -108,6 +110,24 @@ def test_each_failure_counts_as_an_attempt_until_the_server_answers(delivery, ki
     assert (first.state, first.attempts, first.last_error) == ("sent", len(FAULTS) + 1, None)
     delivery.turn(ANSWERS)
     assert [row.state for row in delivery.rows()] == ["sent", "sent"]
+
+
+@pytest.mark.parametrize("kind", ["slack_webhook", "discord", "teams", "webhook", "email"])
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_a_second_copy_says_that_it_may_be_a_repeat(delivery, kind):
+    delivery.turn("resets")
+    delivery.turn(ANSWERS)
+    delivery.turn(ANSWERS)
+    repeated, first_copy = map(_plain, delivery.service.messages)
+    assert "This may repeat an earlier message" in repeated
+    assert "This may repeat an earlier message" not in first_copy
+
+
+def _plain(content: bytes) -> str:
+    """The text of a mail, or the body of a request."""
+    if content.startswith(b"{"):
+        return content.decode()
+    return message_from_bytes(content, policy=default_policy).get_body().get_content()
 
 
 @every_channel

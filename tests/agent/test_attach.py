@@ -6,6 +6,7 @@ import copy
 import io
 import sys
 import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -193,6 +194,17 @@ print(*(run.status for run in shell.user_ns["runs"]))
 def test_a_cell_that_runs_twice_leaves_one_run_running(fork_server, clean_settings):
     process = fork_server.run("-c", NOTEBOOK)
     assert process.stdout.splitlines()[-1:] == ["completed running"], process.stderr
+
+
+def test_a_run_shorter_than_a_refresh_has_the_slow_columns(training, recording, monkeypatch):
+    monkeypatch.setattr("memagent.delivery.collector.REFRESH_S", 3600.0)
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer) as run:
+        host = run._pipeline.sampler.tracks[-1].probe
+        while host._slow_values[0] is None:
+            time.sleep(0.01)
+        step()
+    assert recording().columns()["host_pss_bytes"][-1] > 0
 
 
 def test_lbfgs_closures_are_one_step(recording):

@@ -109,7 +109,10 @@ class Collector:
                 self._tick(now)
 
     def _refresh_periodically(self) -> None:
-        while not self._stop.wait(REFRESH_S):
+        """Refresh at once, for runs shorter than a second, and then periodically."""
+        delay_s = 0.0
+        while not self._stop.wait(delay_s):
+            delay_s = REFRESH_S
             with self._guard.section("probe refresh"):
                 self._refresh()
 

@@ -5,14 +5,17 @@
    limit is too far for a forecast.
 2. `leaks.Finder` runs it at step boundaries, within a budget. After a diagnosis the next one waits
    until the run has twice as many steps: a leak doesn't move. If none was found, a forecast of
-   growth may have one retry, whatever the budget.
+   growth is followed by retries with other methods, whatever the budget: on a host with Python's
+   own allocations traced, then over a longer window. One that was cut short counts for nothing.
 3. A diagnosis is sent to the server as a snapshot, also without suspects: that's a result, too.
 4. The CUDA allocator's record goes with it as a page for torch's viewer. If the script requested
    the diagnosis, the record is also saved next to the run's file.
 
 Slow growth, however far the limit:
 
-1. The minimum of each block of steps counts, so what comes and goes within a block doesn't.
+1. The minimum of each block of steps counts, so what comes and goes within a block doesn't. Long
+   blocks show what grows at every fiftieth step, such as results of evaluations; the diagnosis of
+   their growth takes a longer window.
 2. Growth is suspected after several rising blocks in a row, each by a minimum amount, and by
    similar amounts: random rises vary in size.
 """
@@ -23,6 +26,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +49,21 @@ _MAX_SENT_SUSPECTS = 50
 _MAX_FRAMES = 256
 """Frames per stack that the wire accepts."""
 _RETRY_AFTER_STEPS = 20
+LONG_WINDOW_STEPS = 160
+"""Window for growth at every fiftieth step: it contains three such steps."""
 _LAST_PEAKS = 8
+
+
+@dataclass(frozen=True)
+class _Method:
+    """A way to diagnose. window: steps, None for the usual ones."""
+
+    traces_host: bool = False
+    window: int | None = None
+
+
+_HOST_METHODS = (_Method(), _Method(traces_host=True), _Method(window=LONG_WINDOW_STEPS))
+_DEVICE_METHODS = (_Method(), _Method(window=LONG_WINDOW_STEPS))
 
 
 class LeakMonitor:
@@ -69,13 +87,17 @@ class LeakMonitor:
         self._stem = stem
         self._device = sampler.tracks[0].probe.device
         self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
-        self._slow_growth = SlowGrowthDetector(self._device.kind)
+        kind = self._device.kind
+        self._slow_growth = [
+            (SlowGrowthDetector(kind), None),
+            (SlowGrowthDetector(kind, LONG_BLOCK_STEPS), LONG_WINDOW_STEPS),
+        ]
+        self._methods = _HOST_METHODS if kind == "host" else _DEVICE_METHODS
+        self._failures = 0
         self._why = ""
         self._seq = 0
         self._saves_record = False
         self._next_step = 0
-        self._traces_host = False
-        self._may_retry = True
         self._why_not = "no growth was suspected"
         self.last_peaks: deque[tuple[int, int | None]] = deque(maxlen=_LAST_PEAKS)
         """(step, peak_allocated_bytes) of the newest samples of the training device."""
@@ -91,11 +113,16 @@ class LeakMonitor:
 
     @property
     def search(self) -> dict[str, Any]:
-        """Return the steps of the newest diagnosis, or `{why_not}` if there was none."""
+        """Return the steps of the newest diagnosis, or `{why_not}` if there was none.
+
+        While another one is under way, also return its `state`: requested, counting or searching.
+        """
+        state = {"state": self._finder.state} if self._finder.is_busy else {}
         diagnosis = self._finder.diagnosis
         if diagnosis is None:
-            return {"why_not": self._why_not}
+            return {"why_not": self._why_not, **state}
         return {
+            **state,
             "first_step": diagnosis.first_step,
             "step": diagnosis.step,
             "is_cut_short": diagnosis.is_cut_short,
@@ -103,24 +130,30 @@ class LeakMonitor:
         }
 
     def suspect(
-        self, why: str, *, host: bool = False, saves: bool = False, is_forecast: bool = False
+        self,
+        why: str,
+        *,
+        host: bool = False,
+        saves: bool = False,
+        is_forecast: bool = False,
+        window: int | None = None,
     ) -> None:
         """Request a diagnosis, from any thread.
 
         host: memory outside of torch grows. saves: save the record for torch's viewer.
-        is_forecast: the run is expected to run out of memory.
+        is_forecast: the run is expected to run out of memory. window: steps, for rare growth.
         """
         is_retry = is_forecast and self._is_worth_a_retry()
         if not is_retry and (self._finder.is_busy or self._sampler.step < self._next_step):
             return
-        # one retry in all: it goes beyond the time budget
-        self._may_retry &= not is_retry
+        method = self._methods[min(self._failures, len(self._methods) - 1)]
         self._why = why
         self._saves_record = saves
         self._finder.request(
             history=self._device.kind == "cuda",
-            host=host or self._traces_host,
+            host=host or method.traces_host,
             beyond_budget=is_retry,
+            window=window or method.window,
         )
 
     def note_forecast(self, forecast: Forecast) -> None:
@@ -137,9 +170,9 @@ class LeakMonitor:
                 self.suspect(why, is_forecast=True)
 
     def _is_worth_a_retry(self) -> bool:
-        """Return True if the first diagnosis found none, and a second one would see new steps."""
+        """Return True if no diagnosis found any, and another method would see new steps."""
         diagnosis = self._finder.diagnosis
-        if diagnosis is None or diagnosis.suspects or not self._may_retry:
+        if diagnosis is None or diagnosis.suspects or self._failures >= len(self._methods):
             return False
         is_later = self._sampler.step >= diagnosis.step + _RETRY_AFTER_STEPS
         return is_later and not self._finder.is_running
@@ -150,8 +183,10 @@ class LeakMonitor:
             return
         peaks = columns.get("peak_allocated_bytes", ())
         self.last_peaks.extend(zip(columns.get("step", ()), peaks, strict=False))
-        if self._slow_growth.observe(columns.get("allocated_bytes", ())):
-            self.suspect("memory grows slowly")
+        readings = columns.get("allocated_bytes", ())
+        for detector, window in self._slow_growth:
+            if detector.observe(readings):
+                self.suspect("memory grows slowly", window=window)
 
     def after_step(self) -> None:
         """Advance the diagnosis, on the training thread, at each step boundary."""
@@ -168,7 +203,12 @@ class LeakMonitor:
         if self._finder.is_busy:
             self._why_not = "the diagnosis failed"
             steps = self._finder.observed_steps
-            diagnosis = self._finder.conclude()
+            try:
+                diagnosis = self._finder.conclude()
+            except MemoryError:
+                # not an error of the agent: the report of the script's own goes on
+                self._why_not = "no memory was left for the diagnosis"
+                return
             self._why_not = f"growth was suspected only {steps} step{'s' * (steps != 1)} before"
             if diagnosis is not None:
                 self._publish(diagnosis)
@@ -181,10 +221,10 @@ class LeakMonitor:
     def _publish(self, diagnosis: Diagnosis) -> None:
         # a leak doesn't move, so the next diagnosis may wait
         self._next_step = 2 * diagnosis.step
-        if not diagnosis.suspects and self._device.kind == "host" and not self._traces_host:
-            # No tensor grows: trace what Python itself allocates at the next request.
-            self._traces_host = True
-            self._next_step = 0
+        if not diagnosis.suspects and not diagnosis.is_cut_short:
+            self._failures += 1
+            if self._failures < len(self._methods):
+                self._next_step = 0  # the next request tries another method
         for index, suspect in enumerate(diagnosis.suspects[:_MAX_PRINTED_SUSPECTS]):
             growth = None if index else diagnosis.growth_bytes_per_step
             notify_user(suspect_text(suspect, growth, self.roots))
@@ -279,6 +319,7 @@ def _wire_stack(allocation: StackAllocation) -> Stack:
 # -- slow growth --------------------------------------------------------------------------------
 
 BLOCK_STEPS = 16
+LONG_BLOCK_STEPS = 64
 RISING_BLOCKS = 5
 MAX_RISE_RATIO = 4.0
 """Largest rise over the smallest up to which rises count as similar."""
@@ -290,9 +331,10 @@ MIN_OTHER_BYTES_PER_STEP = 16 * 2**10
 class SlowGrowthDetector:
     """Detects slow growth in one device's readings, in constant memory."""
 
-    def __init__(self, device_kind: str) -> None:
+    def __init__(self, device_kind: str, block_steps: int = BLOCK_STEPS) -> None:
         is_exact = device_kind == "cuda"
-        self._min_rise = BLOCK_STEPS * (
+        self._block_steps = block_steps
+        self._min_rise = block_steps * (
             MIN_CUDA_BYTES_PER_STEP if is_exact else MIN_OTHER_BYTES_PER_STEP
         )
         self._previous_floor: int | None = None
@@ -311,7 +353,7 @@ class SlowGrowthDetector:
     def _add(self, reading: int) -> bool:
         self._floor = reading if self._floor is None else min(self._floor, reading)
         self._steps += 1
-        if self._steps < BLOCK_STEPS:
+        if self._steps < self._block_steps:
             return False
         rise = self._floor - self._previous_floor if self._previous_floor is not None else 0
         self._rises = [*self._rises[1 - RISING_BLOCKS :], rise] if rise >= self._min_rise else []

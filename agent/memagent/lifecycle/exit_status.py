@@ -77,7 +77,8 @@ class ExitTracker:
 
     def record_oom(self, error: BaseException, prediction: Estimate | None) -> None:
         """Record and print the report of the out-of-memory error that ends the run."""
-        with self._guard.section("the last leak diagnosis"):  # there may be no memory left for it
+        self._oom.release_ballast()
+        with self._guard.section("the last leak diagnosis"):
             self._leaks.at_the_end()
         with self._guard.section("the out-of-memory report"):
             event = self._oom_event(error)

@@ -78,6 +78,10 @@ class OomRecorder:
         }
         self._events.emit(self._event("oom_survived", data))
 
+    def release_ballast(self) -> None:
+        """Make room for the report, and for what comes before it. May be called again."""
+        self._ballast.close()
+
     def build_event(
         self,
         error: BaseException,
@@ -90,8 +94,7 @@ class OomRecorder:
         `search` describes the search for `suspects`. `last_peaks` are (step, peak_allocated_bytes)
         of the last samples of the device that the model trains on.
         """
-        # first of all: everything below needs memory
-        self._ballast.close()
+        self.release_ballast()  # everything below needs memory
         for track in self._sampler.tracks:
             with self._guard.section("probe refresh"):
                 track.probe.refresh()  # the limit may have changed within the last second

@@ -57,6 +57,12 @@ _KINDS_WITHOUT_TENSORS = ("host", "worker", "copy_on_write", "allocation")
 _MIN_GROWTH_RATIO = 1.1
 """Growth of all memory against that of the tensors, above which both are reported."""
 _MIN_PEAKS = 2
+_STATES = {
+    "requested": "was requested and begins at a later step",
+    "counting": "is counting live tensors",
+    "searching": "is searching for what holds the growth",
+}
+"""What a leak diagnosis under way does."""
 _MAX_TENSORS = 10
 _MAX_ITEMS = 3
 """Suspects, tensors and changes in a terminal's report."""
@@ -165,11 +171,15 @@ def oom_report(
 
 def search_sentence(search: EventData) -> str:
     """Describe a search without suspects, from `LeakMonitor.search`: its result, or why not."""
+    state = _STATES.get(search.get("state") or "")
     if search.get("step") is None:
+        if state is not None:
+            return f"No suspect yet: a leak diagnosis {state}."
         return f"No leak diagnosis was run: {search.get('why_not') or 'the reason is unknown'}."
     steps = f"steps {search.get('first_step') or 0:,} to {search['step']:,}"
     cut = ", until its time was up" if search.get("is_cut_short") else ""
-    return f"No suspect was found: the leak diagnosis covered {steps}{cut}."
+    again = f" Another one {state}." if state is not None else ""
+    return f"No suspect was found: the leak diagnosis covered {steps}{cut}.{again}"
 
 
 def location_text(suspect: EventData) -> str:

@@ -14,6 +14,7 @@ import memagent
 from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
+from memagent.leaks.monitor import LONG_WINDOW_STEPS
 from memagent.wire.messages import BatchReply, Command
 
 
@@ -152,17 +153,50 @@ def test_a_diagnosis_without_suspects_is_repeated_once(watched, recording):
     trainer.train(25)
     run._pipeline.leaks.note_forecast(Forecast(step=run.step, level="warning", cause="leak"))
     assert not run._pipeline.leaks._finder.budget.allows(1.0)
-    trainer.train(25)
+    trainer.train(30)
     assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
 
 
-def test_only_one_diagnosis_exceeds_the_budget(watched, recording):
+def test_each_method_is_tried_once_beyond_the_budget(watched, recording):
+    """On a host: the usual window, one with traced allocations, a long one."""
     trainer, run = watched(leaks=False)
     trainer.train(5)
-    for _ in range(4):
+    lengths = []
+    for _ in range(10):
         run._pipeline.leaks.note_forecast(Forecast(step=run.step, level="warning", cause="leak"))
         trainer.train(42)
-    assert len(recording_of(run, recording)) == 2
+        diagnosis = run._pipeline.leaks._finder.diagnosis
+        lengths.append(diagnosis.step - diagnosis.first_step)
+    assert lengths[:2] == [20, 20] and lengths[-1] == 160
+    assert len(recording_of(run, recording)) == 3
+
+
+def test_a_diagnosis_that_was_cut_short_uses_up_no_retry(watched, recording, monkeypatch):
+    trainer, run = watched(leaks=True)
+    monkeypatch.setattr("memagent.leaks.finder.MAX_CPU_S", -1.0)
+    trainer.train(5)
+    run._pipeline.leaks.suspect("it grows")
+    trainer.train(50)
+    assert run._pipeline.leaks._finder.diagnosis.is_cut_short and not run.report()["suspects"]
+    monkeypatch.setattr("memagent.leaks.finder.MAX_CPU_S", 60.0)
+    run._pipeline.leaks.note_forecast(Forecast(step=run.step, level="warning", cause="leak"))
+    trainer.train(30)
+    assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
+    assert recording_of(run, recording)[-1].method == "census"
+
+
+def test_results_of_every_fiftieth_step_are_found_over_a_long_window(watched, recording):
+    trainer, run = watched(leaks=False)
+    trainer.train(5)
+    run._pipeline.leaks.suspect("memory grows slowly", window=LONG_WINDOW_STEPS)
+    results = []
+    for step in range(200):
+        trainer.train(1)
+        if step % 50 == 0:
+            # of a shape that no other test has left here
+            results.append(torch.zeros(2, 2, 2, 2, 2, dtype=torch.int16))
+    holders = [suspect["holder"] for suspect in run.report()["suspects"]]
+    assert holders and holders[0].startswith("results: list of")
 
 
 def test_a_clean_loop_reports_no_suspects(watched, recording):
@@ -192,10 +226,12 @@ def test_without_a_request_nothing_is_diagnosed(watched, recording):
 def test_a_run_that_dies_before_a_diagnosis_has_a_reason(watched, recording, capfd, steps, why):
     trainer, run = watched(leaks=True)
     trainer.train(5)
+    expected = "No leak diagnosis was run"
     if steps:
         run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
         trainer.train(steps)
-    assert "No leak diagnosis was run" in run.report()["suspect_search"]
+        expected = "No suspect yet: a leak diagnosis is counting live tensors."
+    assert expected in run.report()["suspect_search"]
     run.fail_with(MemoryError("no"))
     assert f"  no leak diagnosis was run: {why}" in capfd.readouterr().err
     [words] = [event.data for event in recording().events if event.kind == "oom"]
@@ -223,16 +259,18 @@ def until_it_is_seen():
     return wait
 
 
-def test_a_diagnosis_that_fails_at_exit_leaves_the_oom_event(watched, recording, monkeypatch):
+def test_a_diagnosis_without_memory_at_exit_leaves_the_oom_event(
+    watched, recording, monkeypatch, capfd
+):
     trainer, run = watched(leaks=True)
     trainer.train(5)
     run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
     trainer.train(10)
-    run.guard.raise_errors = False
     monkeypatch.setattr("memagent.leaks.detectors.tensors.diagnose", _no_memory)
     run.fail_with(MemoryError("no"))
     [words] = [event.data for event in recording().events if event.kind == "oom"]
-    assert words["suspect_search"] == {"why_not": "the diagnosis failed"}
+    assert words["suspect_search"] == {"why_not": "no memory was left for the diagnosis"}
+    assert not run.guard.errors and "Traceback" not in capfd.readouterr().err
 
 
 def _no_memory(*_, **__):

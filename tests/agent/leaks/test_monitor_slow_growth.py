@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from memagent.leaks.monitor import BLOCK_STEPS, RISING_BLOCKS, SlowGrowthDetector
+from memagent.leaks.monitor import BLOCK_STEPS, LONG_BLOCK_STEPS, RISING_BLOCKS, SlowGrowthDetector
 
 MIB = 2**20
 
@@ -18,6 +18,12 @@ def test_a_slow_steady_rise_is_reported_after_some_blocks(kind, slope):
         creep.observe([100 * MIB + step * slope]) for step in range(3 * BLOCK_STEPS * RISING_BLOCKS)
     ]
     assert reports.index(True) == BLOCK_STEPS * (RISING_BLOCKS + 1) - 1 and sum(reports) == 2
+
+
+def test_growth_at_every_fiftieth_step_is_reported_by_long_blocks():
+    readings = [100 * MIB + step // 50 * 4 * MIB for step in range(8 * LONG_BLOCK_STEPS)]
+    assert not SlowGrowthDetector("cuda").observe(readings)
+    assert SlowGrowthDetector("cuda", LONG_BLOCK_STEPS).observe(readings)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -100,6 +100,8 @@ class AlertMessage:
     delayed_s: float = 0.0
     """Time that the message has waited."""
     curve: MemoryCurve | None = None
+    folded: tuple[str, ...] = ()
+    """A line for each message, if this one stands for several of a project and a rule."""
     receipt: JsonObject = field(default_factory=dict)
     """Receipt of the last message on this topic, with what the dispatcher adds to it."""
 
@@ -126,6 +128,8 @@ class Channel:
     """Texts that must never appear in a log, an error or a response."""
     wants_curve = False
     """True if messages should bring a memory curve for a chart."""
+    folds = False
+    """True if one message may stand for several: not for services that group alerts themselves."""
     can_refresh = False
     """True if `refresh` does anything."""
 

@@ -37,6 +37,7 @@ def from_settings(settings: Settings) -> Channel | None:
 class Discord(WebhookChannel):
     service = "Discord's webhook"
     final_statuses = (400, 401, 403, 404)
+    folds = True
 
     def payload(self, message: AlertMessage) -> JsonObject:
         key = message.to_state if message.to_state != "firing" else message.severity
@@ -60,7 +61,7 @@ def _lines(message: AlertMessage) -> list[str]:
         ]
         lines += [f"```python\n{advice.code}\n```"] if advice.code else []
     lines += [_escape(saving)] if saving else []
-    if message.to_state == "firing":
+    if message.to_state == "firing" and not message.folded:
         lines.append(f"[Snooze or acknowledge]({message.alert_url})")
     if needs_runbook(message):
         lines.append(f"[What to do]({message.runbook_url})")

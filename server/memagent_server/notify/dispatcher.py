@@ -14,6 +14,10 @@ The lease counts the attempt, in the database and before the message leaves. So 
 afterwards, MAX_ATTEMPTS leases are the end. A message that left and can't be marked is dead at
 once, for people to see; only if the database is down is it sent again.
 
+A channel that folds gets the first message of a project, rule, state and severity at once. What
+follows within FOLD_S waits until then, and goes out as one message. The lease is of all of them,
+and so is the mark.
+
 Each channel has its own dispatcher and thread: a slow channel delays no other. A channel that asks
 to wait (Retry-After) gets no request until then. Only this is kept in memory: a restart may ask
 once more.
@@ -36,7 +40,12 @@ from memagent_server.notify.channel import (
     mask,
     plain_receipt,
 )
-from memagent_server.notify.message_data import edit_fingerprint, load_message, refresh_message
+from memagent_server.notify.message_data import (
+    edit_fingerprint,
+    fold,
+    load_message,
+    refresh_message,
+)
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
@@ -46,8 +55,12 @@ from memagent_server.store.outbox import (
     MAX_ATTEMPTS,
     MAX_WAIT_S,
     ChannelFilter,
+    NotificationKind,
+    defer,
     end_refresh,
     is_any_due,
+    kind_of_notification,
+    lease_alike,
     lease_for_refresh,
     lease_next,
     mark_failed,
@@ -59,6 +72,7 @@ from memagent_server.store.outbox import (
 
 log = logging.getLogger(__name__)
 
+FOLD_S = 30.0
 LEASE_S = 15.0
 """Delay before a message is sent again after a crash; a longer delivery renews its lease."""
 RENEW_EVERY_S = LEASE_S / 3
@@ -93,6 +107,7 @@ class Dispatcher:
         self._min_severity = SEVERITIES.index(least_severity)
         self._paused_until = float("-inf")
         self._refreshed_at = float("-inf")
+        self._fold_until: dict[NotificationKind, float] = {}
         self.name = route.channel or "no-channel"
 
     def turn(self) -> bool:
@@ -107,46 +122,79 @@ class Dispatcher:
         if not is_due:
             self._refresh_messages(now)
             return False
+        leased = self._lease(now)
+        if leased:
+            self._deliver(leased)
+        return leased is not None
+
+    def _lease(self, now: float) -> list[NotificationRow] | None:
+        """Lease the next message: several notifications if the channel folds, none while they
+        wait for others. Return None if nothing is due.
+        """
         with self._database.write() as session:
             notification = lease_next(session, self._route, now, LEASE_S)
-        if notification is None:
-            return False
-        self._deliver(notification)
-        return True
+            if notification is None or not self._channel.folds:
+                return None if notification is None else [notification]
+            kind = kind_of_notification(session, notification)
+            until = self._fold_until.get(kind, now)
+            # a longer wait means that the clock was set back
+            if now < until <= now + FOLD_S:
+                defer(session, notification, until)
+                return []
+            return [notification, *lease_alike(session, self._route, notification, now, LEASE_S)]
 
-    def _deliver(self, notification: NotificationRow) -> None:
-        if notification.attempts > MAX_ATTEMPTS:
-            self._fail(notification, "every attempt was interrupted before its end", None)
+    def _deliver(self, leased: list[NotificationRow]) -> None:
+        """Send one message for all leased notifications."""
+        exhausted = [item for item in leased if item.attempts > MAX_ATTEMPTS]
+        if exhausted:
+            self._fail(exhausted, "every attempt was interrupted before its end", None)
+        sendable = [item for item in leased if item.attempts <= MAX_ATTEMPTS]
+        if not sendable:
             return
         try:
-            with self._database.read() as session:
-                message = load_message(
+            messages = self._load(sendable)
+            if SEVERITIES.index(messages[0].severity) < self._min_severity:
+                self._skip(sendable)
+                return
+            with self._renewed_lease(sendable):
+                receipt = self._channel.send(fold(messages, self._public_url))
+        except DeliveryFailedError as error:
+            if error.retry_after_s:
+                self._paused_until = self._clock() + min(error.retry_after_s, MAX_WAIT_S)
+            next_attempt_at = None if error.is_final else self._next_attempt(sendable[0], error)
+            self._fail(sendable, str(error), next_attempt_at)
+        except Exception as error:  # noqa: BLE001 - a bug in a channel; logged with secrets masked
+            log.error(
+                "notification %s to %s failed:\n%s",
+                sendable[0].id,
+                self.name,
+                self._masked_traceback(),
+            )
+            self._fail(sendable, type(error).__name__, self._clock() + MAX_RETRY_S)
+        else:
+            self._wait_for_alike(messages[0])
+            for notification, message in zip(sendable, messages, strict=True):
+                self._mark_sent(notification, message, receipt)
+
+    def _load(self, leased: list[NotificationRow]) -> list[AlertMessage]:
+        with self._database.read() as session:
+            return [
+                load_message(
                     session,
                     notification,
                     self._public_url,
                     self._clock(),
-                    with_curve=self._channel.wants_curve,
+                    with_curve=self._channel.wants_curve and len(leased) == 1,
                 )
-            if SEVERITIES.index(message.severity) < self._min_severity:
-                self._skip(notification)
-                return
-            with self._renewed_lease(notification):
-                receipt = self._channel.send(message)
-        except DeliveryFailedError as error:
-            if error.retry_after_s:
-                self._paused_until = self._clock() + min(error.retry_after_s, MAX_WAIT_S)
-            next_attempt_at = None if error.is_final else self._next_attempt(notification, error)
-            self._fail(notification, str(error), next_attempt_at)
-        except Exception as error:  # noqa: BLE001 - a bug in a channel; logged with secrets masked
-            log.error(
-                "notification %s to %s failed:\n%s",
-                notification.id,
-                notification.channel,
-                self._masked_traceback(),
-            )
-            self._fail(notification, type(error).__name__, self._clock() + MAX_RETRY_S)
-        else:
-            self._mark_sent(notification, message, receipt)
+                for notification in leased
+            ]
+
+    def _wait_for_alike(self, message: AlertMessage) -> None:
+        """Make notifications of this kind wait for each other from now on."""
+        now = self._clock()
+        waiting = {kind: until for kind, until in self._fold_until.items() if until > now}
+        kind = NotificationKind(message.project, message.rule, message.to_state, message.severity)
+        self._fold_until = {**waiting, kind: now + FOLD_S}
 
     def _mark_sent(
         self, notification: NotificationRow, message: AlertMessage, receipt: Receipt
@@ -167,18 +215,19 @@ class Dispatcher:
                 self._masked_traceback(),
             )
             reason = f"it was sent, but marking it as sent failed: {type(error).__name__}"
-            self._fail(notification, reason, None)
+            self._fail([notification], reason, None)
 
     def _stored_receipt(self, message: AlertMessage, receipt: Receipt, now: float) -> JsonObject:
         """Return a receipt as it's stored, with the state of the message if it can be edited."""
         stored: JsonObject = plain_receipt(receipt)
         return stored | _edit_state(message, now) if self._channel.can_refresh else stored
 
-    def _skip(self, notification: NotificationRow) -> None:
+    def _skip(self, leased: list[NotificationRow]) -> None:
         least = SEVERITIES[self._min_severity]
         reason = f"this channel is only notified of severity {least} and above"
         with self._database.write() as session:
-            mark_skipped(session, notification, reason)
+            for notification in leased:
+                mark_skipped(session, notification, reason)
 
     def _next_attempt(self, notification: NotificationRow, error: DeliveryFailedError) -> float:
         delay_s = min(FIRST_RETRY_S * 2 ** (notification.attempts - 1), MAX_RETRY_S)
@@ -187,24 +236,25 @@ class Dispatcher:
         return self._clock() + min(wait_s, MAX_WAIT_S)
 
     def _fail(
-        self, notification: NotificationRow, reason: str, next_attempt_at: float | None
+        self, leased: list[NotificationRow], reason: str, next_attempt_at: float | None
     ) -> None:
         """Mark a failed attempt; the last one, or one without a next, is the end."""
-        if notification.attempts >= MAX_ATTEMPTS:
-            next_attempt_at = None
         reason = mask(reason, self._channel.secrets)
-        log.warning(
-            "notification %s to %s: %s%s",
-            notification.id,
-            notification.channel,
-            reason,
-            "; giving up" if next_attempt_at is None else "",
-        )
         with self._database.write() as session:
-            mark_failed(session, notification, reason, next_attempt_at=next_attempt_at)
+            for notification in leased:
+                is_last = next_attempt_at is None or notification.attempts >= MAX_ATTEMPTS
+                log.warning(
+                    "notification %s to %s: %s%s",
+                    notification.id,
+                    notification.channel,
+                    reason,
+                    "; giving up" if is_last else "",
+                )
+                retry_at = None if is_last else next_attempt_at
+                mark_failed(session, notification, reason, next_attempt_at=retry_at)
 
     @contextmanager
-    def _renewed_lease(self, notification: NotificationRow) -> Iterator[None]:
+    def _renewed_lease(self, leased: list[NotificationRow]) -> Iterator[None]:
         """Renew the lease during a delivery, so that no other worker sends the same message."""
         done = threading.Event()
 
@@ -212,11 +262,12 @@ class Dispatcher:
             while not done.wait(RENEW_EVERY_S):
                 try:
                     with self._database.write() as session:
-                        renew_lease(session, notification, self._clock() + LEASE_S)
+                        for notification in leased:
+                            renew_lease(session, notification, self._clock() + LEASE_S)
                 except Exception as error:  # noqa: BLE001 - the next renewal may work
                     log.warning(
                         "the lease of notification %s could not be renewed: %s",
-                        notification.id,
+                        leased[0].id,
                         type(error).__name__,
                     )
 

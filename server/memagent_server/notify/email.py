@@ -49,6 +49,8 @@ class Email(Channel):
     STARTTLS is used if the server offers it, and required for a password.
     """
 
+    folds = True
+
     def __init__(
         self, url: str, sender: str, recipients: tuple[str, ...], *, draw: ChartImage | None = None
     ) -> None:
@@ -91,7 +93,7 @@ class Email(Channel):
             mail["References"] = root
         footer = f"Snooze or acknowledge: {message.alert_url}"
         mail.set_content(f"{plain_text(message)}\n\n{footer}\n")
-        image = self._chart.render(message)
+        image = None if message.folded else self._chart.render(message)
         if image is not None:
             mail.add_attachment(image, maintype="image", subtype="png", filename="memory.png")
         return mail

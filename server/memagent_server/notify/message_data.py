@@ -5,8 +5,9 @@ A test message is clearly marked, and sent by the same code as a real one, witho
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from memagent_server.notify.channel import (
     MemoryCurve,
     mask,
 )
+from memagent_server.notify.message_text import headline
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Session
@@ -124,6 +126,35 @@ def refresh_message(
         message = replace(message, facts=facts, step=facts["step"])
         message = _for_stream(session, message, stream)
     return replace(message, delayed_s=0.0)
+
+
+def fold(messages: Sequence[AlertMessage], public_url: str) -> AlertMessage:
+    """Return one message that stands for several of a project, a rule and a state.
+
+    Its dedup key is of all of them: with another message in it, it is another one.
+    """
+    first = messages[0]
+    if len(messages) == 1:
+        return first
+    keys = " ".join(sorted(message.dedup_key for message in messages))
+    return replace(
+        first,
+        dedup_key=f"folded-{hashlib.sha256(keys.encode()).hexdigest()}",
+        run_url=f"{public_url}/alerts",
+        alert_url=f"{public_url}/alerts",
+        folded=tuple(f"{_headline(message)} · {message.run_url}" for message in messages),
+        is_repeat=any(message.is_repeat for message in messages),
+        curve=None,
+        receipt={},
+    )
+
+
+def _headline(message: AlertMessage) -> str:
+    """Return the headline, or run and rule: one odd alert must not hold back all the others."""
+    try:
+        return headline(message)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return f"{message.run_name}: {message.rule}"
 
 
 def edit_fingerprint(message: AlertMessage) -> JsonObject:

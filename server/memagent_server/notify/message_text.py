@@ -10,7 +10,9 @@ from memagent_server.notify.channel import AlertMessage
 
 LATE_S = 120.0
 """A message that waited longer says so: its ETA is outdated."""
+MAX_FOLDED_LINES = 25
 RESOLVED_STATES = ("averted", "finished")
+_REPEAT = "This may repeat an earlier message, whose delivery was interrupted"
 _RUNBOOK_STATES = ("firing", "oom", "lost_contact")
 
 _HEADLINES = {
@@ -30,8 +32,15 @@ _HEADLINES = {
 }
 
 
+_FOLDED_STATES = {"firing": "new alerts", "oom": "out of memory", "lost_contact": "fell silent"}
+
+
 def headline(message: AlertMessage) -> str:
     """Return one line: which run, and what happened."""
+    if message.folded:
+        rule = message.rule.replace("_", " ")
+        outcome = _FOLDED_STATES.get(message.to_state, message.to_state)
+        return f"{len(message.folded)} runs of {message.project}: {rule}, {outcome}"
     templates = {**_HEADLINES[""], **_HEADLINES.get(message.rule, {})}
     template = templates.get(message.to_state, "{name}: {rule} is {state}")
     return template.format(
@@ -46,6 +55,8 @@ def headline(message: AlertMessage) -> str:
 
 def origin(message: AlertMessage) -> str:
     """Return run, project, rank, device and host."""
+    if message.folded:
+        return f"project {message.project}"
     device = ", ".join(part for part in (_ranks(message), message.device_name) if part)
     parts = [
         f"run {message.run_id}",
@@ -58,6 +69,10 @@ def origin(message: AlertMessage) -> str:
 
 def details(message: AlertMessage) -> list[str]:
     """Return the facts, a line each."""
+    if message.folded:
+        more = len(message.folded) - MAX_FOLDED_LINES
+        lines = [*message.folded[:MAX_FOLDED_LINES], *([f"and {more} more"] if more > 0 else [])]
+        return [*lines, _REPEAT] if message.is_repeat else lines
     if message.to_state == "test":
         return ["`memagent notify test` or a test button requested this message."]
     is_warning = message.to_state == "firing"
@@ -65,7 +80,7 @@ def details(message: AlertMessage) -> list[str]:
     if is_warning and message.acked_by:
         lines.append(f"Acknowledged by {message.acked_by}")
     if message.is_repeat:
-        lines.append("This may repeat an earlier message, whose delivery was interrupted")
+        lines.append(_REPEAT)
     if message.delayed_s > LATE_S:
         waited = format_duration(message.delayed_s)
         lines.append(f"This message waited {waited} to be sent: the run may be further along")
@@ -75,7 +90,7 @@ def details(message: AlertMessage) -> list[str]:
 def cause_advice(message: AlertMessage) -> CauseAdvice | None:
     """Return what a warning's cause means, what to change and the code that does it."""
     cause = message.facts.get("cause")
-    if message.to_state != "firing" or not cause:
+    if message.to_state != "firing" or not cause or message.folded:
         return None
     return advice_for_cause(cause, message.advice)
 
@@ -83,7 +98,7 @@ def cause_advice(message: AlertMessage) -> CauseAdvice | None:
 def saving_line(message: AlertMessage) -> str | None:
     """Return the estimator's first advice for this run."""
     saving = message.saving
-    if message.to_state != "firing" or saving is None:
+    if message.to_state != "firing" or saving is None or message.folded:
         return None
     cost = f" ({saving.cost})" if saving.cost else ""
     return f"Would save {format_bytes(saving.saving_bytes)}: {saving.change}{cost}"

@@ -35,7 +35,7 @@ from memagent_server.notify.channel import (
 from memagent_server.notify.chart_image import ChartImage
 from memagent_server.notify.http_client import exchange
 from memagent_server.notify.message_text import RESOLVED_STATES, headline
-from memagent_server.notify.slack_webhook import HEADER_LIMIT, blocks, short_text, text
+from memagent_server.notify.slack_webhook import HEADER_LIMIT, Pace, blocks, short_text, text
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 
 MAX_RESPONSE_BYTES = 4 * 2**20
 """Enough for the history of a channel."""
-MESSAGE_INTERVAL_S = 1.0
-"""Slack accepts about one message a second per channel (docs: rate limits)."""
 MAX_CLOCK_SKEW_S = 60.0
 """Between Slack's clock and the server's."""
 EVENT_TYPE = "memagent_notification"
@@ -102,10 +100,9 @@ class SlackBot(Channel):
         # No retries by the client: the outbox retries, also after a crash.
         self._client = _BoundedClient(token, base_url=base_url, retry_handlers=[])
         self._channel = channel
-        self._sleep = sleep
+        self._pace = Pace(sleep)
         self._chart = draw or ChartImage()
         self._can_search = True
-        self._last_message_s = float("-inf")
         self.secrets = (token,)
         self.wants_curve = self._chart.is_possible
 
@@ -136,7 +133,7 @@ class SlackBot(Channel):
 
     def _edit(self, message: AlertMessage, channel: str, ts: str) -> bool:
         """Edit a message; return False if it can't be edited any more. Raises SlackApiError."""
-        self._wait_for_turn()
+        self._pace.wait()
         try:
             content = _content(replace(message, is_repeat=False))
             self._client.chat_update(channel=channel, ts=ts, **content)
@@ -159,7 +156,7 @@ class SlackBot(Channel):
         )
 
     def _post(self, **arguments: Any) -> JsonObject:
-        self._wait_for_turn()
+        self._pace.wait()
         response = self._client.chat_postMessage(**arguments, unfurl_links=False)
         return {"ts": response["ts"], "channel": response["channel"]}
 
@@ -210,12 +207,6 @@ class SlackBot(Channel):
         except (SlackApiError, SlackClientError, DeliveryFailedError) as error:
             reason = _code(error) if isinstance(error, SlackApiError) else type(error).__name__
             log.warning("Slack did not accept the chart of run %s: %s", message.run_id, reason)
-
-    def _wait_for_turn(self) -> None:
-        wait_s = self._last_message_s + MESSAGE_INTERVAL_S - time.monotonic()
-        if wait_s > 0:
-            self._sleep(wait_s)
-        self._last_message_s = time.monotonic()
 
 
 class _BoundedClient(WebClient):

@@ -6,7 +6,10 @@ screen readers and logs show it.
 
 from __future__ import annotations
 
-from memagent_server.notify.channel import AlertMessage, Channel
+import time
+from collections.abc import Callable
+
+from memagent_server.notify.channel import AlertMessage, Channel, Receipt
 from memagent_server.notify.http_client import WebhookChannel
 from memagent_server.notify.message_text import (
     cause_advice,
@@ -28,6 +31,9 @@ TEXT_LIMIT = 4000
 """Slack's recommendation for `text`."""
 BUTTON_LIMIT = 75
 URL_LIMIT = 3000
+
+MESSAGE_INTERVAL_S = 1.0
+"""Slack accepts about one message a second per channel or webhook (docs: rate limits)."""
 
 _MARKS = {"averted": "🟢", "finished": "🟢", "oom": "💥", "lost_contact": "⚪", "test": "🔔"}
 
@@ -89,6 +95,8 @@ def _suggestion_lines(message: AlertMessage) -> list[str]:
 
 
 def _buttons(message: AlertMessage) -> list[JsonObject]:
+    if message.folded:
+        return [_button("open", "Open alerts", message.run_url, "primary")]
     if message.to_state == "test":
         return [_button("open", "Open memagent", message.run_url, "primary")]
     buttons = [_button("open", "Open run", message.run_url, "primary")]
@@ -123,9 +131,36 @@ def from_settings(settings: Settings) -> Channel | None:
     return SlackWebhook(settings.slack_webhook_url, allow_local=settings.allow_local_webhooks)
 
 
+class Pace:
+    """Keeps messages MESSAGE_INTERVAL_S apart."""
+
+    def __init__(self, sleep: Callable[[float], None]) -> None:
+        self._sleep = sleep
+        self._last_message_s = float("-inf")
+
+    def wait(self) -> None:
+        wait_s = self._last_message_s + MESSAGE_INTERVAL_S - time.monotonic()
+        if wait_s > 0:
+            self._sleep(wait_s)
+        self._last_message_s = time.monotonic()
+
+
 class SlackWebhook(WebhookChannel):
+    """`sleep` keeps the interval between two messages."""
+
     service = "Slack's webhook"
     final_statuses = (400, 403, 404, 410)
+    folds = True
+
+    def __init__(
+        self, url: str, *, allow_local: bool = False, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        super().__init__(url, allow_local=allow_local)
+        self._pace = Pace(sleep)
+
+    def send(self, message: AlertMessage) -> Receipt:
+        self._pace.wait()
+        return super().send(message)
 
     def payload(self, message: AlertMessage) -> JsonObject:
         return {"text": text(message), "blocks": blocks(message)}

@@ -36,6 +36,7 @@ def from_settings(settings: Settings) -> Channel | None:
 class Teams(WebhookChannel):
     service = "Teams' webhook"
     final_statuses = (400, 401, 403, 404, 410)
+    folds = True
 
     def payload(self, message: AlertMessage) -> JsonObject:
         card = {
@@ -74,6 +75,8 @@ def _body(message: AlertMessage) -> list[JsonObject]:
 
 
 def _actions(message: AlertMessage) -> list[dict[str, str]]:
+    if message.folded:
+        return [{"type": "Action.OpenUrl", "title": "Open alerts", "url": message.run_url}]
     links = [("Open run", message.run_url)]
     if message.to_state == "firing":
         links.append(("Snooze or acknowledge", message.alert_url))

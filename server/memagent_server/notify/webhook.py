@@ -21,7 +21,7 @@ from memagent_server.notify.message_text import plain_text
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
 
-_INTERNAL_FIELDS = ("receipt", "curve", "is_overtaken")
+_INTERNAL_FIELDS = ("receipt", "curve", "is_overtaken", "folded")
 _FINAL_STATUSES = (410,)
 
 

@@ -11,6 +11,7 @@
 5. A failed notification is retried with growing delays. After MAX_ATTEMPTS, or if the channel says
    never, it's dead; people can see it and have it sent again.
 6. A notification below the channel's severity is skipped, and visible as such.
+7. Due notifications of a project, rule, state and severity can be leased together, for one message.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from memagent_server.store.models import (
 from memagent_server.store.reading import id_before, to_schema
 
 MAX_ATTEMPTS = 20
+MAX_FOLDED = 1_000
+"""Notifications in one message."""
 MAX_LEASE_S = 60.0
 MAX_WAIT_S = 3_600.0
 """A lease or delay that ends later than these allow was set before the clock went back: it's
@@ -57,6 +60,16 @@ class ChannelFilter:
         if self.channel is not None:
             return NotificationRow.channel == self.channel
         return NotificationRow.channel.not_in(self.others)
+
+
+@dataclass(frozen=True)
+class NotificationKind:
+    """What notifications that go out in one message have in common."""
+
+    project: str
+    rule: str
+    to_state: str
+    severity: str
 
 
 def topic_of(notification: NotificationRow) -> str:
@@ -108,6 +121,57 @@ def lease_next(
         if _lease(session, notification, now + lease_s):
             return notification
     return None
+
+
+def lease_alike(
+    session: Session,
+    channels: ChannelFilter,
+    notification: NotificationRow,
+    now: float,
+    lease_s: float,
+) -> list[NotificationRow]:
+    """Lease the due notifications that can go out in one message with a leased one."""
+    kind = kind_of_notification(session, notification)
+    query = (
+        _due(channels, now)
+        .join(AlertRow, AlertRow.id == NotificationRow.alert_id)
+        .join(TransitionRow, TransitionRow.id == NotificationRow.transition_id)
+        .join(RunRow, RunRow.id == AlertRow.run_id)
+        .where(
+            NotificationRow.id != notification.id,
+            NotificationRow.channel == notification.channel,
+            RunRow.project == kind.project,
+            AlertRow.rule == kind.rule,
+            TransitionRow.to_state == kind.to_state,
+            TransitionRow.severity == kind.severity,
+        )
+        .limit(MAX_FOLDED - 1)
+    )
+    candidates = list(session.scalars(query))
+    return [item for item in candidates if _lease(session, item, now + lease_s)]
+
+
+def kind_of_notification(session: Session, notification: NotificationRow) -> NotificationKind:
+    query = (
+        select(RunRow.project, AlertRow.rule, TransitionRow.to_state, TransitionRow.severity)
+        .join(AlertRow, AlertRow.run_id == RunRow.id)
+        .join(TransitionRow, TransitionRow.alert_id == AlertRow.id)
+        .where(TransitionRow.id == notification.transition_id)
+    )
+    return NotificationKind(*session.execute(query).one())
+
+
+def defer(session: Session, notification: NotificationRow, until: float) -> None:
+    """Give a lease back unused; the notification is due again at `until`."""
+    _change(
+        session,
+        notification,
+        _holds_lease(notification),
+        state="waiting",
+        leased_until=None,
+        attempts=notification.attempts - 1,
+        next_attempt_at=until,
+    )
 
 
 def renew_lease(session: Session, notification: NotificationRow, until: float) -> bool:

@@ -36,7 +36,7 @@ from tests.server.notify.far_ends import (
 )
 
 KINDS = {
-    "slack_webhook": lambda url: SlackWebhook(url, allow_local=True),
+    "slack_webhook": lambda url: SlackWebhook(url, allow_local=True, sleep=lambda _: None),
     "slack_bot": lambda url: SlackBot("xoxb-1", "C1", base_url=url + "/", sleep=lambda _: None),
     "webhook": lambda url: Webhook(url, "secret key", allow_local=True),
     "email": lambda url: Email(url, "memagent@example.org", ("ana@example.org",)),

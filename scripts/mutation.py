@@ -49,7 +49,8 @@ class FirstFailure:
         # A failure is all that counts: nobody reads the smallest example.
         from hypothesis import Phase, settings
         phases = (Phase.explicit, Phase.generate)
-        settings.register_profile("mutation", phases=phases, derandomize=True, deadline=None)
+        few = {"max_examples": 50, "phases": phases, "derandomize": True, "deadline": None}
+        settings.register_profile("mutation", **few)
         settings.load_profile("mutation")
 
 resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))
@@ -166,7 +167,8 @@ def main() -> int:
     samples = {name: sample_of(CORES[name], arguments.sample, arguments.seed) for name in names}
     with tempfile.TemporaryDirectory(prefix="memagent-mutation-") as folder:
         copies = TreeCopies(Path(folder), arguments.processes)
-        mutants = list(report(try_all(copies, samples, arguments.processes)))
+        tried = try_all(copies, samples, arguments.processes)
+        mutants = list(report(tried, sum(map(len, samples.values()))))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(mutant) for mutant in mutants], indent=1))
     return print_table(names, mutants)
@@ -266,11 +268,13 @@ def changed_lines(original: str, mutated: str) -> str:
     return "\n".join(f"-{old}\n+{new}" for old, new in pairs[:3])
 
 
-def report(mutants: Iterable[Mutant]) -> Iterator[Mutant]:
-    """Print the mutants that survive, as they come."""
-    for mutant in mutants:
+def report(mutants: Iterable[Mutant], total: int) -> Iterator[Mutant]:
+    """Print the mutants that survive, as they come, and on a terminal how many were tried."""
+    for number, mutant in enumerate(mutants, 1):
         if not mutant.is_killed:
             print(f"{mutant.path}:{mutant.line} {mutant.operator}\n{mutant.diff}", flush=True)
+        if sys.stderr.isatty():
+            print(f"{number} of {total}", end="\r", file=sys.stderr)
         yield mutant
 
 

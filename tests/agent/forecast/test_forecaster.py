@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import random
 
 import pytest
@@ -214,22 +213,6 @@ def test_missing_readings_are_ignored():
     forecaster = Forecaster(LIMIT)
     for step in range(100):
         assert forecaster.update(step).level == "ok"
-
-
-def test_its_memory_does_not_grow_with_the_run():
-    forecaster = Forecaster(LIMIT)
-    sizes = []
-    for step in range(1, 40_001):
-        forecaster.update(
-            step,
-            time_s=step,
-            allocated_bytes=10 * GIB + step,
-            peak_allocated_bytes=12 * GIB,
-            input_size=step % 7,
-        )
-        if step in (2_000, 40_000):
-            sizes.append(len(pickle.dumps(forecaster)))
-    assert sizes[1] < 1.5 * sizes[0]
 
 
 def test_the_same_readings_give_the_same_forecast():

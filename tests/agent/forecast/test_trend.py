@@ -401,6 +401,13 @@ def test_rule_10_noise_that_falls_back_adds_its_maximum():
     assert trend_of(lambda t: t + (8.0 if t == 15 else 0.0)).level == pytest.approx(99, abs=1)
 
 
+def test_rule_10_jumps_that_fall_back_add_their_maximum():
+    # stairs, and in each bucket a peak of 8 that is gone at its end: 4.5 + 8 above the line
+    stairs = [10.0 * (t // 10) for t in range(100)]
+    trend = find_trend([*range(100)], stairs, TRIFLE, tops=[value + 8 for value in stairs])
+    assert trend.level == pytest.approx(94.5 + 12.5, abs=1)
+
+
 def test_rule_10_the_level_is_not_below_the_newest_maximum_of_a_jump():
     jumped = trend_of(lambda t: 10.0 * ((t + 9) // 10))
     assert jumped.level >= 100.0

@@ -261,6 +261,8 @@ def test_sizes_are_rounded_by_hand():
     assert [round_size(size, eighths) for size in (4096, 4097, 4608, 4609, 9000)] == [
         4096, 4608, 4608, 5120, 9216,
     ]  # fmt: skip
+    sixteenths = AllocatorConfig(roundup_power2_divisions=(16,) * 16)
+    assert [round_size(size, sixteenths) for size in (2900, 8192, 8193)] == [3072, 8192, 8704]
     assert [next_division(size, 4) for size in (1024, 1025, 1200, 1280, 1281, 2047, 2048)] == [
         1024, 1280, 1280, 1280, 1536, 2048, 2048,
     ]  # fmt: skip

@@ -21,6 +21,9 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, NamedTuple
 
+TensorGroup = tuple[str, str, int]
+"""Device, dtype, and number of dimensions."""
+
 
 class TensorEntry(NamedTuple):
     """A live tensor. It shows `size_bytes` of its storage's `storage_bytes`."""
@@ -35,7 +38,7 @@ class TensorEntry(NamedTuple):
     shape: tuple[int, ...]
 
     @property
-    def group(self) -> tuple[str, str, int]:
+    def group(self) -> TensorGroup:
         return (self.device, self.dtype, len(self.shape))
 
 
@@ -57,7 +60,7 @@ class Census:
             return old.reference() is tensor
         return old.storage == entry.storage
 
-    def groups(self) -> Counter[tuple[str, str, int]]:
+    def groups(self) -> Counter[TensorGroup]:
         return Counter(entry.group for entry in self.entries.values())
 
 
@@ -136,6 +139,7 @@ class GroupGrowth:
     bytes_per_step: int
     is_mostly_hidden: bool
     """True if the survivors are views that keep much more memory than they show."""
+    group: TensorGroup
     is_renewed: bool = False
     """True if these are new ones in place of survivors: they're freed within a step."""
 
@@ -154,7 +158,7 @@ def growing_groups(
     """
     more = last.groups()
     more.subtract(first.groups())
-    groups: dict[tuple[str, str, int], tuple[_Members, _Members]] = {}
+    groups: dict[TensorGroup, tuple[_Members, _Members]] = {}
     for tensor in tensors:
         entry = last.entries.get(id(tensor))
         if entry is not None and more[entry.group] > 1 and not first.has(tensor, entry):
@@ -182,6 +186,41 @@ def _growth(members: _Members, steps: int) -> GroupGrowth:
         tensors,
         round(total_bytes / steps),
         is_mostly_hidden=total_bytes > 8 * max(visible_bytes, 1),
+        group=members[0][1].group,
+    )
+
+
+_MIN_CONTINUED_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class GroupCount:
+    """How many tensors a group that grew had after `step`, to see later whether it still grows."""
+
+    group: TensorGroup
+    step: int
+    count: int
+    per_step: float
+
+    def at(self, later: Census) -> GroupCount:
+        """Return the count of a later census, with the first rate."""
+        return replace(self, step=later.step, count=later.groups()[self.group])
+
+    def has_grown_since(self, later: Census) -> bool:
+        """Return True if the growth has gone on at a quarter of its rate or more."""
+        expected = self.per_step * (later.step - self.step)
+        return later.groups()[self.group] - self.count >= max(1.0, _MIN_CONTINUED_SHARE * expected)
+
+
+def group_counts(
+    growths: Iterable[GroupGrowth], first: Census, last: Census
+) -> tuple[GroupCount, ...]:
+    """Return the counts of groups that grew between two censuses."""
+    before, now = first.groups(), last.groups()
+    steps = max(1, last.step - first.step)
+    return tuple(
+        GroupCount(group, last.step, now[group], (now[group] - before[group]) / steps)
+        for group in dict.fromkeys(growth.group for growth in growths)
     )
 
 

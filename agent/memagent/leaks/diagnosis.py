@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.leaks import autograd_graphs, census, source_lines
-from memagent.leaks.census import Census, GroupGrowth, LengtheningTensor
+from memagent.leaks.census import Census, GroupCount, GroupGrowth, LengtheningTensor
 from memagent.leaks.detectors.base import TimeBudget, Work
 from memagent.leaks.growth import growing_lines
 from memagent.leaks.object_names import ObjectName, file_of
@@ -61,8 +61,8 @@ def diagnose(
     budget: TimeBudget,
     *,
     measured_bytes_per_step: int | None = None,
-) -> Work[list[Suspect]]:
-    """Return what holds the growth between `first` and now, most likely first.
+) -> Work[tuple[list[Suspect], tuple[GroupCount, ...]]]:
+    """Return what holds the growth between `first` and now, most likely first, and what grew.
 
     before_last: a census from one step ago. measured_bytes_per_step: growth as the device or the
     host reports it. If the budget ends early, suspects are missing, and the others are less sure.
@@ -74,8 +74,9 @@ def diagnose(
     longer = census.lengthening_tensors(first, before_last, last, tensors)[:_MAX_GROUPS]
     more_nodes = last.nodes - first.nodes
     steps = max(1, last.step - first.step)
+    counts = census.group_counts(growths, first, last)
     if not growths and not longer and more_nodes < steps // 2:
-        return []
+        return [], counts
     search = ReferrerSearch(UserScopes(), {id(growths)}, budget)
     old_storages = {entry.storage for entry in first.entries.values()}
     case = _Case(search, budget, steps, measured_bytes_per_step, old_storages)
@@ -91,7 +92,7 @@ def diagnose(
         search.close()
     if budget.was_hit:
         suspects = [scale_confidence(suspect, _CUT_SHORT_CONFIDENCE) for suspect in suspects]
-    return _rank(suspects)
+    return _rank(suspects), counts
 
 
 def _search_all(

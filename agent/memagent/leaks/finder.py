@@ -16,10 +16,11 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from memagent.leaks import syntax
+from memagent.leaks import census, syntax
+from memagent.leaks.census import GroupCount
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Detector, TimeBudget, Work
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
@@ -33,6 +34,13 @@ WINDOW_STEPS = 20
 MAX_SLICE_S = 0.02
 """Processor time per step. A pass over all objects may begin just before this ends."""
 MIN_STEPS = 4
+_COUNTED_KINDS = frozenset(
+    (
+        *("list", "dict", "deque", "set", "object", "hook", "closure", "exception", "cache"),
+        *("view", "optimizer", "dataloader", "autograd_function", "allocation"),
+    )
+)
+"""Kinds of suspects whose tensors become more."""
 MAX_STACKS = 2_000
 """Call stacks kept per diagnosis."""
 
@@ -94,6 +102,7 @@ class Finder:
         self._is_before_last = False
         self._search: Work[list[Suspect]] | None = None
         self._time_budget = self._new_time_budget()
+        self._counts: tuple[GroupCount, ...] = ()
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
@@ -188,6 +197,23 @@ class Finder:
             self._read_before_last(self._last_step)
         return self._begin_search(self._last_step + 1)
 
+    def withdraw_stopped(self, step: int) -> tuple[Suspect, ...]:
+        """Withdraw suspects if their tensors no longer become more, and return them.
+
+        One census decides, so it's all of them or none. Suspects of other evidence stay.
+        """
+        if self.diagnosis is None or self.is_busy or not self._counts:
+            return ()
+        with self._timed():
+            now = census.take(step, census.live_tensors())
+        if any(count.has_grown_since(now) for count in self._counts):
+            self._counts = tuple(count.at(now) for count in self._counts)
+            return ()
+        stopped = tuple(item for item in self.suspects if item.kind in _COUNTED_KINDS)
+        rest = tuple(item for item in self.suspects if item.kind not in _COUNTED_KINDS)
+        self.diagnosis = replace(self.diagnosis, suspects=rest, grown=())
+        return stopped
+
     def close(self) -> None:
         """Drop the requested diagnosis or the running one."""
         active, search = self._active, self._search
@@ -258,6 +284,7 @@ class Finder:
         recorded = next((detector for detector in detectors if detector.grown), Detector())
         growths = (detector.growth_bytes_per_step for detector in detectors)
         growth = next(filter(None, growths), None)
+        self._counts = tuple(count for detector in detectors for count in detector.counts)
         with self._timed():
             self.close()
         suspects.sort(key=lambda item: -(item.bytes_per_step or 0) * item.confidence)

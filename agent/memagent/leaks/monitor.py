@@ -7,6 +7,7 @@
    until the run has twice as many steps: a leak doesn't move. If none was found, a forecast of
    growth is followed by retries with other methods, whatever the budget: on a host with Python's
    own allocations traced, then over a longer window. One that was cut short counts for nothing.
+   Suspects whose tensors no longer become more are withdrawn at a later check.
 3. A diagnosis is sent to the server as a snapshot, also without suspects: that's a result, too.
 4. The CUDA allocator's record goes with it as a page for torch's viewer. If the script requested
    the diagnosis, the record is also saved next to the run's file.
@@ -49,6 +50,8 @@ _MAX_SENT_SUSPECTS = 50
 _MAX_FRAMES = 256
 """Frames per stack that the wire accepts."""
 _RETRY_AFTER_STEPS = 20
+FIRST_CHECK_STEPS = 80
+"""Steps after which suspects are checked. Each later check is twice as far from the one before."""
 LONG_WINDOW_STEPS = 160
 """Window for growth at every fiftieth step: it contains three such steps."""
 _LAST_PEAKS = 8
@@ -94,6 +97,8 @@ class LeakMonitor:
         ]
         self._methods = _HOST_METHODS if kind == "host" else _DEVICE_METHODS
         self._failures = 0
+        self._check_step: int | None = None
+        self._check_distance = FIRST_CHECK_STEPS
         self._why = ""
         self._seq = 0
         self._saves_record = False
@@ -197,6 +202,9 @@ class LeakMonitor:
                 self._why_not = why_not  # not reached if the diagnosis raises
                 if diagnosis is not None:
                     self._publish(diagnosis)
+        elif self._check_step is not None and self._sampler.step >= self._check_step:
+            with self._guard.section("leak check"):
+                self._check_suspects()
 
     def at_the_end(self) -> None:
         """Conclude the running diagnosis with the steps so far, since the process ends."""
@@ -225,6 +233,8 @@ class LeakMonitor:
             self._failures += 1
             if self._failures < len(self._methods):
                 self._next_step = 0  # the next request tries another method
+        self._check_distance = FIRST_CHECK_STEPS
+        self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None
         for index, suspect in enumerate(diagnosis.suspects[:_MAX_PRINTED_SUSPECTS]):
             growth = None if index else diagnosis.growth_bytes_per_step
             notify_user(suspect_text(suspect, growth, self.roots))
@@ -234,6 +244,21 @@ class LeakMonitor:
         self._finder.history = None  # a record is large
         # saving and sending stop training, too
         self._finder.budget.spend(time.perf_counter() - started)
+
+    def _check_suspects(self) -> None:
+        """Withdraw suspects whose growth has stopped, such as a cache that is full."""
+        step = self._sampler.step
+        self._check_distance *= 2
+        self._check_step = step + self._check_distance
+        stopped = self._finder.withdraw_stopped(step)
+        if not stopped:
+            return
+        self._check_step = None
+        for suspect in stopped[:_MAX_PRINTED_SUSPECTS]:
+            where = f"{display_path(suspect.file, self.roots)}:{suspect.line}"
+            notify_user(f"no longer a suspect: {where}: {suspect.holder} has stopped growing")
+        note = f"growth has stopped by step {step:,}: {len(stopped)} suspects are withdrawn"
+        self.send(self._why, notes=[note], diagnosis=self._finder.diagnosis)
 
     def send(
         self,

@@ -14,7 +14,7 @@ import memagent
 from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
-from memagent.leaks.monitor import LONG_WINDOW_STEPS
+from memagent.leaks.monitor import FIRST_CHECK_STEPS, LONG_WINDOW_STEPS
 from memagent.wire.messages import BatchReply, Command
 
 
@@ -183,6 +183,30 @@ def test_a_diagnosis_that_was_cut_short_uses_up_no_retry(watched, recording, mon
     trainer.train(30)
     assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
     assert recording_of(run, recording)[-1].method == "census"
+
+
+def test_suspects_whose_growth_has_stopped_are_withdrawn(watched, recording, capfd):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.suspect("it grows")
+    trainer.train(25)
+    assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
+    trainer.leaks = False
+    trainer.train(2 * FIRST_CHECK_STEPS)
+    assert run.report()["suspects"] == []
+    assert "no longer a suspect: " in capfd.readouterr().err
+    run.finish()
+    grown, stopped = recording().snapshots
+    assert grown.suspects and stopped.suspects == [] and "withdrawn" in stopped.notes[0]
+
+
+def test_suspects_that_go_on_growing_stay(watched, recording):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.suspect("it grows")
+    trainer.train(4 * FIRST_CHECK_STEPS)
+    assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
+    assert len(recording_of(run, recording)) == 1
 
 
 def test_results_of_every_fiftieth_step_are_found_over_a_long_window(watched, recording):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
+from memagent.leaks.census import GroupCount
 from memagent.leaks.user_code import is_script
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
@@ -109,6 +110,9 @@ class Detector:
     """Set by `end` if stacks are recorded: growth of each since the middle, most bytes first."""
     growth_bytes_per_step: int | None = None
     """Set by `end` if measured: growth of all memory in use, tensors or not."""
+
+    counts: tuple[GroupCount, ...] = ()
+    """Set at the end: the groups of tensors that grew."""
 
     def begin(self, step: int) -> None:
         """Start the window after `step`."""

@@ -34,7 +34,7 @@ class TensorDetector(Detector):
         used, steps = self._used_bytes(), max(1, step - self._first.step)
         if used is not None and self._first_used_bytes is not None:
             self.growth_bytes_per_step = max(0, used - self._first_used_bytes) // steps
-        suspects = yield from diagnose(
+        suspects, self.counts = yield from diagnose(
             self._first,
             self._before_last,
             step,

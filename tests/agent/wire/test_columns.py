@@ -81,6 +81,7 @@ def test_the_caller_can_make_a_bytes_column_float():
     ("columns", "field"),
     [
         ({"a_bytes": [1], "b_bytes": [1, 2]}, "b_bytes"),
+        ({"a_bytes": [1, 2], "b_bytes": [1]}, "b_bytes"),
         ({"a_bytes": [MAX_INT]}, "a_bytes"),
         ({"a_bytes": ["x"]}, "a_bytes"),
         ({"bad\nname": [1.0]}, "bad\nname"),

@@ -106,6 +106,8 @@ def test_9_late_samples_confirm_nothing():
         state = next_state(state, "critical", float(second), may_fire=False)
     assert (state.state, state.severity) == ("pending", "critical")
     assert next_state(state, "warning", 11.0).state == "firing"
+    with pytest.raises(TypeError, match="positional"):
+        next_state(state, "warning", 11.0, PER_SAMPLE, False)
 
 
 def test_a_note_fires_after_its_own_delay_and_can_escalate():
@@ -127,6 +129,9 @@ def test_samples_fire_after_three_and_clear_after_thirty_and_twenty_seconds():
     state = RuleState("firing", "warning", 29, 100.0)
     assert next_state(state, "ok", 119.9) == RuleState("firing", "warning", 30, 100.0)
     assert next_state(state, "ok", 120.0) == RuleState("averted", "warning", 0, 120.0)
+    late = RuleState("firing", "warning", 45, 100.0)
+    assert next_state(late, "ok", 120.0) == RuleState("averted", "warning", 0, 120.0)
+    assert RuleState() == RuleState("ok", "warning", 0, 0.0)
 
 
 def test_a_state_holds_the_count_and_the_time_of_its_last_change():

@@ -18,9 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 
 class Files(Dataset):
     def __init__(self):
-        self.paths = [
-            f"/data/images/{number:012d}.jpeg" for number in range(400_000)
-        ]  # LEAK copy_on_write Files.paths
+        numbers = range(400_000)
+        self.paths = [f"/images/{i:012d}.jpeg" for i in numbers]  # LEAK copy_on_write Files.paths
 
     def __len__(self):
         return 64 * 60

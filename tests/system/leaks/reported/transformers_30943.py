@@ -21,9 +21,8 @@ class EvalLoopContainer:
         if self.tensors is None:
             self.tensors = tensors
         else:
-            self.tensors = torch.cat(
-                (self.tensors, tensors)
-            )  # LEAK variable EvalLoopContainer.tensors
+            both = (self.tensors, tensors)
+            self.tensors = torch.cat(both)  # LEAK variable EvalLoopContainer.tensors
 
 
 all_preds = EvalLoopContainer()

@@ -7,7 +7,8 @@
    references; they are recognized by their storage.
 3. A tensor has *survived* if it's newer than the first census and was alive a step before the last
    one. Gradients, batches and losses don't survive.
-4. A group of tensors (device, dtype, number of dimensions) grows only if their number grows.
+4. A group of tensors (device, dtype, number of dimensions) grows only if their number grows, in
+   both halves of the window: a buffer that fills up, or is replaced, doesn't.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from typing import Any, NamedTuple
 
+MIN_SHARE = 0.5
+"""A part of the window must bring at least this share of what steady growth brings in it."""
 TensorGroup = tuple[str, str, int]
 """Device, dtype, and number of dimensions."""
 
@@ -148,13 +151,18 @@ _Members = list[tuple[Any, TensorEntry]]
 
 
 def growing_groups(
-    first: Census, before_last: Census, last: Census, tensors: Iterable[Any]
+    first: Census,
+    before_last: Census,
+    last: Census,
+    tensors: Iterable[Any],
+    middle: Census | None = None,
 ) -> list[GroupGrowth]:
     """Return the groups that grew and have survivors, most bytes first.
 
-    tensors: those of the `last` census. before_last: a census from one step earlier. If hardly any
-    tensor survived although there are more each step, the new ones stand in for survivors: this
-    happens if every hook that was ever registered keeps the newest input.
+    tensors: those of the `last` census. before_last: a census from one step earlier. middle: one
+    from halfway, to leave out groups that grow in one half only. If hardly any tensor survived
+    although there are more each step, the new ones stand in for survivors: this happens if every
+    hook that was ever registered keeps the newest input.
     """
     more = last.groups()
     more.subtract(first.groups())
@@ -165,14 +173,38 @@ def growing_groups(
             survivors, new = groups.setdefault(entry.group, ([], []))
             (survivors if before_last.has(tensor, entry) else new).append((tensor, entry))
     steps = max(1, before_last.step - first.step)
+    if middle is not None and 2 * (last.step - middle.step) < middle.step - first.step:
+        middle = None  # the window ended early
     growths = []
     for group, (survivors, new) in groups.items():
+        if middle is not None and not _is_steady(group, first, middle, last, survivors):
+            continue
         # else as many old ones were freed: a group of constant size, such as a replay buffer
         if len(survivors) > 1 and 2 * more[group] >= len(survivors):
             growths.append(_growth(survivors, steps))
         elif len(survivors) <= 1 and more[group] >= steps // 2:
             growths.append(replace(_growth(new, steps), is_renewed=True))
     return sorted(growths, key=lambda growth: -growth.bytes_per_step)
+
+
+def _is_steady(
+    group: tuple[str, str, int], first: Census, middle: Census, last: Census, survivors: _Members
+) -> bool:
+    """Return True if both parts of the window have a fair share of the growth and of the survivors.
+
+    A cache that filled up has no growth in the second half; the items of a short queue were all
+    made in the second half.
+    """
+    counts = [item.groups()[group] for item in (first, middle, last)]
+    early_share = (middle.step - first.step) / max(1, last.step - first.step)
+    early = sum(middle.has(tensor, entry) for tensor, entry in survivors)
+    late = len(survivors) - early
+    late_share = MIN_SHARE * (1 - early_share)
+    if counts[2] - counts[1] < late_share * (counts[2] - counts[0]):
+        return False
+    if len(survivors) <= 1:
+        return True
+    return late >= late_share * len(survivors) and early >= MIN_SHARE * early_share * len(survivors)
 
 
 def _growth(members: _Members, steps: int) -> GroupGrowth:

@@ -21,15 +21,18 @@ import gc
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from memagent.leaks import autograd_graphs, census, source_lines
+from memagent.leaks import autograd_graphs, census, origins, source_lines
 from memagent.leaks.census import Census, GroupCount, GroupGrowth, LengtheningTensor
 from memagent.leaks.detectors.base import TimeBudget, Work
+from memagent.leaks.growing_containers import GrowingContainer
 from memagent.leaks.growth import growing_lines
 from memagent.leaks.object_names import ObjectName, file_of
+from memagent.leaks.reachability import holder_from_variables
 from memagent.leaks.referrers import HolderPath, ReferrerSearch, can_name_cycle, name_cycle
-from memagent.leaks.source_lines import GROWS, SourceLine, SourceScope
+from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine, SourceScope
 from memagent.leaks.suspect import (
     Kind,
     build_suspect,
@@ -47,11 +50,15 @@ MAX_CPU_S = 10.0
 """Processor time of one diagnosis, in all its slices: some thirty passes over 2 million objects."""
 _CUT_SHORT_CONFIDENCE = 0.7
 """Confidence factor for a diagnosis that was cut short."""
+CERTAINTIES = {GROWS: 1.0, PASSES: 0.8, SETS: 0.6}
+"""Confidence by the strength of a line."""
 _SAMPLE_SIZE = 8
 _MAX_GROUPS = 4
 _MAX_ROOTS = 8
 _MAX_SCOPES = 12
 _MAX_SUSPECTS = 3
+_MAX_CONTAINERS = 6
+_HOST_CONFIDENCE = 0.8
 
 
 def diagnose(
@@ -60,17 +67,18 @@ def diagnose(
     step: int,
     budget: TimeBudget,
     *,
+    middle: Census | None = None,
     measured_bytes_per_step: int | None = None,
 ) -> Work[tuple[list[Suspect], tuple[GroupCount, ...]]]:
     """Return what holds the growth between `first` and now, most likely first, and what grew.
 
-    before_last: a census from one step ago. measured_bytes_per_step: growth as the device or the
-    host reports it. If the budget ends early, suspects are missing, and the others are less sure.
-    Leaves no references behind, neither in the end nor between slices.
+    before_last: a census from one step ago. middle: one from halfway. measured_bytes_per_step:
+    growth as the device or the host reports it. If the budget ends early, suspects are missing, and
+    the others are less sure. Leaves no references behind, neither in the end nor between slices.
     """
     tensors = census.live_tensors()
     last = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
-    growths = census.growing_groups(first, before_last, last, tensors)[:_MAX_GROUPS]
+    growths = census.growing_groups(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
     longer = census.lengthening_tensors(first, before_last, last, tensors)[:_MAX_GROUPS]
     more_nodes = last.nodes - first.nodes
     steps = max(1, last.step - first.step)
@@ -167,14 +175,21 @@ class _Case:
         if not can_grow(holder):
             return []
         kind = classify(holder, growth)
-        line = _line_that_fills(self.scopes, holder.name, kind)
+        line = line_of_holder(self.scopes, holder, kind)
+        if line is None and (attribute := origins.attribute_below(holder)) is not None:
+            name, line = attribute
+            text, rate = f"{name.expression}: tensor", self._rate_with_graphs(growth)
+            return [_suspect(name, line, text, "object", rate, holder.coverage)]
+        line = line or origins.creating_line(holder, self.scopes.files)
         if line is None and not holder.name.is_in_script:
             return []
         is_plain_container = kind in ("list", "dict", "deque", "set")
         if line and is_plain_container and source_lines.is_hook(line.file, line.function):
             kind = "hook"
-        text = f"{holder.name.expression}: {describe_container(holder.container, kind)}"
-        certainty = 0.5 if line is None else 1.0 if line.strength == GROWS else 0.8
+        text = (
+            f"{holder.name.expression}: {describe_container(holder.container, kind, holder.below)}"
+        )
+        certainty = 0.5 if line is None else CERTAINTIES[line.strength]
         confidence = holder.coverage * certainty
         return [_suspect(holder.name, line, text, kind, self._rate_with_graphs(growth), confidence)]
 
@@ -189,6 +204,12 @@ class _Case:
         holder = yield from self.search.common_holder(_sample(outermost))
         if holder is None and len(outermost) < len(survivors):
             holder = yield from self.search.common_holder(_sample(present(survivors)))
+        if holder is not None and not _is_connected(holder):
+            # replaced during a pause: `memory = memory + [x]`
+            sample = _sample(present(outermost))
+            holder = self.search.at_once(self.search.common_holder(sample))
+        if holder is None or holder.name is None:
+            holder = holder_from_variables(self.scopes, present(outermost), self.budget) or holder
         return holder
 
     def _rate_with_graphs(self, growth: GroupGrowth) -> int:
@@ -330,9 +351,10 @@ class _Case:
         name = holder.name
         if name is None:
             return []
-        line = next(iter(lines_of(self.scopes, name)), None)
-        if line is None or line.strength != GROWS:
+        lines = [line for line in lines_of(self.scopes, name) if line.strength == GROWS]
+        if not lines:
             return []
+        line = next((line for line in lines if line.uses_itself), lines[0])
         owners = [*map(type, holder.above), *([name.owner] if name.owner is not None else [])]
         kind: Kind = "buffer" if any(map(is_module_class, owners)) else "variable"
         text = f"{name.expression}: tensor of {' x '.join(map(str, tensor.shape))}"
@@ -348,7 +370,52 @@ def _frees_most(survivors: Sequence[Any], growths: Sequence[GroupGrowth]) -> boo
     return 2 * sum(reference() is None for reference in references) >= len(references)
 
 
+def _is_connected(holder: HolderPath) -> bool:
+    """Return True if the container still leads to the tensors."""
+    way = (holder.container, *holder.below)
+    return all(
+        any(part is inner for part in gc.get_referents(outer)) for outer, inner in pairwise(way)
+    )
+
+
 # -- lines --------------------------------------------------------------------------------------
+
+
+def suspects_of_containers(
+    growing: Sequence[GrowingContainer], budget: TimeBudget
+) -> list[Suspect]:
+    """Return the containers that have a name and a line in the script, most bytes first."""
+    scopes = UserScopes()
+    search = ReferrerSearch(scopes, {id(growing)}, budget)
+    suspects = []
+    try:
+        for item in growing[:_MAX_CONTAINERS]:
+            if budget.is_over():
+                break
+            holder = search.name(item.container)
+            if holder.name is None or not holder.name.is_in_script or not can_grow(holder):
+                continue
+            line = line_of_holder(scopes, holder, "host")
+            line = line or origins.creating_line(holder, scopes.files)
+            if line is not None:
+                container = describe_container(item.container, "host")
+                text = f"{holder.name.expression}: {container}"
+                certainty = _HOST_CONFIDENCE * CERTAINTIES[line.strength]
+                rate = item.bytes_per_step
+                suspects.append(_suspect(holder.name, line, text, "host", rate, certainty))
+    finally:
+        search.close()
+    return _rank(suspects)
+
+
+def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> SourceLine | None:
+    """Return the line that fills a named holder, else its origin."""
+    if holder.name is None:
+        return None
+    line = _line_that_fills(scopes, holder.name, kind)
+    if line is None or line.strength < PASSES:
+        line = origins.origin_line(holder, scopes.files) or line
+    return line
 
 
 def _line_that_fills(scopes: UserScopes, name: ObjectName, kind: Kind) -> SourceLine | None:

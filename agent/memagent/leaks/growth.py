@@ -1,13 +1,15 @@
 """The line that makes something grow, found in the script's source.
 
 `syntax` defines names and mentions. A variable assigned from a mention (`items = self.cache`, `for
-item in cache`) counts as one, too. Statements rank by how surely they make the named object grow:
+item in cache`) counts as one, too, and so does a function that returns one. Statements rank by how
+surely they make the named object grow:
 
 1. GROWS: a method that adds (`name.append(x)`, `name[key].append(x)`, `name.setdefault(key,
-   []).add(x)`), `name[key] = x`, `name += ...`, `heappush(name, x)`; `name = name + x`, `name =
-   torch.cat([name, x])`, `a, name = cell(x, name)`, `register_buffer("name", ...)`.
-2. PASSES: `name` is passed to a function that makes its parameter grow (that function's line), or
-   is asked to take something in (`metric.update(x)`).
+   []).add(x)`), that method as a callback (`register_hook(name.append)`), `name[key] = x`, `name +=
+   ...`, `heappush(name, x)`; `name = name + x`, `name = torch.cat([name, x])`, `a, name = cell(x,
+   name)`, `register_buffer("name", ...)`.
+2. PASSES: `name` is passed to a function or class that makes its parameter grow (that function's
+   line), or is asked to take something in (`metric.update(x)`), or a constant key of it is set.
 3. SETS: `name = x` inside a loop or a function other than `__init__`.
 
 Among equals, a statement in a loop comes first, then one in the function that owns the name.
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from memagent.leaks.source_lines import (
     GROWS,
@@ -53,6 +56,8 @@ _STORING_METHODS = frozenset(
         *("save", "remember", "observe", "track", "compute", "forward", "__call__"),
     )
 )
+_MAX_CALLS = 4
+"""Calls that a parameter is followed through."""
 _ADDING_FUNCTIONS = frozenset(("heappush", "insort", "insort_left", "insort_right", "heappushpop"))
 
 
@@ -76,16 +81,19 @@ def growing_lines(scopes: Sequence[SourceScope], names: Sequence[str]) -> list[S
 
 def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
     root = root_of(scope)
-    names = {name, *_aliases(root, name)}
+    names = {name, *_accessors(scope.file, name)}
+    names |= _aliases(root, names)
     derived = names | _derived_variables(root, names)
     for node, parents in walk(root):
         if isinstance(node, ast.stmt):
             strength = _strength(node, names, parents, name)
             value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-            if strength == SETS and value is not None and uses(value, derived):
-                strength = GROWS  # set to something computed from itself
+            uses_itself = value is not None and uses(value, derived)
+            if strength == SETS and uses_itself:
+                strength = GROWS
             if strength:
-                yield source_line(scope.file, node, strength, parents)
+                line = source_line(scope.file, node, strength, parents)
+                yield replace(line, uses_itself=uses_itself)
             elif isinstance(node, ast.Expr | ast.Assign | ast.Return | ast.AugAssign):
                 yield from _passing_lines(scope.file, node, names, parents)
         elif isinstance(node, ast.NamedExpr) and node.target.id in names:
@@ -100,13 +108,30 @@ def _strength(node: ast.stmt, names: set[str], parents: Parents, name: str) -> i
         return GROWS * any(is_mention(part, names) for part in assignment_targets(node))
     if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
         return 0
+    return _assignment_strength(node, node.value, names, parents, name)
+
+
+def _assignment_strength(
+    node: ast.Assign | ast.AnnAssign, value: ast.expr, names: set[str], parents: Parents, name: str
+) -> int:
     targets = assignment_targets(node)
-    items = [part.value for part in targets if isinstance(part, ast.Subscript)]
-    if _adds(node.value, names) or any(is_mention(item, names) for item in items):
-        return GROWS
+    if _adds(value, names):
+        # `items = name.setdefault(key, [])` gets an alias, which another line may add to
+        is_alias = isinstance(value, ast.Call) and function_name(value) == "setdefault"
+        return PASSES if is_alias else GROWS
+    items = [part for part in targets if isinstance(part, ast.Subscript)]
+    items = [part for part in items if is_mention(part.value, names)]
+    if items:
+        # `state["step"] = state["step"] + 1` makes no mapping grow
+        return PASSES if all(_is_other_key(item, names) for item in items) else GROWS
     if not any(is_mention(part, {name}) for part in targets):
         return 0
-    return GROWS if uses(node.value, names) else SETS * _runs_often(parents)
+    return GROWS if uses(value, names) else SETS * _runs_often(parents)
+
+
+def _is_other_key(item: ast.Subscript, names: set[str]) -> bool:
+    """Return True for a constant key that is none of the names."""
+    return isinstance(item.slice, ast.Constant) and not is_key(item.slice, names)
 
 
 def _adds(call: ast.expr, names: set[str]) -> bool:
@@ -124,16 +149,36 @@ def _adds(call: ast.expr, names: set[str]) -> bool:
             and is_key(arguments[place], names)
             and uses(arguments[place + 1], names)
         )
+    if any(_is_adding_method(item, names) for item in arguments) or _sets_value(call, names):
+        return True
     is_method = isinstance(function, ast.Attribute) and called in _ADDING_METHODS
     if is_method and is_mention(function.value, names):  # type: ignore[attr-defined]
         return True
-    if called in _ADDING_FUNCTIONS:
-        return any(is_mention(item, names) for item in arguments[:1])
-    return isinstance(function, ast.Name) and called in names  # an alias: add = name.append
+    is_function = called in _ADDING_FUNCTIONS and len(arguments) > 0
+    return (is_function and is_mention(arguments[0], names)) or (
+        isinstance(function, ast.Name) and called in names  # an alias: add = name.append
+    )
+
+
+def _sets_value(call: ast.Call, names: set[str]) -> bool:
+    """Return True for a context variable that is set from itself: `var.set((*var.get(), x))`."""
+    function = call.func
+    is_setter = isinstance(function, ast.Attribute) and function.attr == "set"
+    return (
+        is_setter
+        and is_mention(function.value, names)  # type: ignore[attr-defined]
+        and any(uses(item, names) for item in call.args)
+    )
+
+
+def _is_adding_method(value: ast.expr, names: set[str]) -> bool:
+    """Return True for a method that is passed as a callback: `name.append`."""
+    is_method = isinstance(value, ast.Attribute) and value.attr in _ADDING_METHODS
+    return is_method and is_mention(value.value, names)  # type: ignore[attr-defined]
 
 
 def _passing_lines(
-    file: str, node: ast.stmt, names: set[str], parents: Parents
+    file: str, node: ast.stmt, names: set[str], parents: Parents, calls: int = _MAX_CALLS
 ) -> Iterator[SourceLine]:
     """Yield lines of functions that make an argument grow, and calls of storing methods."""
     for call in [part for part in ast.walk(node) if isinstance(part, ast.Call)]:
@@ -143,18 +188,30 @@ def _passing_lines(
         if is_storing and is_mention(function.value, names):  # type: ignore[attr-defined]
             yield source_line(file, node, PASSES, parents)
         keywords = ((item.arg, item.value) for item in call.keywords)
-        for place, argument in [*enumerate(call.args), *keywords]:
-            if called and is_mention(argument, names):
-                yield from _lines_in_function(file, called, place, is_method=is_method)
+        arguments = call.args
+        if called == "partial" and arguments:
+            function, *arguments = arguments
+            is_method = isinstance(function, ast.Attribute)
+            called = getattr(function, "attr", "") or getattr(function, "id", "")
+        for place, argument in [*enumerate(arguments), *keywords]:
+            if called and calls and is_mention(argument, names):
+                yield from _lines_in_function(file, called, place, calls - 1, is_method=is_method)
 
 
 def _lines_in_function(
-    file: str, called: str, place: int | str | None, *, is_method: bool
+    file: str, called: str, place: int | str | None, calls: int, *, is_method: bool
 ) -> Iterator[SourceLine]:
-    """Yield the lines in a function of the file that make the parameter at `place` grow."""
-    for node, _ in walk(syntax_tree(file)):
-        if not isinstance(node, FUNCTIONS) or node.name != called:
+    """Yield the lines in a function of the file that make the parameter at `place` grow.
+
+    A class passes its arguments to `__init__`, and its attributes may be set to them.
+    """
+    for node, outer in walk(syntax_tree(file)):
+        owner = outer[-1] if outer and isinstance(outer[-1], ast.ClassDef) else None
+        is_constructor = owner is not None and owner.name == called
+        wanted = "__init__" if is_constructor else called
+        if not isinstance(node, FUNCTIONS) or node.name != wanted:
             continue
+        is_method |= is_constructor
         name = place
         if isinstance(place, int):
             parameters = [item.arg for item in (*node.args.posonlyargs, *node.args.args)]
@@ -163,12 +220,55 @@ def _lines_in_function(
             name = parameters[place] if place < len(parameters) else None
         if not isinstance(name, str) or not name:
             continue
-        for inner, parents in walk(node):
-            if isinstance(inner, ast.stmt) and _strength(inner, {name}, parents, name) == GROWS:
-                yield source_line(file, inner, PASSES, parents)
+        yield from _lines_of_parameter(file, node, name, calls)
+        if is_constructor and owner is not None:
+            for attribute in _attributes_set_to(node, name):
+                yield from _lines_of_parameter(file, owner, attribute, 0)
 
 
-def _aliases(root: ast.AST, name: str) -> set[str]:
+def _lines_of_parameter(file: str, root: ast.AST, name: str, calls: int) -> Iterator[SourceLine]:
+    for node, parents in walk(root):
+        if isinstance(node, ast.stmt) and _strength(node, {name}, parents, name) == GROWS:
+            yield source_line(file, node, PASSES, parents)
+        elif isinstance(node, ast.Expr | ast.Assign | ast.Return):
+            yield from _passing_lines(file, node, {name}, parents, calls)
+
+
+def _attributes_set_to(function: ast.AST, name: str) -> list[str]:
+    """Return `.data` for `self.data = name`."""
+    return [
+        f".{target.attr}"
+        for node, _ in walk(function)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)
+        for target in node.targets
+        if node.value.id == name and isinstance(target, ast.Attribute)
+    ]
+
+
+def _accessors(file: str, name: str) -> set[str]:
+    """Return functions of the file that return a mention, `f()`, and such properties, `.f`."""
+    accessors = set()
+    for node, parents in walk(syntax_tree(file)):
+        if not isinstance(node, ast.Return) or node.value is None:
+            continue
+        function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
+        if function is None or not is_mention(node.value, {name}) or _has_local(function, name):
+            continue
+        if any(getattr(item, "id", "") == "property" for item in function.decorator_list):
+            accessors.add(f".{function.name}")
+        elif not isinstance(node.value, ast.Call):
+            accessors.add(f"{function.name}()")
+    return accessors
+
+
+def _has_local(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+    """Return True if a function has a parameter or variable of that name: another object."""
+    names = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
+    stored = (part for part in ast.walk(function) if isinstance(part, ast.Name))
+    return name in names | {part.id for part in stored if isinstance(part.ctx, ast.Store)}
+
+
+def _aliases(root: ast.AST, names: set[str]) -> set[str]:
     """Return variables set from a mention, loop variables, and `add` in `add = name.append`."""
     aliases = set()
     for node, _ in walk(root):
@@ -176,12 +276,22 @@ def _aliases(root: ast.AST, name: str) -> set[str]:
             target, value = node.targets[0], node.value
             if isinstance(value, ast.Attribute) and value.attr in _ADDING_METHODS:
                 value = value.value
-            is_reference = isinstance(value, ast.Name | ast.Attribute | ast.Subscript)
-            if isinstance(target, ast.Name) and is_reference and is_mention(value, {name}):
+            is_reference = isinstance(value, ast.Name | ast.Attribute | ast.Subscript) or (
+                isinstance(value, ast.Call) and f"{function_name(value)}()" in names
+            )
+            is_item = is_reference and is_mention(value, names)
+            if isinstance(target, ast.Name) and (is_item or _gets_item(value, names)):
                 aliases.add(target.id)
-        elif isinstance(node, ast.For) and _is_looped(node.iter, name):
+        elif isinstance(node, ast.For) and _is_looped(node.iter, names):
             aliases.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
-    return aliases - {name}
+    return aliases
+
+
+def _gets_item(value: ast.expr, names: set[str]) -> bool:
+    """Return True for `name.setdefault(key, [])`, and `x.get("name")` for the name `.name`."""
+    if not isinstance(value, ast.Call) or function_name(value) not in ("setdefault", "get"):
+        return False
+    return is_mention(value, names) or any(is_key(item, names) for item in value.args[:1])
 
 
 def _derived_variables(root: ast.AST, names: set[str]) -> set[str]:
@@ -195,12 +305,12 @@ def _derived_variables(root: ast.AST, names: set[str]) -> set[str]:
     }
 
 
-def _is_looped(value: ast.expr, name: str) -> bool:
+def _is_looped(value: ast.expr, names: set[str]) -> bool:
     """Return True for `name`, `name.values()`, `enumerate(name)`, `zip(a, name)`."""
     wrappers = ("enumerate", "zip", "reversed", "list")
     if isinstance(value, ast.Call) and function_name(value) in wrappers:
-        return any(_is_looped(argument, name) for argument in value.args)
-    return is_mention(value, {name})
+        return any(_is_looped(argument, names) for argument in value.args)
+    return is_mention(value, names)
 
 
 def _runs_often(parents: Parents) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import re
 import sys
+import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from memagent.leaks.user_code import (
 _MAX_KEYS = 1_000_000
 """Dicts with more keys aren't searched."""
 _MAX_LABELS = 12
+_MAX_THREADS = 1_000
 _MODULE_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 _MODULE_REGISTRIES = ("_buffers", "_parameters", "_modules")
 
@@ -142,6 +145,9 @@ def _in_object(owner: Any, path: Sequence[Any]) -> ObjectName | None:
     attribute, inner = _attribute(owner, path[-1]), path
     if attribute is None and len(path) > 1 and _is_namespace_of(path[-1], owner):
         attribute, inner = _key_of(path[-1], path[-2]), path[:-1]
+    if attribute is None and len(path) > 2 and isinstance(owner, threading.local):
+        # a namespace per thread, in a dict by thread
+        attribute, inner = _key_of(path[-2], path[-3]), path[:-2]
     if attribute is None:
         return None
     if attribute in _MODULE_REGISTRIES and len(inner) > 1:
@@ -231,7 +237,9 @@ def _labels(path: Sequence[Any]) -> str:
 def _label(outer: Any, inner: Any, owner: Any) -> str:
     if isinstance(outer, dict):
         key = _key_of(outer, inner)
-        if namespace(owner) is outer:
+        if isinstance(owner, threading.local):
+            return ""
+        if isinstance(owner, type) or namespace(owner) is outer or _is_dict_by_thread(owner):
             return f".{key}"
         return f"[{key!r}]" if isinstance(key, str | int) else "[...]"
     if isinstance(outer, list | tuple | deque):
@@ -239,6 +247,12 @@ def _label(outer: Any, inner: Any, owner: Any) -> str:
         return f"[{index}]" if index is not None and len(outer) <= 8 else "[...]"
     attribute = None if isinstance(outer, CellType) else _attribute(outer, inner)
     return f".{attribute}" if attribute else ""
+
+
+def _is_dict_by_thread(item: Any) -> bool:
+    """Return True for what a `threading.local` keeps its namespaces in."""
+    key = next(iter(item), None) if type(item) is dict and len(item) < _MAX_THREADS else None
+    return isinstance(key, weakref.ref) and type(key()).__name__ == "_localdummy"
 
 
 def _identifiers(path: Sequence[Any]) -> tuple[str, ...]:

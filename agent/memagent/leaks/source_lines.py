@@ -38,6 +38,8 @@ class SourceLine:
     """GROWS, PASSES or SETS."""
     in_loop: bool
     text: str
+    uses_itself: bool = False
+    """True for an assignment of something computed from what is assigned to."""
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, TracebackType
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+    TracebackType,
+)
 from typing import Any, Literal, get_args
 
 from msgspec.structs import replace
@@ -21,6 +28,9 @@ Kind = Literal[
     "dataloader", "cycle", "worker", "copy_on_write", "host", "allocation",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+WAITING = (CoroutineType, GeneratorType, AsyncGeneratorType)
+"""Types of functions that wait to go on, with their variables."""
 
 _FIXES: dict[Kind, str] = {
     "list": "Append `x.detach().cpu()` or `x.item()`, and clear the list once its values are used.",
@@ -176,15 +186,17 @@ def can_grow(holder: HolderPath) -> bool:
     return True
 
 
-def describe_container(container: Any, kind: Kind) -> str:
-    """Return "list of 412"."""
+def describe_container(container: Any, kind: Kind, below: Sequence[Any] = ()) -> str:
+    """Return "list of 412", with the function of a coroutine or generator that it leads to."""
     if kind == "cache":
         return "lru_cache"
     name = type(container).__name__
+    waiting = next((item for item in below if isinstance(item, WAITING)), None)
+    by = f", which {waiting.__qualname__}() waits for" if waiting is not None else ""
     try:
-        return f"{name} of {len(container)}"
+        return f"{name} of {len(container)}{by}"
     except TypeError:
-        return name
+        return name + by
 
 
 def is_module_class(kind: type) -> bool:

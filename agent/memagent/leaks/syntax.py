@@ -1,7 +1,8 @@
 """Syntax trees of source files, and mentions of a name in them.
 
 A name is a variable's, or with a leading dot that of an attribute or key. A *mention* of `.cache`
-is `x.cache` or `x["cache"]`, and what it leads to: `x.cache[key]`.
+is `x.cache` or `x["cache"]`, and what it leads to: `x.cache[key]`. With `()` at its end it is that
+of a function, and its calls are mentions.
 """
 
 from __future__ import annotations
@@ -78,7 +79,10 @@ def is_mention(node: ast.expr, names: set[str]) -> bool:
     if isinstance(node, ast.Call):
         if function_name(node) in ("getattr", "vars"):
             return any(is_key(item, names) for item in node.args)
-        return isinstance(node.func, ast.Attribute) and is_mention(node.func.value, names)
+        is_method = isinstance(node.func, ast.Attribute)
+        return function_name(node) + "()" in names or (
+            is_method and is_mention(node.func.value, names)  # type: ignore[attr-defined]
+        )
     return isinstance(node, ast.Starred) and is_mention(node.value, names)
 
 

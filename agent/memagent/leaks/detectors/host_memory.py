@@ -4,16 +4,22 @@ A small step takes two to five times as long while tracemalloc runs.
 
 1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
 2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
-3. `end` suspects the lines of the script that hold more than in the middle.
+3. `end` suspects the containers that grew (`growing_containers`). If they explain less than half of
+   the growth, it also suspects the lines of the script that hold more than in the middle.
+
+Garbage is collected before each reading, since reference cycles that wait for it are no leak.
 """
 
 from __future__ import annotations
 
+import gc
 import linecache
 import tracemalloc
 from collections import Counter
 
 from memagent.leaks.detectors.base import Detector, StackAllocation, TimeBudget
+from memagent.leaks.diagnosis import suspects_of_containers
+from memagent.leaks.growing_containers import ContainerCensus
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.user_code import is_own, is_script
 from memagent.wire.messages import DiagnosisMethod, Suspect
@@ -38,30 +44,37 @@ class HostMemoryDetector(Detector):
         self._is_tracing = False
         self._middle_step = 0
         self._middle: TracedBlocks = {}
+        self._containers = ContainerCensus()
 
     def begin(self, step: int) -> None:
+        self._containers.begin(step)
         if not tracemalloc.is_tracing():
             tracemalloc.start(FRAMES)
             self._is_tracing = True
 
     def middle(self, step: int) -> None:
         if self._is_tracing:
+            gc.collect()
             self._middle_step = step
+            self._containers.middle(step)
             self._middle = _traced_blocks()
 
     def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
         if not self._is_tracing or not self._middle_step or budget.is_over():
             return []
+        gc.collect()
         last = _traced_blocks()
         self._stop()
         self.grown = growing_stacks(self._middle, last)
         steps = step - self._middle_step
-        return growing_lines(bytes_by_line(self._middle), bytes_by_line(last), steps)
+        lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), steps)
+        return most_specific(suspects_of_containers(self._containers.end(step), budget), lines)
 
     def close(self) -> None:
         self._stop()
         self._middle_step = 0
         self._middle = {}
+        self._containers = ContainerCensus()
 
     def _stop(self) -> None:
         if self._is_tracing:
@@ -104,6 +117,14 @@ def growing_lines(
             holder = linecache.getline(file, line).strip()[:120] or "Python objects"
             suspects.append(build_suspect(file, line, None, holder, "host", rate, 0.6))
     return suspects
+
+
+def most_specific(containers: list[Suspect], lines: list[Suspect]) -> list[Suspect]:
+    """Return the containers alone if they explain most of what the lines allocate."""
+    rate, total_rate = (
+        sum(item.bytes_per_step or 0 for item in items) for items in (containers, lines)
+    )
+    return containers if 2 * rate >= total_rate else [*containers, *lines]
 
 
 def _is_own_allocation(positions: tuple[CodePosition, ...]) -> bool:

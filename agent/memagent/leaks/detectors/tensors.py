@@ -1,4 +1,4 @@
-"""Growth of tensors on any device: three censuses, then a diagnosis."""
+"""Growth of tensors on any device: four censuses, then a diagnosis."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class TensorDetector(Detector):
     def __init__(self, used_bytes: Callable[[], int | None]) -> None:
         self._used_bytes = used_bytes
         self._first: Census | None = None
+        self._middle: Census | None = None
         self._before_last: Census | None = None
         self._first_used_bytes: int | None = None
 
@@ -24,6 +25,9 @@ class TensorDetector(Detector):
         self._first_used_bytes = self._used_bytes()
         tensors = census.live_tensors()
         self._first = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
+
+    def middle(self, step: int) -> None:
+        self._middle = census.take(step, census.live_tensors())
 
     def before_last(self, step: int) -> None:
         self._before_last = census.take(step, census.live_tensors())
@@ -39,11 +43,13 @@ class TensorDetector(Detector):
             self._before_last,
             step,
             budget,
+            middle=self._middle,
             measured_bytes_per_step=self.growth_bytes_per_step,
         )
         return suspects
 
     def close(self) -> None:
         self._first = None
+        self._middle = None
         self._before_last = None
         self._first_used_bytes = None

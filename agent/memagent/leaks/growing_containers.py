@@ -1,0 +1,192 @@
+"""Census of containers: lists, dicts, sets and queues that grow, whatever they hold.
+
+1. Note the length of every container at the beginning and in the middle of the window.
+2. At its end, those that grew steadily in both parts are candidates, if the items that they had in
+   the middle are still there. Otherwise a list that is cleared now and then may look longer by
+   chance.
+3. Estimate the size of an item from the newest ones: arrays, bytes, numbers, objects. The census of
+   tensors counts those.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from types import FunctionType, ModuleType
+from typing import Any
+
+from memagent.leaks.census import MIN_SHARE
+from memagent.leaks.user_code import is_script, local_values, namespace, running_frames
+
+MIN_BYTES_PER_STEP = 1024
+_KINDS = (list, dict, set, deque)
+_SAMPLE_SIZE = 8
+_MAX_DEPTH = 5
+_MAX_OBJECTS = 400
+_ROOT_LEVELS = 3
+
+
+@dataclass(frozen=True)
+class GrowingContainer:
+    container: Any
+    items_per_step: float
+    bytes_per_step: int
+
+
+@dataclass(frozen=True)
+class _MiddleLength:
+    """Length of a container in the middle, with some of its items."""
+
+    length: int
+    identities: list[weakref.ref[Any] | int]
+    """Weak references, or ids of items that allow none."""
+
+    def is_kept_by(self, container: Any) -> bool:
+        """Return True if the items are still there."""
+        ids = set(map(id, _items(container)))
+        return all(
+            item in ids if isinstance(item, int) else item() is not None for item in self.identities
+        )
+
+
+class ContainerCensus:
+    """Lengths of all containers at the beginning, then of those that grow. Holds ids only."""
+
+    def __init__(self) -> None:
+        self._first_step = 0
+        self._first: dict[int, int] = {}
+        self._middle_step = 0
+        self._middle: dict[int, _MiddleLength] = {}
+
+    def begin(self, step: int) -> None:
+        self._first_step = step
+        self._first = {id(item): len(item) for item in _containers()}
+
+    def middle(self, step: int) -> None:
+        self._middle_step = step
+        before = self._first
+        self._middle = {
+            id(item): _MiddleLength(len(item), _identities(item))
+            for item in _containers()
+            if len(item) > before.get(id(item), 0)
+        }
+
+    def end(self, step: int) -> list[GrowingContainer]:
+        """Return what grew by at least `MIN_BYTES_PER_STEP`, most bytes first."""
+        steps = max(1, step - self._first_step)
+        late_share = (step - self._middle_step) / steps
+        growing = []
+        for item in _containers():
+            middle = self._middle.get(id(item))
+            if middle is None:
+                continue
+            first = self._first.get(id(item), 0)
+            growth, late = len(item) - first, len(item) - middle.length
+            early = growth - late
+            is_steady = late >= MIN_SHARE * late_share * growth
+            is_steady &= early >= MIN_SHARE * (1 - late_share) * growth
+            if growth > 1 and is_steady and middle.is_kept_by(item):
+                rate = round(_item_bytes(item, growth) * growth / steps)
+                if rate >= MIN_BYTES_PER_STEP:
+                    growing.append(GrowingContainer(item, growth / steps, rate))
+        return sorted(growing, key=lambda item: -item.bytes_per_step)
+
+
+def _containers() -> Iterator[Any]:
+    """Yield the containers that the garbage collector tracks, and the script's other dicts.
+
+    It doesn't track a dict of numbers, bytes or arrays.
+    """
+    for item in gc.get_objects():
+        if isinstance(item, _KINDS):
+            yield item
+    level = list(_script_values())
+    for _ in range(_ROOT_LEVELS):
+        level = gc.get_referents(*level)
+        level = [item for item in level if isinstance(item, dict) or namespace(item) is not None]
+        level = [item for item in level if not isinstance(item, ModuleType | type | FunctionType)]
+        yield from (item for item in level if type(item) is dict and not gc.is_tracked(item))
+
+
+def _script_values() -> Iterator[Any]:
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType) and is_script(getattr(module, "__file__", None) or ""):
+            yield module.__dict__
+    for frame in running_frames():
+        if is_script(frame.f_code.co_filename):
+            is_module = frame.f_locals is frame.f_globals
+            yield frame.f_globals if is_module else list(local_values(frame).values())
+
+
+def _items(container: Any) -> list[Any]:
+    return list(container.values()) if isinstance(container, dict) else list(container)
+
+
+def _identities(container: Any) -> list[weakref.ref[Any] | int]:
+    items = _items(container)
+    identities: list[weakref.ref[Any] | int] = []
+    for item in items[:: max(1, len(items) // _SAMPLE_SIZE)]:
+        try:
+            # swap_tensors refuses a parameter with weak references
+            is_parameter = hasattr(type(item), "_is_param") or "Parameter" in type(item).__name__
+            identities.append(id(item) if is_parameter else weakref.ref(item))
+        except TypeError:
+            identities.append(id(item))
+    return identities
+
+
+# -- sizes --------------------------------------------------------------------------------------
+
+
+def _item_bytes(container: Any, growth: int) -> float:
+    """Return the mean size of the newest items."""
+    items: Iterable[Any]
+    if isinstance(container, dict):
+        items = islice(reversed(list(container.items())), growth)
+    elif isinstance(container, set):
+        items = iter(list(container))
+    else:
+        items = islice(reversed(container), growth)
+    sample = list(islice(items, _SAMPLE_SIZE))
+    return sum(size_of(item) for item in sample) / max(1, len(sample))
+
+
+def size_of(item: Any) -> float:
+    """Return an estimate of what an object keeps: with its parts, except for tensors."""
+    return _size_of(item, set(), 0)
+
+
+def _size_of(item: Any, visited: set[int], depth: int) -> float:
+    is_known = id(item) in visited or len(visited) > _MAX_OBJECTS or depth > _MAX_DEPTH
+    if is_known or isinstance(item, type | ModuleType | FunctionType):
+        return 0.0
+    visited.add(id(item))
+    size = float(_own_size(item))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(item, numpy.ndarray):
+        return size + (_size_of(item.base, visited, depth + 1) if item.base is not None else 0)
+    parts = _parts(item)
+    sample = parts[:: max(1, len(parts) // _SAMPLE_SIZE)]
+    total = sum(_size_of(part, visited, depth + 1) for part in sample)
+    return size + (total * len(parts) / len(sample) if sample else 0.0)
+
+
+def _own_size(item: Any) -> int:
+    try:
+        return sys.getsizeof(item)
+    except (TypeError, AttributeError):  # raised by a __sizeof__ of the script
+        return 0
+
+
+def _parts(item: Any) -> list[Any]:
+    if isinstance(item, dict):
+        return [*item.keys(), *item.values()]
+    if isinstance(item, list | tuple | set | frozenset | deque):
+        return list(item)
+    space = namespace(item)
+    return [] if space is None else list(space.values())

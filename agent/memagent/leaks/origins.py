@@ -1,0 +1,175 @@
+"""The line behind a holder that no statement of the script visibly fills, by weaker evidence.
+
+1. An object of the script gets attributes with computed names: `setattr(self, f"x{step}", value)`.
+2. What lies between the container and the tensors knows its origin: a log record its line, a
+   function its definition, a coroutine's function the calls of it.
+3. The container belongs to a library: the script's calls of functions of that library's file.
+4. The statement that first sets the name.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import logging
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from memagent.leaks import source_lines
+from memagent.leaks.object_names import ObjectName, file_of
+from memagent.leaks.referrers import HolderPath
+from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine, SourceScope
+from memagent.leaks.suspect import WAITING
+from memagent.leaks.syntax import FUNCTIONS, assignment_targets, function_name, syntax_tree, walk
+from memagent.leaks.user_code import is_script, is_script_class, namespace
+
+
+def origin_line(holder: HolderPath, files: Sequence[str]) -> SourceLine | None:
+    """Return the line that the holder itself, or what it leads to, has for its origin (1, 2)."""
+    owner = type(holder.container)
+    if is_script_class(owner):
+        for line in _computed_attributes(file_of(owner), owner.__name__):
+            return line
+    for item in (*holder.below[::-1], holder.container):
+        for line in _origins(item, files):
+            return line
+    return None
+
+
+def creating_line(holder: HolderPath, files: Sequence[str]) -> SourceLine | None:
+    """Return a line that calls the holder's library, else the one that sets its name (3, 4)."""
+    name = holder.name
+    if name is None:
+        return None
+    if library := _library_file(name, holder):
+        for line in library_calls(library, files):
+            return line
+    if not name.is_in_script or not name.identifiers:
+        return None
+    scope = SourceScope(name.file, name.code.co_firstlineno if name.code else None)
+    lines = (source_lines.first_assignment(scope, item) for item in reversed(name.identifiers))
+    return next(filter(None, lines), None)
+
+
+def attribute_below(holder: HolderPath) -> tuple[ObjectName, SourceLine] | None:
+    """Return the attribute that the container's items keep tensors in, with its line.
+
+    Then each item grows, and not their number: a cached property, or an attribute that is set late.
+    """
+    for place, owner in enumerate(holder.below):
+        kind = type(owner)
+        space = namespace(owner) if is_script_class(kind) else None
+        inner = holder.below[place + 1 :]
+        for attribute, value in list((space or {}).items()):
+            line = _late_line(kind, attribute) if any(value is item for item in inner) else None
+            if line is not None:
+                text = f"{kind.__name__}.{attribute}"
+                return ObjectName(text, (), line.file, kind.__name__, owner=kind), line
+    return None
+
+
+def _late_line(kind: type, attribute: str) -> SourceLine | None:
+    """Return the line that sets an attribute after the object was made."""
+    cached = getattr(kind, attribute, None)
+    if isinstance(cached, functools.cached_property):
+        code = cached.func.__code__
+        name = cached.func.__qualname__
+        return SourceLine(code.co_filename, code.co_firstlineno, name, GROWS, False, "")
+    lines = source_lines.attribute_assignments(file_of(kind), kind.__name__, attribute)
+    return next((line for line in lines if not line.function.endswith("__init__")), None)
+
+
+def _computed_attributes(file: str, class_name: str) -> list[SourceLine]:
+    """Return statements in a class that set attributes whose names are computed."""
+    root = source_lines.root_of(SourceScope(file, None, class_name))
+    return [
+        source_lines.source_line(file, node, GROWS, parents)
+        for node, parents in walk(root)
+        if isinstance(node, ast.Expr | ast.Assign) and _sets_computed_attribute(node)
+    ]
+
+
+def _sets_computed_attribute(node: ast.Expr | ast.Assign) -> bool:
+    if isinstance(node, ast.Assign):
+        return any(
+            isinstance(target, ast.Subscript) and _is_namespace(target.value)
+            for target in assignment_targets(node)
+        )
+    call = node.value
+    if not isinstance(call, ast.Call):
+        return False
+    if function_name(call) in ("setattr", "__setattr__"):
+        return not any(isinstance(item, ast.Constant) for item in call.args[:2])
+    is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
+    return is_update and _is_namespace(call.func.value)  # type: ignore[attr-defined]
+
+
+def _is_namespace(value: ast.expr) -> bool:
+    """Return True for `x.__dict__` and `vars(x)`."""
+    if isinstance(value, ast.Call):
+        return function_name(value) == "vars"
+    return isinstance(value, ast.Attribute) and value.attr == "__dict__"
+
+
+def _origins(item: Any, files: Sequence[str]) -> Iterator[SourceLine]:
+    if isinstance(item, logging.LogRecord) and is_script(item.pathname):
+        yield SourceLine(item.pathname, item.lineno, item.funcName or "", PASSES, False, "")
+    elif isinstance(item, WAITING):
+        code = getattr(item, "cr_code", None) or getattr(item, "gi_code", None)
+        if code is not None and is_script(code.co_filename):
+            yield from _calls_of(code.co_name, files)
+    elif isinstance(item, types.FunctionType) and is_script(item.__code__.co_filename):
+        code = item.__code__
+        yield SourceLine(
+            code.co_filename, code.co_firstlineno, item.__qualname__, PASSES, False, ""
+        )
+
+
+def _calls_of(name: str, files: Sequence[str]) -> Iterator[SourceLine]:
+    for file in files:
+        for node, parents in walk(syntax_tree(file)):
+            if isinstance(node, ast.Call) and function_name(node) == name:
+                yield source_lines.source_line(file, node, PASSES, parents)
+
+
+# -- libraries ----------------------------------------------------------------------------------
+
+
+def _library_file(name: ObjectName, holder: HolderPath) -> str:
+    """Return the file of the library's class that owns the container, "" if there is none."""
+    for item in holder.above:
+        kind = item if isinstance(item, type) else type(item)
+        if kind.__module__ != "builtins" and not is_script_class(kind):
+            return file_of(kind)
+    return "" if name.is_in_script else name.file
+
+
+def library_calls(library: str, files: Sequence[str]) -> list[SourceLine]:
+    """Return the script's calls of what a library's file defines, those in a loop first."""
+    defined = _defined_names(library)
+    lines = [
+        source_lines.source_line(file, node, SETS, parents)
+        for file in files
+        for node, parents in walk(syntax_tree(file))
+        if isinstance(node, ast.Call) and function_name(node) in defined and _takes_values(node)
+    ]
+    return sorted(lines, key=lambda line: (not line.in_loop, line.function == "<module>"))
+
+
+def _takes_values(call: ast.Call) -> bool:
+    values = [*call.args, *(item.value for item in call.keywords)]
+    return any(not isinstance(value, ast.Constant) for value in values)
+
+
+def _defined_names(file: str) -> set[str]:
+    """Return functions, classes and methods without an underscore, and no builtins."""
+    names = {
+        node.name
+        for node, _ in walk(syntax_tree(file))
+        if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not node.name.startswith("_")
+    }
+    return names - _COMMON_NAMES
+
+
+_COMMON_NAMES = frozenset(("get", "items", "keys", "values", "pop", "clear", "close", "copy"))

@@ -1,0 +1,23 @@
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def train_step(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+class Debug:
+    def watch(self, step, tensor):
+        setattr(self, f"output_{step}", tensor)  # LEAK any Debug
+
+
+debug = Debug()
+for step in range(70):
+    output = model(torch.randn(512, 128))
+    train_step(output.square().mean())
+    debug.watch(step, output.detach())

@@ -1,0 +1,27 @@
+import queue
+
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 8))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+def train_step(loss):
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+hardest = queue.PriorityQueue()
+
+
+def main():
+    for step in range(70):
+        batch = torch.randn(512, 128)
+        loss = model(batch).square().mean()
+        train_step(loss)
+        hardest.put((-loss.item(), step, batch))  # LEAK list hardest
+
+
+main()

@@ -61,7 +61,9 @@ def test_it_leads_from_the_warning_to_the_fix(shell, tmp_path):
     assert "WARNING" in first.stderr and "cause: leak" in first.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["forecast"]["cause"] == "leak"
-    assert {suspect["line"] for suspect in report["suspects"]} <= {line}, "none if it took too long"
+    assert {suspect["line"] for suspect in report["suspects"]} <= {line}, (
+        "none if the run ended first"
+    )
 
     output = shell("python search.py").stdout
     assert f"train.py:{line} outputs: list of" in output

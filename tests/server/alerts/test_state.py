@@ -146,6 +146,12 @@ def test_a_state_holds_the_count_and_the_time_of_its_last_change():
     assert next_state(calmer, "note", 9.0) == RuleState("firing", "warning", 0, 7.0)
 
 
+def test_a_count_of_two_becomes_three():
+    patient = Hysteresis(confirm=9, calm=CALM, hold_s=HOLD_S)
+    pending = RuleState("pending", "warning", 2, 6.0)
+    assert next_state(pending, "warning", 7.0, patient) == RuleState("pending", "warning", 3, 7.0)
+
+
 def test_6_an_ended_alert_holds_its_severity_and_the_time_of_the_end():
     state = RuleState("firing", "critical", 4, 7.0)
     assert state_after_run(state, "failed", 9.0) == RuleState("finished", "critical", 0, 9.0)

@@ -1,11 +1,12 @@
 """Scripts that leak: the finder must name the holder and the line, and stay silent on clean ones.
 
-A script marks its line with `# LEAK kind holder`. `cases` has one of each kind and some patterns, `reported` comes from
-public threads, `variants` has the same leaks written differently, `clean` has none. `patterns` and
-`patterns_clean` were written before the finder was changed for them; `any` stands for a kind that may be
-one of several. All scripts of a
-folder are forked from one process, which saves each the import of torch, so one worker of
-pytest-xdist runs them.
+A script marks its line with `# LEAK kind holder`; `any` stands for a kind that may be one of
+several. `cases` has one of each kind and some patterns, `reported` comes from public threads,
+`variants` has the same leaks written differently, `clean` has none. `patterns` and `patterns_clean`
+were written before the finder was changed for them.
+
+All scripts of a folder are forked from one process, which saves each the import of torch, so one
+worker of pytest-xdist runs them.
 """
 
 from __future__ import annotations

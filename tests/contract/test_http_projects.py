@@ -165,5 +165,7 @@ def test_every_table_is_scoped_to_a_project_or_to_the_server():
         if not set(leading) & set(inspect(model).columns.keys())
     }
     assert own - set(SHARED_TABLES) == {
-        model for model in own if model.__name__ in ("TokenRow", "WorkerRow", "ShardRow")
+        model
+        for model in own
+        if model.__name__ in ("TokenRow", "EndedSessionRow", "WorkerRow", "ShardRow")
     }

@@ -53,7 +53,8 @@ coverage: setup
 	$(PYTHON) scripts/system_packages.py
 	rm -f .coverage .coverage.*
 	-$(BIN)/coverage run -m pytest -q -n auto --dist loadgroup -m "not long and not install"
-	$(BIN)/coverage combine --quiet
+	-$(BIN)/coverage combine --quiet
+	rm -f .coverage.*
 	$(BIN)/coverage report
 
 test-fast: setup

@@ -68,10 +68,14 @@ class Email(Channel):
 
     def send(self, message: AlertMessage) -> Receipt:
         mail = self._compose(message)
+        deadline = Deadline(EXCHANGE_TIMEOUT_S)
         try:
-            with Deadline(EXCHANGE_TIMEOUT_S):
+            with deadline:
                 refused = self._transmit(mail)
         except (smtplib.SMTPException, ssl.SSLError, OSError) as error:
+            if deadline.is_over:  # what smtplib has read is cut off: no code to rely on
+                text = f"the mail server could not be reached within {EXCHANGE_TIMEOUT_S:g} s"
+                raise DeliveryFailedError(text) from None
             raise _delivery_error(error) from None
         root = message.receipt.get("root") or str(mail["Message-ID"])
         return {"refused_recipients": len(refused), "root": root}

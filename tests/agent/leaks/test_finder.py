@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import subprocess
 import sys
 import tracemalloc
@@ -77,7 +78,7 @@ def test_it_leaves_no_references_behind():
     watched = torch.zeros(128)
     keeper.tensors.append(watched)
     before = sys.getrefcount(watched), sys.getrefcount(keeper.tensors), sys.getrefcount(keeper)
-    finder = Finder()
+    finder = Finder(max_slice_s=math.inf)
     finder.request()
     for step in range(1, 30):
         keeper.step()
@@ -96,7 +97,7 @@ def test_it_leaves_no_references_behind():
 
 def test_the_finder_does_not_extend_the_life_of_local_variables():
     """Before Python 3.13 a look at a frame's variables leaves a copy of them in the frame."""
-    finder = Finder()
+    finder = Finder(max_slice_s=math.inf)
     finder.request()
     retained, reference = [], None
     for step in range(1, 30):
@@ -110,7 +111,7 @@ def test_the_finder_does_not_extend_the_life_of_local_variables():
 
 
 def test_it_searches_only_on_request():
-    finder = Finder()
+    finder = Finder(max_slice_s=math.inf)
     for step in range(1, 50):
         assert finder.after_step(step) is None
     assert finder.budget.spent_s == 0 and not finder.is_busy
@@ -248,7 +249,7 @@ def test_a_list_that_is_replaced_between_slices_is_not_taken_for_the_first(one_p
 
 
 def test_a_run_that_ends_within_the_window_is_diagnosed_by_its_steps_so_far():
-    keeper, finder = Keeper(), Finder()
+    keeper, finder = Keeper(), Finder(max_slice_s=math.inf)
     finder.request()
     for step in range(1, 12):
         keeper.step()
@@ -313,7 +314,7 @@ def test_a_request_may_go_beyond_the_budget():
 
 def test_it_reports_growth_of_memory_in_use_next_to_the_tensors():
     used = iter((1_000, 41_000))
-    finder = Finder(used_bytes=lambda: next(used))
+    finder = Finder(used_bytes=lambda: next(used), max_slice_s=math.inf)
     finder.request()
     retained = []
     for step in range(1, 22):

@@ -130,7 +130,7 @@ def sqlite_database(sqlite_url: str) -> Iterator[Any]:
     yield from _opened(sqlite_url)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_settings() -> Callable[..., Any]:
     """Settings(**changes) with a secret key for tests."""
     from memagent_server.settings import Settings

@@ -191,7 +191,7 @@ def jumping_clock(world: FaultEnvironment, rng: Random) -> Iterator[None]:
 FAULTS = (
     Fault("server killed", kill_server),
     Fault("web process killed", kill_web, says="exit from worker-"),
-    Fault("worker killed", kill_worker, says="the worker ended with status -9; starting it again"),
+    Fault("worker killed", kill_worker, says="the worker exited with status -9; restarting"),
     Fault("web processes hang", stop_web, holds_s=(3.5, 8.0)),
     Fault(
         "PostgreSQL backend killed", kill_backend, POSTGRESQL

@@ -25,6 +25,7 @@ from memagent.leaks.user_code import is_script, local_values, namespace, running
 
 MIN_BYTES_PER_STEP = 1024
 _KINDS = (list, dict, set, deque)
+_NOT_FOLLOWED = (ModuleType, type, FunctionType)
 _SAMPLE_SIZE = 8
 _MAX_DEPTH = 5
 _MAX_OBJECTS = 400
@@ -103,13 +104,14 @@ def _containers() -> Iterator[Any]:
     It doesn't track a dict of numbers, bytes or arrays.
     """
     for item in gc.get_objects():
-        if isinstance(item, _KINDS):
+        # isinstance() would ask proxies for their __class__, which may run their code.
+        if issubclass(type(item), _KINDS):
             yield item
     level = list(_script_values())
     for _ in range(_ROOT_LEVELS):
         level = gc.get_referents(*level)
-        level = [item for item in level if isinstance(item, dict) or namespace(item) is not None]
-        level = [item for item in level if not isinstance(item, ModuleType | type | FunctionType)]
+        level = [item for item in level if type(item) is dict or namespace(item) is not None]
+        level = [item for item in level if not issubclass(type(item), _NOT_FOLLOWED)]
         yield from (item for item in level if type(item) is dict and not gc.is_tracked(item))
 
 

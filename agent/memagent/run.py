@@ -190,7 +190,7 @@ class Run:
         status = status_of(error)
         try:
             if status == "oom" and self.status == "running":
-                self._pipeline.exits.record_oom(error, self.prediction)
+                self._pipeline.exits.record_oom(error)
         finally:
             self.finish(status, error=None if status == "completed" else describe_error(error))
 

@@ -394,6 +394,17 @@ LAST_WORDS = {
         {"name": "lstm.weight_hh_l0", "kind": "parameter", "shape": [1024, 256], "dtype": "float32", "device": "cpu", "size_bytes": MIB},
         {"name": "outputs[7]", "kind": "other", "shape": [64, 128, 256], "dtype": "float32", "device": "cpu", "size_bytes": MIB},
     ],
+    "forecast": {
+        "cause": "leak", "level": "critical", "first_step": 610, "step": 1234, "used_bytes": int(7.9 * GIB), "limit_bytes": 8 * GIB,
+        "growth_bytes_per_step": 5.4 * MIB, "growing_since_step": 12,
+    },
+    "suspects": [
+        {
+            "kind": "list", "holder": "outputs: list of 1180", "file": "/home/ana/char/train.py", "line": 42, "bytes_per_step": 5.4 * MIB,
+            "fix": "Append `x.detach().cpu()` or `x.item()`, and clear the list once its values are used.", "confidence": 0.97,
+        }
+    ],
+    "suspect_search": {"first_step": 610, "step": 641},
 }  # fmt: skip
 SNAPSHOT = {
     "method": "history", "why": "forecast to run out of memory: leak", "seq": 0, "time_s": 1.0,

@@ -130,7 +130,7 @@ def test_a_failed_run_shows_how_early_the_warning_was(server, replay, scenarios,
     page = wait_for_chart(open_page(f"{server.url}/runs/d1ed"))
     assert page.locator(".headline").inner_text() == "Out of memory at step 1,234"
     assert (
-        page.locator(".headline-detail").inner_text()
+        page.locator(".headline-detail").first.inner_text()
         == "First warning 310 steps earlier, at step 924."
     )
     assert "First warning's forecast" in page.locator("#chart-legend").inner_text()
@@ -404,6 +404,9 @@ def test_an_oom_is_reported_with_the_largest_tensors(server, replay, scenarios, 
     report = page.locator("#oom-report")
     assert "Out of memory in backward of step 1,235 on build-box" in report.inner_text()
     assert "8.0 MiB were requested with 3.0 MiB free" in report.inner_text()
+    assert "leak, forecast since step 610" in report.inner_text()
+    assert "Without this growth, about 1.46 GiB of 8.00 GiB would" in report.inner_text()
+    assert "outputs.append(x.detach().cpu())" in report.locator("pre").inner_text()
     assert not report.locator("td", has_text="1024 × 256").is_visible()
     report.locator("summary", has_text="largest").click()
     assert report.locator("td", has_text="1024 × 256").is_visible()

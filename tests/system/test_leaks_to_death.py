@@ -54,7 +54,15 @@ def test_every_channel_names_the_leaking_line(live_server, tmp_path):
     events = live_server.get("/api/v1/runs/doomed").json["events"]
     [words] = [event["data"] for event in events if event["kind"] == "oom"]
     assert words["suspects"][0] == first
-    assert f"leak.py:{LINE}".encode() in live_server.get("/runs/doomed").body
+
+    fix = "outputs.append(x.detach().cpu())  # not: outputs.append(x)"
+    page = live_server.get("/runs/doomed").body
+    assert f"leak.py:{LINE}".encode() in page and fix.encode() in page
+    assert "cause: leak, forecast since step " in late
+    assert late.index("cause: ") < late.index(fix) < late.index("It happened in ")
+    assert words["forecast"]["cause"] == report["out_of_memory"]["cause"] == "leak"
+    assert report["out_of_memory"]["changes"][0]["code"].startswith(fix)
+    assert "Without this growth, about " in late and "8-bit" not in late
 
 
 def _die(server: str, folder) -> tuple[str, dict]:

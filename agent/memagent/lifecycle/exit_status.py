@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from memagent.diagnostics import ErrorGuard
-from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import describe_error, install_exit_hooks, status_of
 from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.step import Remove
@@ -75,7 +74,7 @@ class ExitTracker:
             fail_with, on_exit, on_possible_exit=on_possible_exit
         )
 
-    def record_oom(self, error: BaseException, prediction: Estimate | None) -> None:
+    def record_oom(self, error: BaseException) -> None:
         """Record and print the report of the out-of-memory error that ends the run."""
         self._oom.release_ballast()
         with self._guard.section("the last leak diagnosis"):
@@ -83,7 +82,7 @@ class ExitTracker:
         with self._guard.section("the out-of-memory report"):
             event = self._oom_event(error)
             self._events.emit(event)
-            self._oom.print_report(event, prediction, self._leaks.roots)
+            self._oom.print_report(event, self._leaks.roots)
             message = f"out of memory\n{describe_error(error)}"
             self._mirror.warn(message, step=self._sampler.step, is_critical=True)
 
@@ -102,13 +101,15 @@ class ExitTracker:
             )
 
     def at_exit(self) -> ExitStatus:
-        """Return how the run ended, now that the process does; emit its `oom` event."""
+        """Return how the run ended, now that the process does; report it if out of memory."""
         exit_status = self._possible_exit
         # a step since then: the script went on after its sys.exit or its thread's death
         if exit_status is None or exit_status.step != self._sampler.step:
             return ExitStatus(self._sampler.step, "completed")
         if exit_status.oom_event is not None:
             self._events.emit(exit_status.oom_event)
+            with self._guard.section("the out-of-memory report"):
+                self._oom.print_report(exit_status.oom_event, self._leaks.roots)
         return exit_status
 
     def _oom_event(self, error: BaseException) -> Event:

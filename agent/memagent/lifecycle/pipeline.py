@@ -133,7 +133,13 @@ class Pipeline:
             before_first_step=self.forecast.before_first_step,
         )
         self.oom = OomRecorder(
-            self.sampler, self.instrumentation, self.events, guard, self.location
+            self.sampler,
+            self.instrumentation,
+            self.events,
+            guard,
+            self.location,
+            get_forecast=self.forecast.monitor.at_the_end,
+            get_prediction=lambda: self.prediction,
         )
         self.exits = ExitTracker(
             self.sampler,
@@ -221,6 +227,7 @@ class Pipeline:
             self.forecast.monitor.risks(),
             self.leaks.suspects,
             self.leaks.search,
+            self.oom.report,
         )
 
     def close(self, status: FinalStatus | None, error: str | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from memagent.delivery.buffer import DroppedSamples
 from memagent.estimator.estimate import Estimate
 from memagent.leaks import Suspect
-from memagent.oom.report import search_sentence
+from memagent.oom.report import OomReport, search_sentence
 from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
@@ -29,6 +29,7 @@ def build_report(
     risks: Sequence[Risk],
     suspects: Sequence[Suspect],
     search: Mapping[str, Any],
+    oom: OomReport | None,
 ) -> dict[str, Any]:
     """Build a JSON-ready report (docs/cli.md).
 
@@ -58,6 +59,7 @@ def build_report(
         "forecast": next((to_builtins(risk) for risk in risks if risk.device == device_id), None),
         "suspects": [suspect.to_dict() for suspect in suspects],
         "suspect_search": None if suspects else search_sentence(search),
+        "out_of_memory": oom.to_dict() if oom is not None else None,
     }
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from memagent.delivery.partial_batch import StreamColumns
 from memagent.diagnostics import notify_user
@@ -36,6 +37,8 @@ class DeviceForecast:
     forecaster: Forecaster
     is_secondary_host: bool
     newest: Forecast | None = None
+    cause_step: int = 0
+    """Step from which the newest cause has been forecast."""
     reported_level: Level = "ok"
     reported_at: float = float("-inf")
     is_calm: bool = True
@@ -91,6 +94,8 @@ class ForecastMonitor:
             return
         selected = select_columns(columns, is_secondary_host=entry.is_secondary_host)
         for forecast in feed_columns(entry.forecaster, selected):
+            if entry.newest is None or forecast.cause != entry.newest.cause:
+                entry.cause_step = forecast.step
             entry.newest = forecast
         if entry.newest is not None:
             if entry.newest.level != "ok":
@@ -123,6 +128,16 @@ class ForecastMonitor:
             for entry in self._forecasts.values()
             if entry.newest
         ]
+
+    def at_the_end(self) -> dict[str, Any] | None:
+        """Return the newest forecast for the device that the model trains on, unless it's calm.
+
+        `first_step` is the step from which its cause has been forecast.
+        """
+        entry = self._forecasts.get(self._trained_device)
+        if entry is None or entry.newest is None or entry.newest.level == "ok":
+            return None
+        return {**asdict(entry.newest), "first_step": entry.cause_step}
 
     def _report(self, entry: DeviceForecast, forecast: Forecast, now: float) -> None:
         level = forecast.level

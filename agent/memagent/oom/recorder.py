@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -18,7 +18,7 @@ from memagent.hooks.exit import describe_error, error_chain
 from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.oom_observer import AllocationFailure, add_failure_listener, parse_failure
 from memagent.leaks import Suspect
-from memagent.oom.report import oom_report
+from memagent.oom.report import OomReport, oom_report
 from memagent.probe.host import device_name
 from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler, Track
@@ -37,7 +37,8 @@ It is never written to, and so never resident.
 class OomRecorder:
     """Listens for failed allocations while the run lives, and describes the one that ends it.
 
-    `location` is where the run can be seen, for the note on the error.
+    `location` is where the run can be seen, for the note on the error. `get_forecast` returns the
+    newest forecast for the training device unless it's calm, `get_prediction` the newest estimate.
     """
 
     def __init__(
@@ -47,12 +48,19 @@ class OomRecorder:
         events: EventSink,
         guard: ErrorGuard,
         location: str,
+        *,
+        get_forecast: Callable[[], dict[str, Any] | None],
+        get_prediction: Callable[[], Estimate | None],
     ) -> None:
         self._sampler = sampler
         self._instrumentation = instrumentation
         self._events = events
         self._guard = guard
         self._location = location
+        self._get_forecast = get_forecast
+        self._get_prediction = get_prediction
+        self.report: OomReport | None = None
+        """The report of the error that ended the run."""
         self._failure: AllocationFailure | None = None
         self._failure_phase = ""
         self._ballast = mmap.mmap(-1, _BALLAST_BYTES)
@@ -114,18 +122,21 @@ class OomRecorder:
             add_note(error_note(data, self._sampler.step, self._location))
         with suppress(MemoryError):  # there may be no memory left to look around
             data["largest_tensors"] = self.largest_tensors(error)
+        if forecast := self._get_forecast():
+            data["forecast"] = forecast
         data["last_peaks"] = list(last_peaks)
         data["suspects"] = [suspect.to_dict() for suspect in suspects]
         data["suspect_search"] = dict(search)
         return self._event("oom", data)
 
-    def print_report(self, event: Event, prediction: Estimate | None, roots: Sequence[str]) -> None:
+    def print_report(self, event: Event, roots: Sequence[str]) -> None:
         """Print the report of an `oom` event, with files relative to `roots`.
 
         The server builds the same report from the event.
         """
         track = self._sampler.tracks[0]
-        report = oom_report(
+        prediction = self._get_prediction()
+        self.report = oom_report(
             event.data,
             event.step,
             device=track.probe.device.id,
@@ -135,7 +146,7 @@ class OomRecorder:
             advice=[structs.asdict(item) for item in prediction.advice] if prediction else (),
             roots=roots,
         )
-        notify_user("\n".join(report.lines()))
+        notify_user("\n".join(self.report.lines()))
 
     def largest_tensors(self, error: BaseException | None = None) -> list[dict[str, Any]]:
         """Return the largest live tensors by name, JSON-ready.

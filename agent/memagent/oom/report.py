@@ -1,12 +1,15 @@
 """The report of an out-of-memory error, for terminal, run page and Slack. Pure: data in, text out.
 
-1. The request: its size, its phase, and the free memory.
-2. Fragmentation: allocated against reserved memory, and if expandable segments would have helped.
-3. Contents of the device: components, the largest live tensors, other processes.
-4. History: the prediction, the peaks of the last steps, and the suspects of growth. Without a
-   suspect, the result of the search or why there was none.
-5. Changes: fix the leak, if a line is suspected; then the estimator's advice with its saving for
-   this run; then advice on that phase.
+1. The cause, if a forecast stood: with the suspects of growth, the first one's fix with code, and
+   what would have happened without the growth. Without a suspect, the result of the search or why
+   there was none.
+2. The request: its size, its phase, and the free memory.
+3. Fragmentation: allocated against reserved memory, and if expandable segments would have helped.
+4. Contents of the device: components, the largest live tensors, other processes.
+5. History: the prediction, and the peaks of the last steps.
+6. Changes: what the cause needs; then the estimator's advice, each with its saving and the need it
+   leaves. A leak gets its own fix only: less memory a step would delay the crash. Without a known
+   cause there is advice on the phase.
 """
 
 from __future__ import annotations
@@ -16,11 +19,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.diagnostics import with_display_path
+from memagent.oom.cause import (
+    EXPANDABLE,
+    Change,
+    EventData,
+    OomCause,
+    cause_of,
+    changes_for,
+    fits_without_fragmentation,
+    location_text,
+    needed_bytes,
+)
 from memagent.units import format_bytes
-
-EventData = Mapping[str, Any]
-Change = tuple[str, int | None, str]
-"""Sentence, bytes saved or None, code."""
 
 _PHASES = {
     "data": "while the batch was prepared: batches moved to the device early wait there",
@@ -35,21 +45,6 @@ _PHASES = {
     "checkpoint": "while a checkpoint was saved: gathering or copying state needs room on the "
     "device",
 }
-_PHASE_ADVICE = {
-    "forward": "Use a smaller batch with accumulation, recompute activations by checkpointing, or "
-    "train in bf16.",
-    "backward": "Use a smaller batch with accumulation, or recompute activations by checkpointing.",
-    "optimizer": "Use an 8-bit or fused optimizer (`fused=True`, or `foreach=False`), or shard its "
-    "state over ranks (ZeRO, FSDP).",
-    "eval": "Evaluate under `torch.inference_mode()` with a smaller batch, and move results to the "
-    "CPU as they arrive.",
-    "data": "Move a batch to the device when it is needed, and prefetch fewer.",
-    "checkpoint": "Save from the CPU: "
-    "`{name: value.cpu() for name, value in model.state_dict().items()}`.",
-}
-_FIX_LEAK = (
-    "Fix the leak first, at the suspected line: using less memory per step only delays the crash."
-)
 _MIN_CACHE_SHARE = 0.1
 """Share of the reserved memory above which the allocator's cache is reported."""
 _KINDS_WITHOUT_TENSORS = ("host", "worker", "copy_on_write", "allocation")
@@ -68,12 +63,14 @@ _MAX_ITEMS = 3
 """Suspects, tensors and changes in a terminal's report."""
 _NUMBER_ENDINGS = ("_bytes", "step", "line")
 """Endings of the names of fields that must be numbers."""
-EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 @dataclass(frozen=True)
 class OomReport:
-    """`findings` are sentences, `components` (name, bytes) with the largest first."""
+    """`findings` are sentences, `components` (name, bytes) with the largest first.
+
+    `needed_bytes`: what the failed step needed at least.
+    """
 
     title: str
     findings: tuple[str, ...]
@@ -87,6 +84,9 @@ class OomReport:
     """Growth of all memory in use during the search."""
     looked_at_step: int | None = None
     """Step of the search: the suspects are described as they were then."""
+    cause: OomCause | None = None
+    needed_bytes: int | None = None
+    limit_bytes: int | None = None
 
     def lines(self) -> list[str]:
         """Return the report for a terminal."""
@@ -94,19 +94,59 @@ class OomReport:
 
     def details(self) -> list[str]:
         """Return everything below the title, a line each, the most important of each kind."""
-        lines = list(self.findings)
+        lines = [f"cause: {self.cause.sentence}"] if self.cause else []
+        lines += [f"suspect: {self._suspect_text(item)}" for item in self.suspects[:_MAX_ITEMS]]
+        if self.search:
+            lines.append(self.search[0].lower() + self.search[1:])
+        lines += self._change_lines(self.changes[:1] if self.has_fix else ())
+        if self.cause and self.cause.without_growth:
+            lines.append(self.cause.without_growth)
+        lines += self.findings
         if self.components:
             sizes = (
                 f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in self.components
             )
             lines.append(f"held: {', '.join(sizes)}")
-        lines += [f"suspect: {self._suspect_text(item)}" for item in self.suspects[:_MAX_ITEMS]]
-        if self.search:
-            lines.append(self.search[0].lower() + self.search[1:])
         lines += [f"large: {_tensor_text(tensor)}" for tensor in self.tensors[:_MAX_ITEMS]]
-        for change, saving, _ in self.changes[:_MAX_ITEMS]:
-            saves = f" (saves {format_bytes(saving)})" if saving else ""
+        return lines + self._change_lines(self.other_changes[:_MAX_ITEMS], with_code=False)
+
+    @property
+    def has_fix(self) -> bool:
+        """Return True if the first change is for the cause or the suspect."""
+        return bool(self.suspects or self.cause)
+
+    @property
+    def other_changes(self) -> tuple[Change, ...]:
+        """Return the changes without the fix."""
+        return self.changes[1:] if self.has_fix else self.changes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a report file has of it (docs/cli.md)."""
+        return {
+            "title": self.title,
+            "cause": self.cause.name if self.cause else None,
+            "without_growth": self.cause.without_growth if self.cause else None,
+            "changes": [
+                {"change": change, "saving_bytes": saving, "code": code}
+                for change, saving, code in self.changes
+            ],
+            "details": self.details(),
+        }
+
+    def saving_text(self, saving: int) -> str:
+        """Return what a change saves, and what the step would have needed with it."""
+        text = f"saves {format_bytes(saving)}"
+        if not self.needed_bytes or not self.limit_bytes or saving >= self.needed_bytes:
+            return text
+        rest = format_bytes(self.needed_bytes - saving)
+        return f"{text}, leaving about {rest} of {format_bytes(self.limit_bytes)}"
+
+    def _change_lines(self, changes: Sequence[Change], *, with_code: bool = True) -> list[str]:
+        lines = []
+        for change, saving, code in changes:
+            saves = f" ({self.saving_text(saving)})" if saving else ""
             lines.append(f"change: {change}{saves}")
+            lines += [f"    {line}" for line in code.splitlines() if with_code]
         return lines
 
     def _suspect_text(self, suspect: EventData) -> str:
@@ -115,7 +155,7 @@ class OomReport:
         rate = rate_text(
             suspect.get("kind"), suspect.get("bytes_per_step"), self.growth_bytes_per_step
         )
-        return f"{location_text(suspect)}: {holder}{rate}. {suspect.get('fix') or ''}".rstrip()
+        return f"{location_text(suspect)}: {holder}{rate}."
 
 
 def oom_report(
@@ -138,6 +178,8 @@ def oom_report(
     """
     event_data = _well_typed(event_data)
     suspects = suspects or [item for item in event_data.get("suspects", ()) if "holder" in item]
+    suspects = [with_display_path(suspect, roots) for suspect in suspects]
+    cause = cause_of(event_data.get("forecast", {}), suspects[0] if suspects else {})
     search = _search_of(event_data)
     devices = event_data.get("devices", {})
     device_state: EventData = devices.get(device) or next(iter(devices.values()), {})
@@ -161,11 +203,14 @@ def oom_report(
         findings=tuple(finding for finding in findings if finding),
         components=tuple(sorted(components.items(), key=lambda item: -item[1])),
         tensors=tuple(with_display_path(tensor, roots) for tensor in tensors),
-        suspects=tuple(with_display_path(suspect, roots) for suspect in suspects),
-        changes=_changes(phase, size, free, state, suspects, advice),
+        suspects=tuple(suspects),
+        changes=changes_for(phase, size, free, state, cause, suspects, advice),
         search=search_sentence(search) if search and not suspects else None,
         growth_bytes_per_step=search.get("growth_bytes_per_step"),
         looked_at_step=search.get("step"),
+        cause=cause,
+        needed_bytes=needed_bytes(size, state, predicted_peak_bytes),
+        limit_bytes=state.get("limit_bytes"),
     )
 
 
@@ -180,20 +225,6 @@ def search_sentence(search: EventData) -> str:
     cut = ", until its time was up" if search.get("is_cut_short") else ""
     again = f" Another one {state}." if state is not None else ""
     return f"No suspect was found: the leak diagnosis covered {steps}{cut}.{again}"
-
-
-def location_text(suspect: EventData) -> str:
-    """Return `train.py:42`, as far as it is known."""
-    line = suspect.get("line")
-    return f"{suspect.get('file') or 'unknown file'}" + (f":{line}" if line else "")
-
-
-def fits_without_fragmentation(size: int | None, free: int | None, state: EventData) -> bool:
-    """Return True if the allocator's cache and the free memory together would have sufficed."""
-    reserved, allocated = state.get("reserved_bytes"), state.get("allocated_bytes")
-    if not size or reserved is None or allocated is None:
-        return False
-    return bool((free or 0) < size <= (free or 0) + reserved - allocated)
 
 
 def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int | None) -> str:
@@ -264,26 +295,6 @@ def _peaks_finding(peaks: Sequence[Any]) -> str | None:
     return f"Peaks of steps {steps_and_peaks[0][0]:,} to {steps_and_peaks[-1][0]:,}: {sizes}."
 
 
-def _changes(
-    phase: str,
-    size: int | None,
-    free: int | None,
-    state: EventData,
-    suspects: Sequence[EventData],
-    advice: Sequence[EventData],
-) -> tuple[Change, ...]:
-    changes: list[Change] = []
-    if suspects:
-        changes.append((_FIX_LEAK, None, ""))
-    if fits_without_fragmentation(size, free, state):
-        changes.append(("Let the allocator merge its fragments.", None, f"export {EXPANDABLE}"))
-    for item in advice:
-        changes.append((item["change"], item.get("saving_bytes"), item.get("code") or ""))
-    if phase in _PHASE_ADVICE:
-        changes.append((_PHASE_ADVICE[phase], None, ""))
-    return tuple(changes)
-
-
 def _tensor_text(tensor: EventData) -> str:
     shape = " x ".join(str(side) for side in tensor.get("shape") or ())
     location = f" ({location_text(tensor)})" if tensor.get("file") else ""
@@ -317,6 +328,10 @@ def _typed_items(value: Any) -> list[EventData]:
     return [_well_typed(item) for item in _list(value) if isinstance(item, Mapping)]
 
 
+def _fields(value: Any) -> EventData:
+    return _well_typed(value) if isinstance(value, Mapping) else {}
+
+
 def _devices(value: Any) -> dict[str, EventData]:
     items = value.items() if isinstance(value, Mapping) else ()
     return {name: _well_typed(item) for name, item in items if isinstance(item, Mapping)}
@@ -331,6 +346,11 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "components": _components,
     "devices": _devices,
     "file": _text,
+    "forecast": _fields,
+    "cause": _text,
+    "holder": _text,
+    "kind": _text,
+    "fix": _text,
     "largest_tensors": _typed_items,
     "last_peaks": _list,
     "shape": _list,

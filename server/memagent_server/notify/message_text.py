@@ -92,7 +92,13 @@ def cause_advice(message: AlertMessage) -> CauseAdvice | None:
     cause = message.facts.get("cause")
     if message.to_state != "firing" or not cause or message.folded:
         return None
-    return advice_for_cause(cause, message.advice)
+    suspect = message.suspect
+    return advice_for_cause(
+        cause,
+        message.advice,
+        kind=suspect.kind if suspect else None,
+        holder=suspect.holder if suspect else None,
+    )
 
 
 def saving_line(message: AlertMessage) -> str | None:

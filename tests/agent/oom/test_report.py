@@ -83,7 +83,10 @@ def test_it_lists_the_estimators_advice_with_its_saving():
     advice = [{"change": "Use bf16", "saving_bytes": 9 * GIB, "code": "model.bfloat16()"}]
     report = oom_report(EVENT_DATA, 0, advice=advice)
     assert report.changes[0] == ("Use bf16", 9 * GIB, "model.bfloat16()")
-    assert "  change: Use bf16 (saves 9.00 GiB)" in report.lines()
+    assert (
+        "  change: Use bf16 (saves 9.00 GiB, leaving about 71.00 GiB of 79.00 GiB)"
+        in report.lines()
+    )
 
 
 def test_it_mentions_prediction_and_other_processes():
@@ -97,14 +100,18 @@ def test_it_names_suspects_and_advises_to_fix_them_first():
     suspect = {
         "file": "train.py",
         "line": 42,
+        "kind": "list",
         "holder": "history: list of 412",
         "fix": "Append a number.",
-    } | {"bytes_per_step": 2048}
+        "bytes_per_step": 2048,
+    }
     report = oom_report(EVENT_DATA, 0, suspects=[suspect], advice=[{"change": "Use bf16"}])
-    assert (
-        "  suspect: train.py:42: history: list of 412, 2.0 KiB a step. Append a number."
-        in report.lines()
-    )
+    assert report.lines()[1:5] == [
+        "  suspect: train.py:42: history: list of 412, 2.0 KiB a step.",
+        "  change: Fix the leak first, at train.py:42. Append a number.",
+        "      history.append(x.detach().cpu())  # not: history.append(x)",
+        "      history.clear()  # once its values are used",
+    ]
     assert [change.split()[0] for change, _, _ in report.changes] == ["Fix", "Use", "Use"]
 
 
@@ -183,3 +190,77 @@ def test_it_falls_back_to_the_suspects_of_the_event():
     )
     other = {**suspect, "line": 7}
     assert oom_report(event_data, 0, suspects=[other]).suspects == (other,)
+
+
+FORECAST = {
+    "cause": "leak",
+    "step": 300,
+    "first_step": 120,
+    "used_bytes": 70 * GIB,
+    "limit_bytes": 79 * GIB,
+    "growth_bytes_per_step": 0.25 * GIB,
+    "growing_since_step": 100,
+}
+ADVICE = [
+    {"change": "8-bit Adam", "saving_bytes": 9 * GIB, "code": "eight"},
+    {"change": "Activation checkpointing", "saving_bytes": 4 * GIB, "code": "again"},
+]
+
+
+def test_a_leak_is_the_cause_wherever_the_memory_ran_out():
+    event_data = {**EVENT_DATA, "phase": "optimizer", "forecast": FORECAST}
+    suspect = {"file": "train.py", "line": 42, "kind": "graph", "holder": "total: Tensor"}
+    report = oom_report(event_data, 311, suspects=[suspect], advice=ADVICE)
+    assert report.lines()[1:6] == [
+        "  cause: leak, forecast since step 120. Memory grew by 256 MiB a step since step 100.",
+        "  suspect: train.py:42: total: Tensor.",
+        "  change: Fix the leak first, at train.py:42.",
+        "      total += loss.item()  # not: total += loss",
+        "  Without this growth, about 20.00 GiB of 79.00 GiB would have been in use.",
+    ]
+    assert len(report.changes) == 1 and "8-bit" not in "".join(report.lines())
+
+
+def test_a_leak_without_a_suspect_gets_the_advice_for_leaks():
+    event_data = {**EVENT_DATA, "forecast": FORECAST, "suspect_search": {"why_not": "it failed"}}
+    lines = oom_report(event_data, 311, advice=ADVICE).lines()
+    assert lines[2:5] == [
+        "  no leak diagnosis was run: it failed.",
+        "  change: Look for outputs or losses that are stored with their graph. Store numbers "
+        "instead, or detach and move to the CPU.",
+        "      total_loss += loss.item()  # not: total_loss += loss",
+    ]
+
+
+def test_other_causes_get_the_changes_that_help_first():
+    forecast = {"cause": "input", "step": 300, "first_step": 290}
+    report = oom_report({**EVENT_DATA, "forecast": forecast}, 311, advice=ADVICE)
+    assert report.lines()[1] == (
+        "  cause: input, forecast since step 290. "
+        "Activations grow with the input, and inputs are still getting larger."
+    )
+    assert [change for change, _, _ in report.changes[1:]] == [
+        "Activation checkpointing",
+        "8-bit Adam",
+    ]
+    assert report.cause.without_growth is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"growth_bytes_per_step": GIB}, {"growing_since_step": 300}, {"used_bytes": None}]
+)
+def test_it_does_not_extrapolate_beyond_the_readings(changes):
+    report = oom_report({**EVENT_DATA, "forecast": {**FORECAST, **changes}}, 311)
+    assert report.cause.is_leak and report.cause.without_growth is None
+
+
+@pytest.mark.parametrize("junk", ["leak", 3, [3], {"cause": 3}, {"cause": ["leak"]}, {}])
+def test_a_malformed_forecast_is_none(junk):
+    assert oom_report({**EVENT_DATA, "forecast": junk}, 311).cause is None
+
+
+def test_its_dict_has_the_fix_first():
+    result = oom_report({**EVENT_DATA, "forecast": FORECAST}, 311).to_dict()
+    assert result["cause"] == "leak" and "20.00 GiB of 79.00" in result["without_growth"]
+    assert result["changes"][0]["code"].startswith("total_loss += loss.item()")
+    assert result["details"][0].startswith("cause: leak")

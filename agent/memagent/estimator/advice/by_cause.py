@@ -1,12 +1,13 @@
 """Advice by cause: what a forecast's cause means and what to do, for Slack, the run page and
 terminals.
 
-The texts are here. The changes that help are the catalogue's, with their savings in this run if its
-prediction has advice.
+The texts are here, and the code that fixes a leak, by the kind of its suspect. The changes that
+help are the catalogue's, with their savings in this run if its prediction has advice.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from memagent.estimator.advice.catalog import BY_KEY, KEYS_BY_NAME
 from memagent.estimator.advice.program_changes import SmallerBatch
 from memagent.estimator.advice.script_profile import ScriptProfile
+from memagent.forecast.types import LEAK_CAUSES
 from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem
 
@@ -101,18 +103,66 @@ _UNKNOWN = _CauseText(
 
 CAUSES = tuple(_CAUSES)
 
+_EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.\w+|\[[^\[\]]+\])*")
+
+_CODE_BY_KIND = {
+    "list": ("outputs", "{0}.append(x.detach().cpu())  # not: {0}.append(x)\n"
+             "{0}.clear()  # once its values are used"),
+    "dict": ("results", "{0}[key] = x.detach().cpu()  # not: {0}[key] = x\n"
+             "{0}.pop(key)  # once it is used"),
+    "deque": ("queue", "{0} = collections.deque(maxlen=100)\n"
+              "{0}.append(x.detach().cpu())  # not: {0}.append(x)"),
+    "set": ("results", "{0}.add(x.item())  # not: {0}.add(x)\n"
+            "{0}.clear()  # once its values are used"),
+    "object": ("item", "{0} = None  # once it is no longer needed"),
+    "variable": ("values", "{0} = torch.empty(steps)  # once, before the loop\n"
+                 "{0}[step] = x.detach()  # not: {0} = torch.cat([{0}, x])"),
+    "graph": ("total_loss", "{0} += loss.item()  # not: {0} += loss"),
+    "hidden_state": ("hidden", "{0} = {0}.detach()  # before each step"),
+    "gradient": ("gradients", "{0} = torch.autograd.grad(loss, parameters, create_graph=True)\n"
+                 "optimizer.zero_grad(set_to_none=True)  # after each step"),
+    "buffer": ("values", "{0}[step] = x.detach()  # not: torch.cat([{0}, x])"),
+    "hook": ("activations", "handle = module.register_forward_hook(hook)  # once\n"
+             "{0}.clear()  # before each forward\n"
+             "handle.remove()  # once the output is used"),
+    "closure": ("callbacks", "value = x.item()\n"
+                "{0}.append(lambda: value)  # not: {0}.append(lambda: x)"),
+    "exception": ("errors", "{0}.append(str(error))  # not: {0}.append(error)"),
+    "autograd_function": ("ctx.x", "ctx.save_for_backward(x)  # not: {0} = x"),
+    "cache": ("f", "@functools.lru_cache(maxsize=128)\n"
+              "def f(size: int): ...  # not: f(x: torch.Tensor)"),
+    "view": ("outputs", "{0}.append(x[:, 0].clone())  # not: {0}.append(x[:, 0])"),
+    "optimizer": ("optimizer", "# once, before the loop, and again if parameters are replaced:\n"
+                  "optimizer = torch.optim.AdamW(model.parameters())"),
+    "dataloader": ("batches", "for batch in loader:  # not: batches = list(loader)\n"
+                   "    train_step(batch)"),
+    "cycle": ("parent", "{0} = weakref.proxy(parent)  # not: {0} = parent"),
+    "worker": ("samples", "def __getitem__(self, index):\n"
+               "    return load(self.paths[index])  # store nothing in self"),
+    "copy_on_write": ("self.samples", "{0} = np.asarray(samples)  # not: a list of objects"),
+    "host": ("records", "records = collections.deque(maxlen=1_000)  # not: records = []"),
+}  # fmt: skip
+"""An example of the holder's name, and code with the name as {0}. Without the holder there is no
+code for what it should keep, so the kind `allocation` has none."""
+
 
 def advice_for_cause(
-    cause: str | None, predicted: Sequence[AdviceItem | Mapping[str, Any]] = ()
+    cause: str | None,
+    predicted: Sequence[AdviceItem | Mapping[str, Any]] = (),
+    *,
+    kind: str | None = None,
+    holder: str | None = None,
 ) -> CauseAdvice:
     """Return the advice for a forecast's cause; for an unknown one, a text that says so.
 
     `predicted` is the advice of the run's prediction, as messages or as the store's dictionaries.
     The items that help against the cause are named with their savings, the largest first, and the
-    first one's code replaces the usual code.
+    first one's code replaces the usual code. `kind` and `holder` are those of the first suspect: a
+    leak gets the code for them.
     """
     text = _CAUSES.get(cause or "", _UNKNOWN)
-    usual = CauseAdvice(text.summary, text.change, text.code or _usual_code(text))
+    code = code_for_kind(kind, holder) if cause in LEAK_CAUSES else ""
+    usual = CauseAdvice(text.summary, text.change, code or text.code or _usual_code(text))
     items = [item if isinstance(item, AdviceItem) else _item_from_store(item) for item in predicted]
     helping = [item for item in items if KEYS_BY_NAME.get(item.change) in text.helped_by]
     if not helping:
@@ -123,6 +173,23 @@ def advice_for_cause(
         for item in helping[:_MAX_LISTED_SAVINGS]
     )
     return replace(usual, change=f"{text.change} In this run: {savings}.", code=helping[0].code)
+
+
+def helping_first(cause: str, items: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return advice as the store has it, with what helps against the cause before the rest."""
+    keys = _CAUSES[cause].helped_by if cause in _CAUSES else ()
+    return sorted(items, key=lambda item: KEYS_BY_NAME.get(item["change"]) not in keys)
+
+
+def code_for_kind(kind: str | None, holder: str | None = None) -> str:
+    """Return code that fixes a suspect of this kind, or "" if the kind is unknown or has none.
+
+    `holder` is the suspect's: if it begins with a name, as in `outputs: list of 412`, so does the
+    code.
+    """
+    example, code = _CODE_BY_KIND.get(kind or "", ("", ""))
+    name = (holder or "").partition(":")[0]
+    return code.format(name if _EXPRESSION.fullmatch(name) else example)
 
 
 def _usual_code(text: _CauseText) -> str:

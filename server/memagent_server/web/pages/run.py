@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 from msgspec.structs import replace
 
 from memagent.diagnostics import display_frame, display_path, display_roots
-from memagent.estimator.advice.by_cause import advice_for_cause
+from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.forecast.types import LEVELS
 from memagent_server.compare import components, oom_report_of
 from memagent_server.http.context import current
@@ -65,7 +65,10 @@ def show_run(run_id: str) -> Response:
             if stream
             else None
         )
-        cause = _cause(run, worst, warning)
+        oom_report = oom_report_of(session, stored, row)
+        # a report with a cause has its advice, too
+        is_explained = oom_report is not None and oom_report.cause is not None
+        cause = None if is_explained else _cause(run, worst, warning)
         compared = components(session, run_id)
         snapshots = list_snapshots(session, run_id)
         with_stacks = next((item for item in snapshots if item.has_stacks), None)
@@ -74,6 +77,7 @@ def show_run(run_id: str) -> Response:
         ranks = run_view.compared_ranks(streams)
         predicted = prediction.peak_allocated_bytes if prediction else None
         advice = prediction.advice if prediction else ()
+        suspects = suspects_of(session, run_id)
         warned_at = warning.step if warning else None
         return render_page(
             "run.html",
@@ -82,10 +86,10 @@ def show_run(run_id: str) -> Response:
             incidents=incidents,
             headline=labels.headline(run, worst, warned_at, current().clock()),
             cause=cause,
-            advice=advice_for_cause(cause, advice) if cause else None,
-            oom_report=oom_report_of(session, stored, row),
+            advice=_cause_advice(cause, advice, suspects),
+            oom_report=oom_report,
             snapshots=snapshots,
-            suspects=[_display_suspect(item, roots) for item in suspects_of(session, run_id)],
+            suspects=[_display_suspect(item, roots) for item in suspects],
             flame=blocks,
             flame_height=height,
             flame_of=snapshot,
@@ -121,6 +125,16 @@ def _stream_row(session: Session, run_id: str, stream: Stream | None) -> StreamR
     key = (stream.rank, stream.device)
     rows = current_streams(session, [run_id])
     return next((row for row in rows if (row.rank, row.device) == key), None)
+
+
+def _cause_advice(
+    cause: str | None, advice: Sequence[JsonObject], suspects: Sequence[SuspectByRank]
+) -> CauseAdvice | None:
+    """Return the advice for a cause, with the code for the first suspect if it's a leak."""
+    if not cause:
+        return None
+    kind, holder = (suspects[0].kind, suspects[0].holder) if suspects else (None, None)
+    return advice_for_cause(cause, advice, kind=kind, holder=holder)
 
 
 def _display_suspect(suspect: SuspectByRank, roots: Sequence[str]) -> SuspectByRank:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.estimator.advice.by_cause import CAUSES, advice_for_cause
+from memagent.estimator.advice.by_cause import CAUSES, advice_for_cause, code_for_kind
+from memagent.leaks.suspect import KINDS
 from memagent.wire.messages import AdviceItem
 
 GIB = 2**30
@@ -45,3 +46,17 @@ def test_it_accepts_the_stores_dictionaries():
         {"change": "8-bit Adam", "saving_bytes": GIB, "cost": "", "code": "x", "added_later": 1}
     ]
     assert "8-bit Adam saves 1.00 GiB" in advice_for_cause("optimizer_state", stored).change
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_suspect_has_code_with_the_name_of_its_holder(kind):
+    code = code_for_kind(kind, "self.kept['x']: list of 412")
+    assert bool(code) == (kind != "allocation")
+    assert "{" not in code and "self.kept['x']" not in code_for_kind(kind, "a frame's local")
+
+
+def test_a_leak_has_the_code_for_its_suspect():
+    leak = advice_for_cause("leak", kind="dict", holder="cache: dict of 3 at step 9")
+    assert leak.code.splitlines()[0] == "cache[key] = x.detach().cpu()  # not: cache[key] = x"
+    assert advice_for_cause("leak", kind="allocation") == advice_for_cause("leak")
+    assert advice_for_cause("tail", kind="dict") == advice_for_cause("tail")

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MIN_MODULE_LINES = 40
 BOUNDS: dict[str, float] = {
     "lines of agent, server and demo": 58_150,
-    "modules of agent, server and demo": 371,
+    "modules of agent, server and demo": 372,
     "share of modules under 40 lines": 0.114,
     "share of lines that are module heads": 0.137,
     "share of lines with a comment": 0.013,

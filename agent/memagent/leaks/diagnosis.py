@@ -5,14 +5,11 @@
    (`growth`).
 2. For those that nothing in Python holds: look for an attribute of a custom autograd function's
    context, gradients with a graph, and reference cycles.
-3. For an autograd graph that grew and isn't explained yet: find the largest root that is carried
-   from step to step.
-4. For a tensor that is created again each step, longer each time (`buffer = torch.cat([buffer,
-   x])`): find the line that lengthens it.
+3. For a graph that grew and isn't explained yet, and for tensors that become longer: look for what
+   is carried from step to step (`carried_tensors`).
 
 The comparison is made at once; the searches are cut into slices between steps. Where a generator
-yields, its frame must not hold an object of the script: only lists that the search knows may. A
-tensor of 3 or 4 lives for one step only, so it's looked up anew in each slice.
+yields, its frame must not hold an object of the script: only lists that the search knows may.
 """
 
 from __future__ import annotations
@@ -25,40 +22,35 @@ from itertools import pairwise
 from typing import Any
 
 from memagent.leaks import autograd_graphs, census, origins, source_lines
+from memagent.leaks.carried_tensors import (
+    suspect_gradient,
+    suspects_of_graphs,
+    suspects_of_lengthening,
+)
 from memagent.leaks.census import Census, GroupCount, GroupGrowth, LengtheningTensor
 from memagent.leaks.detectors.base import TimeBudget, Work
-from memagent.leaks.growing_containers import GrowingContainer
-from memagent.leaks.growth import growing_lines
-from memagent.leaks.object_names import ObjectName, file_of
+from memagent.leaks.object_names import ObjectName
 from memagent.leaks.reachability import holder_from_variables
 from memagent.leaks.referrers import HolderPath, ReferrerSearch, can_name_cycle, name_cycle
-from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine, SourceScope
 from memagent.leaks.suspect import (
-    Kind,
-    build_suspect,
+    CERTAINTIES,
     can_grow,
     classify,
     describe_container,
-    is_module_class,
+    rank_suspects,
     scale_confidence,
+    suspect_at,
 )
 from memagent.leaks.suspension import present
-from memagent.leaks.user_code import UserScopes, is_script, is_script_class, namespace
+from memagent.leaks.user_code import UserScopes, is_script, namespace
 from memagent.wire.messages import Suspect
 
 MAX_CPU_S = 10.0
 """Processor time of one diagnosis, in all its slices: some thirty passes over 2 million objects."""
 _CUT_SHORT_CONFIDENCE = 0.7
 """Confidence factor for a diagnosis that was cut short."""
-CERTAINTIES = {GROWS: 1.0, PASSES: 0.8, SETS: 0.6}
-"""Confidence by the strength of a line."""
 _SAMPLE_SIZE = 8
 _MAX_GROUPS = 4
-_MAX_ROOTS = 8
-_MAX_SCOPES = 12
-_MAX_SUSPECTS = 3
-_MAX_CONTAINERS = 6
-_HOST_CONFIDENCE = 0.8
 
 
 def diagnose(
@@ -100,7 +92,7 @@ def diagnose(
         search.close()
     if budget.was_hit:
         suspects = [scale_confidence(suspect, _CUT_SHORT_CONFIDENCE) for suspect in suspects]
-    return _rank(suspects), counts
+    return rank_suspects(suspects), counts
 
 
 def _search_all(
@@ -118,7 +110,7 @@ def _search_all(
     for item in longer:
         yield from search.pause_if_due()
         if not budget.is_over():
-            suspects += case.suspects_of_lengthening(item)
+            suspects += suspects_of_lengthening(search, item)
     for growth in growths:
         yield from search.pause_if_due()
         if not growth.is_renewed and not budget.is_over():
@@ -126,24 +118,12 @@ def _search_all(
     is_explained = any(suspect.kind != "cycle" for suspect in suspects)
     if more_nodes >= max(2, case.steps // 2) and not is_explained:
         yield from search.pause_if_due()
-        suspects += yield from case.suspects_of_graphs(more_nodes)
+        rate = max(case.measured_bytes_per_step or 0, case.unheld_bytes_per_step)
+        suspects += yield from suspects_of_graphs(search, budget, more_nodes, case.steps, rate)
     if not suspects and case.unheld_bytes_per_step:
         yield from search.pause_if_due()
         suspects += yield from case.suspects_of_cycles(growths)
     return suspects
-
-
-def _rank(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Return one suspect per line, surest and largest first."""
-    lines: dict[tuple[str, int], Suspect] = {}
-    for suspect in sorted(suspects, key=lambda item: (-item.confidence, -_rate(item))):
-        lines.setdefault((suspect.file, suspect.line), suspect)
-    ranked = sorted(lines.values(), key=lambda item: -_rate(item) * item.confidence)
-    return ranked[:_MAX_SUSPECTS]
-
-
-def _rate(suspect: Suspect) -> float:
-    return suspect.bytes_per_step or 0
 
 
 @dataclass
@@ -175,11 +155,11 @@ class _Case:
         if not can_grow(holder):
             return []
         kind = classify(holder, growth)
-        line = line_of_holder(self.scopes, holder, kind)
+        line = origins.line_of_holder(self.scopes, holder, kind)
         if line is None and (attribute := origins.attribute_below(holder)) is not None:
             name, line = attribute
             text, rate = f"{name.expression}: tensor", self._rate_with_graphs(growth)
-            return [_suspect(name, line, text, "object", rate, holder.coverage)]
+            return [suspect_at(name, line, text, "object", rate, holder.coverage)]
         line = line or origins.creating_line(holder, self.scopes.files)
         if line is None and not holder.name.is_in_script:
             return []
@@ -191,7 +171,9 @@ class _Case:
         )
         certainty = 0.5 if line is None else CERTAINTIES[line.strength]
         confidence = holder.coverage * certainty
-        return [_suspect(holder.name, line, text, kind, self._rate_with_graphs(growth), confidence)]
+        return [
+            suspect_at(holder.name, line, text, kind, self._rate_with_graphs(growth), confidence)
+        ]
 
     def _common_holder(self, growth: GroupGrowth) -> Work[HolderPath | None]:
         """Return the holder of the outermost tensors, if there is one, else of all survivors.
@@ -238,7 +220,7 @@ class _Case:
                 return [suspect]
         leaves = (tensor for tensor in growth.survivors if tensor.is_leaf and tensor.requires_grad)
         if any(leaf.grad is not None and leaf.grad.grad_fn is not None for leaf in leaves):
-            return self._suspect_gradient(None, growth.bytes_per_step)
+            return suspect_gradient(self.search, None, growth.bytes_per_step)
         self.unheld_bytes_per_step += growth.bytes_per_step
         return []
 
@@ -252,7 +234,7 @@ class _Case:
         text = f"{name}: ctx.{attribute}"
         context_name = ObjectName(text, (attribute,), file, name, code=code)
         rate = growth.bytes_per_step
-        return _suspect(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
+        return suspect_at(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
 
     def suspects_of_cycles(self, growths: Sequence[GroupGrowth]) -> Work[list[Suspect]]:
         """Name a reference cycle while it exists, then check that the collector frees it."""
@@ -273,92 +255,8 @@ class _Case:
                 break
             name, line = cycle
             text = f"{name.expression}: reference cycle"
-            return [_suspect(name, line, text, "cycle", self.unheld_bytes_per_step, 0.7)]
+            return [suspect_at(name, line, text, "cycle", self.unheld_bytes_per_step, 0.7)]
         return []
-
-    # -- 3. graphs --------------------------------------------------------------------------
-
-    def suspects_of_graphs(self, more_nodes: int) -> Work[list[Suspect]]:
-        """Return the root that is carried from step to step, else the largest one."""
-        min_nodes = min(more_nodes, autograd_graphs.MAX_NODES // 4) // 2
-        best: tuple[tuple[int, int], Suspect] | None = None
-        for rank in range(_MAX_ROOTS):
-            yield from self.search.pause_if_due()
-            if self.budget.is_over():
-                break
-            results = self._suspects_of_root(rank, min_nodes)
-            if results is None:
-                break
-            for certainty, nodes, suspect in results:
-                score = (certainty, nodes)
-                if best is None or score > best[0]:
-                    best = score, suspect
-            if best is not None and best[0][0] > 0:
-                break
-        return [best[1]] if best else []
-
-    def _suspects_of_root(self, rank: int, min_nodes: int) -> list[tuple[int, int, Suspect]] | None:
-        """Return (certainty of the line, nodes, suspect) of the root of this rank.
-
-        Certainties are 0 to 3. Returns None if there is no root of this rank.
-        """
-        tensors = census.live_tensors()
-        roots = autograd_graphs.largest_roots(tensors, self.budget.is_slice_over)
-        if rank >= len(roots) or roots[rank].nodes < min_nodes:
-            return None
-        root = roots[rank]
-        for own_list in (tensors, roots):
-            self.search.ignore(own_list)
-        rate = max(self.measured_bytes_per_step or 0, self.unheld_bytes_per_step)
-        rate = rate or autograd_graphs.saved_bytes(root.tensor) // self.steps
-        if root.parameter is not None:
-            suspects = self._suspect_gradient(root.parameter, rate)
-            return [(3, root.nodes, suspect) for suspect in suspects]
-        name = self.search.name(root.tensor).name
-        if name is None or not name.is_in_script:
-            return []
-        line = next(iter(lines_of(self.scopes, name)), None)
-        is_carried = line is not None and line.strength == GROWS
-        kind: Kind = "graph" if root.tensor.numel() == 1 else "hidden_state"
-        text = f"{name.expression}: graph of {root.nodes:,} nodes"
-        suspect = _suspect(name, line, text, kind, rate, 0.9 if is_carried else 0.4)
-        return [(2 * is_carried, root.nodes, suspect)]
-
-    def _suspect_gradient(self, parameter: Any, rate: int | None) -> list[Suspect]:
-        """Return the line that makes gradients keep a graph, by its `create_graph=True`."""
-        name = self.search.name(parameter).name if parameter is not None else None
-        text = "gradients that keep their graph"
-        if name is not None:
-            text = f"{name.expression}.grad: gradient with a graph"
-        for file in self.scopes.files:
-            for line in source_lines.calls_with(file, "create_graph"):
-                gradient = ObjectName(text, (), line.file, line.function)
-                return [_suspect(gradient, line, text, "gradient", rate, 0.8)]
-        return []
-
-    # -- 4. tensors that become longer ------------------------------------------------------
-
-    def suspects_of_lengthening(self, item: LengtheningTensor) -> list[Suspect]:
-        """Return a suspect only if a line computes the tensor from itself.
-
-        Without that, batches of random lengths would look the same.
-        """
-        tensor = next(iter(present(item.tensors)), None)
-        tensor = item.find_now() if tensor is None else tensor
-        if tensor is None:
-            return []
-        holder = self.search.name(tensor)
-        name = holder.name
-        if name is None:
-            return []
-        lines = [line for line in lines_of(self.scopes, name) if line.strength == GROWS]
-        if not lines:
-            return []
-        line = next((line for line in lines if line.uses_itself), lines[0])
-        owners = [*map(type, holder.above), *([name.owner] if name.owner is not None else [])]
-        kind: Kind = "buffer" if any(map(is_module_class, owners)) else "variable"
-        text = f"{name.expression}: tensor of {' x '.join(map(str, tensor.shape))}"
-        return [_suspect(name, line, text, kind, item.bytes_per_step, 0.9)]
 
 
 def _frees_most(survivors: Sequence[Any], growths: Sequence[GroupGrowth]) -> bool:
@@ -376,90 +274,6 @@ def _is_connected(holder: HolderPath) -> bool:
     return all(
         any(part is inner for part in gc.get_referents(outer)) for outer, inner in pairwise(way)
     )
-
-
-# -- lines --------------------------------------------------------------------------------------
-
-
-def suspects_of_containers(
-    growing: Sequence[GrowingContainer], budget: TimeBudget
-) -> list[Suspect]:
-    """Return the containers that have a name and a line in the script, most bytes first."""
-    scopes = UserScopes()
-    search = ReferrerSearch(scopes, {id(growing)}, budget)
-    suspects = []
-    try:
-        for item in growing[:_MAX_CONTAINERS]:
-            if budget.is_over():
-                break
-            holder = search.name(item.container)
-            if holder.name is None or not holder.name.is_in_script or not can_grow(holder):
-                continue
-            line = line_of_holder(scopes, holder, "host")
-            line = line or origins.creating_line(holder, scopes.files)
-            if line is not None:
-                container = describe_container(item.container, "host")
-                text = f"{holder.name.expression}: {container}"
-                certainty = _HOST_CONFIDENCE * CERTAINTIES[line.strength]
-                rate = item.bytes_per_step
-                suspects.append(_suspect(holder.name, line, text, "host", rate, certainty))
-    finally:
-        search.close()
-    return _rank(suspects)
-
-
-def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> SourceLine | None:
-    """Return the line that fills a named holder, else its origin."""
-    if holder.name is None:
-        return None
-    line = _line_that_fills(scopes, holder.name, kind)
-    if line is None or line.strength < PASSES:
-        line = origins.origin_line(holder, scopes.files) or line
-    return line
-
-
-def _line_that_fills(scopes: UserScopes, name: ObjectName, kind: Kind) -> SourceLine | None:
-    if kind == "cache" and name.code is not None:
-        first = name.code.co_firstlineno
-        return SourceLine(name.file, first, name.function, GROWS, in_loop=False, text="")
-    if kind == "hook":
-        calls = (line for file in scopes.files for line in source_lines.hook_calls(file))
-        return next(calls, None)
-    return next(iter(lines_of(scopes, name)), None)
-
-
-def lines_of(scopes: UserScopes, name: ObjectName) -> list[SourceLine]:
-    """Return the lines that make a named object grow, surest first.
-
-    Looks in its owner first, then in the rest of its file, then in the script's other files.
-    """
-    where: list[SourceScope] = []
-    if name.owner is not None:
-        bases = filter(is_script_class, name.owner.__mro__)
-        where += [SourceScope(file_of(base) or name.file, None, base.__name__) for base in bases]
-    elif name.code is not None and is_script(name.file):
-        where.append(SourceScope(name.file, name.code.co_firstlineno))
-    files = dict.fromkeys([name.file, *scopes.files])
-    where += [SourceScope(file) for file in files if is_script(file)]
-    lines = growing_lines(where[:1], name.identifiers[:1]) if where else []
-    if not any(line.strength == GROWS for line in lines):
-        lines = growing_lines(where[:_MAX_SCOPES], name.identifiers)
-    return lines
-
-
-def _suspect(
-    name: ObjectName,
-    line: SourceLine | None,
-    holder: str,
-    kind: Kind,
-    rate: int | None,
-    confidence: float,
-) -> Suspect:
-    """Return a suspect at `line`, or less surely at the function that has the name."""
-    if line is None:
-        first = name.code.co_firstlineno if name.code else 0
-        return build_suspect(name.file, first, name.function, holder, kind, rate, confidence * 0.7)
-    return build_suspect(line.file, line.line, line.function, holder, kind, rate, confidence)
 
 
 def _sample(survivors: Sequence[Any]) -> list[Any]:

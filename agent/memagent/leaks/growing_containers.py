@@ -14,14 +14,25 @@ import gc
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any
 
 from memagent.leaks.census import MIN_SHARE
-from memagent.leaks.user_code import is_script, local_values, namespace, running_frames
+from memagent.leaks.detectors.base import TimeBudget
+from memagent.leaks.origins import creating_line, line_of_holder
+from memagent.leaks.referrers import ReferrerSearch
+from memagent.leaks.suspect import (
+    CERTAINTIES,
+    can_grow,
+    describe_container,
+    rank_suspects,
+    suspect_at,
+)
+from memagent.leaks.user_code import UserScopes, is_script, local_values, namespace, running_frames
+from memagent.wire.messages import Suspect
 
 MIN_BYTES_PER_STEP = 1024
 _KINDS = (list, dict, set, deque)
@@ -30,6 +41,8 @@ _SAMPLE_SIZE = 8
 _MAX_DEPTH = 5
 _MAX_OBJECTS = 400
 _ROOT_LEVELS = 3
+_MAX_CONTAINERS = 6
+_HOST_CONFIDENCE = 0.8
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,36 @@ def _identities(container: Any) -> list[weakref.ref[Any] | int]:
         except TypeError:
             identities.append(id(item))
     return identities
+
+
+# -- suspects -----------------------------------------------------------------------------------
+
+
+def suspects_of_containers(
+    growing: Sequence[GrowingContainer], budget: TimeBudget
+) -> list[Suspect]:
+    """Return the containers that have a name and a line in the script, most bytes first."""
+    scopes = UserScopes()
+    search = ReferrerSearch(scopes, {id(growing)}, budget)
+    suspects = []
+    try:
+        for item in growing[:_MAX_CONTAINERS]:
+            if budget.is_over():
+                break
+            holder = search.name(item.container)
+            if holder.name is None or not holder.name.is_in_script or not can_grow(holder):
+                continue
+            line = line_of_holder(scopes, holder, "host")
+            line = line or creating_line(holder, scopes.files)
+            if line is not None:
+                container = describe_container(item.container, "host")
+                text = f"{holder.name.expression}: {container}"
+                certainty = _HOST_CONFIDENCE * CERTAINTIES[line.strength]
+                rate = item.bytes_per_step
+                suspects.append(suspect_at(holder.name, line, text, "host", rate, certainty))
+    finally:
+        search.close()
+    return rank_suspects(suspects)
 
 
 # -- sizes --------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from typing import Any
 
 from memagent.leaks import syntax
 from memagent.leaks.detectors.base import TimeBudget
-from memagent.leaks.diagnosis import lines_of
 from memagent.leaks.object_names import ObjectName
+from memagent.leaks.origins import lines_of
 from memagent.leaks.referrers import ReferrerSearch
 from memagent.leaks.source_lines import SourceScope, first_assignment
 from memagent.leaks.user_code import UserScopes, is_own_frame

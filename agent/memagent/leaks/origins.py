@@ -1,4 +1,6 @@
-"""The line behind a holder that no statement of the script visibly fills, by weaker evidence.
+"""The line behind a holder: what fills it, else weaker evidence.
+
+If no statement of the script visibly fills it:
 
 1. An object of the script gets attributes with computed names: `setattr(self, f"x{step}", value)`.
 2. What lies between the container and the tensors knows its origin: a log record its line, a
@@ -17,12 +19,54 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memagent.leaks import source_lines
+from memagent.leaks.growth import growing_lines
 from memagent.leaks.object_names import ObjectName, file_of
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine, SourceScope
-from memagent.leaks.suspect import WAITING
+from memagent.leaks.suspect import WAITING, Kind
 from memagent.leaks.syntax import FUNCTIONS, assignment_targets, function_name, syntax_tree, walk
-from memagent.leaks.user_code import is_script, is_script_class, namespace
+from memagent.leaks.user_code import UserScopes, is_script, is_script_class, namespace
+
+_MAX_SCOPES = 12
+
+
+def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> SourceLine | None:
+    """Return the line that fills a named holder, else its origin."""
+    if holder.name is None:
+        return None
+    line = _line_that_fills(scopes, holder.name, kind)
+    if line is None or line.strength < PASSES:
+        line = origin_line(holder, scopes.files) or line
+    return line
+
+
+def _line_that_fills(scopes: UserScopes, name: ObjectName, kind: Kind) -> SourceLine | None:
+    if kind == "cache" and name.code is not None:
+        first = name.code.co_firstlineno
+        return SourceLine(name.file, first, name.function, GROWS, in_loop=False, text="")
+    if kind == "hook":
+        calls = (line for file in scopes.files for line in source_lines.hook_calls(file))
+        return next(calls, None)
+    return next(iter(lines_of(scopes, name)), None)
+
+
+def lines_of(scopes: UserScopes, name: ObjectName) -> list[SourceLine]:
+    """Return the lines that make a named object grow, surest first.
+
+    Looks in its owner first, then in the rest of its file, then in the script's other files.
+    """
+    where: list[SourceScope] = []
+    if name.owner is not None:
+        bases = filter(is_script_class, name.owner.__mro__)
+        where += [SourceScope(file_of(base) or name.file, None, base.__name__) for base in bases]
+    elif name.code is not None and is_script(name.file):
+        where.append(SourceScope(name.file, name.code.co_firstlineno))
+    files = dict.fromkeys([name.file, *scopes.files])
+    where += [SourceScope(file) for file in files if is_script(file)]
+    lines = growing_lines(where[:1], name.identifiers[:1]) if where else []
+    if not any(line.strength == GROWS for line in lines):
+        lines = growing_lines(where[:_MAX_SCOPES], name.identifiers)
+    return lines
 
 
 def origin_line(holder: HolderPath, files: Sequence[str]) -> SourceLine | None:

@@ -19,7 +19,9 @@ from msgspec.structs import replace
 
 from memagent.leaks.census import GroupGrowth
 from memagent.leaks.detectors.base import StackAllocation
+from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import HolderPath
+from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 Kind = Literal[
@@ -32,6 +34,9 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 WAITING = (CoroutineType, GeneratorType, AsyncGeneratorType)
 """Types of functions that wait to go on, with their variables."""
 
+CERTAINTIES = {GROWS: 1.0, PASSES: 0.8, SETS: 0.6}
+"""Confidence by the strength of a line."""
+_MAX_SUSPECTS = 3
 _FIXES: dict[Kind, str] = {
     "list": "Append `x.detach().cpu()` or `x.item()`, and clear the list once its values are used.",
     "dict": "Store `x.detach().cpu()` or `x.item()`, and delete entries once they are used.",
@@ -130,6 +135,34 @@ def build_suspect(
 def scale_confidence(suspect: Suspect, factor: float) -> Suspect:
     """Return the suspect with its confidence multiplied by `factor`."""
     return replace(suspect, confidence=round(suspect.confidence * factor, 2))
+
+
+def suspect_at(
+    name: ObjectName,
+    line: SourceLine | None,
+    holder: str,
+    kind: Kind,
+    rate: int | None,
+    confidence: float,
+) -> Suspect:
+    """Return a suspect at `line`, or less surely at the function that has the name."""
+    if line is None:
+        first = name.code.co_firstlineno if name.code else 0
+        return build_suspect(name.file, first, name.function, holder, kind, rate, confidence * 0.7)
+    return build_suspect(line.file, line.line, line.function, holder, kind, rate, confidence)
+
+
+def rank_suspects(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Return one suspect per line, surest and largest first."""
+    lines: dict[tuple[str, int], Suspect] = {}
+    for suspect in sorted(suspects, key=lambda item: (-item.confidence, -_rate(item))):
+        lines.setdefault((suspect.file, suspect.line), suspect)
+    ranked = sorted(lines.values(), key=lambda item: -_rate(item) * item.confidence)
+    return ranked[:_MAX_SUSPECTS]
+
+
+def _rate(suspect: Suspect) -> float:
+    return suspect.bytes_per_step or 0
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ import tracemalloc
 from collections import Counter
 
 from memagent.leaks.detectors.base import Detector, StackAllocation, TimeBudget
-from memagent.leaks.diagnosis import suspects_of_containers
-from memagent.leaks.growing_containers import ContainerCensus
+from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.user_code import is_own, is_script
 from memagent.wire.messages import DiagnosisMethod, Suspect

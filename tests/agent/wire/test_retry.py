@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from memagent.wire.retry import retry_delay_s
@@ -43,3 +45,10 @@ def test_chance_only_adds_to_the_delay_that_the_server_asks_for():
 def test_a_server_cannot_ask_for_more_than_the_maximum():
     assert range_of(failures=1, first_s=3.0, max_s=60.0, retry_after_s=900.0) == (60, 60)
     assert retry_delay_s(1, first_s=3.0, max_s=60.0, retry_after_s=0.0) == 0
+
+
+def test_a_delay_leaves_the_random_state_of_the_script_unchanged():
+    state = random.getstate()
+    retry_delay_s(2, first_s=1.0, max_s=60.0)
+    retry_delay_s(2, first_s=1.0, max_s=60.0, retry_after_s=1.0)
+    assert random.getstate() == state

@@ -1,7 +1,7 @@
 """Containment of the agent's own errors, and its messages on stderr.
 
-1. An error is logged once a section and counted, never raised. memagent's own tests set
-   MEMAGENT_RAISE=1: then errors are raised, so that none of them can hide.
+1. An error is logged once a section and counted, never raised; a MemoryError in one line.
+   memagent's own tests set MEMAGENT_RAISE=1: then errors are raised, so that none can hide.
 2. Messages show paths relative to the directory in which the run started. Only texts are shortened:
    recorded data keep absolute paths.
 """
@@ -97,6 +97,10 @@ class ErrorGuard:
                 notify_user(message)
         elif section not in self._logged:
             self._logged.add(section)
+            if isinstance(error, MemoryError):
+                # the script's own error follows: a traceback of the agent would only hide it
+                logger.warning("memagent had no memory left for %s and goes on without it", section)
+                return
             logger.warning(
                 "memagent failed in %s and continues without it: %r", section, error, exc_info=error
             )

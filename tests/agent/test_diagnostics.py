@@ -99,3 +99,12 @@ def test_a_stack_frame_is_shown_relative_to_a_root():
 def test_a_run_with_malformed_environment_has_no_roots():
     assert display_roots({}) == display_roots({"directory": "/", "git_root": 3}) == ()
     assert display_roots({"directory": "/home/ana", "git_root": "/srv"}) == ("/home/ana", "/srv")
+
+
+def test_a_lack_of_memory_is_one_line(caplog):
+    with ErrorGuard().section("leak diagnosis"):
+        raise MemoryError
+    assert caplog.messages == [
+        "memagent had no memory left for leak diagnosis and goes on without it"
+    ]
+    assert caplog.records[0].exc_info is None

@@ -55,6 +55,7 @@ FIRST_CHECK_STEPS = 80
 LONG_WINDOW_STEPS = 160
 """Window for growth at every fiftieth step: it contains three such steps."""
 _LAST_PEAKS = 8
+_NO_MEMORY = "no memory was left for the diagnosis"
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,10 @@ class LeakMonitor:
         if self._finder.is_busy:
             why_not, self._why_not = self._why_not, "the diagnosis failed"
             with self._guard.section("leak diagnosis"):
-                diagnosis = self._finder.after_step(self._sampler.step)
+                try:
+                    diagnosis = self._finder.after_step(self._sampler.step)
+                except MemoryError:
+                    diagnosis, why_not = None, _NO_MEMORY
                 self._why_not = why_not  # not reached if the diagnosis raises
                 if diagnosis is not None:
                     self._publish(diagnosis)
@@ -209,15 +213,17 @@ class LeakMonitor:
     def at_the_end(self) -> None:
         """Conclude the running diagnosis with the steps so far, since the process ends."""
         if self._finder.is_busy:
+            steps, why_not = self._finder.observed_steps, self._why_not
             self._why_not = "the diagnosis failed"
-            steps = self._finder.observed_steps
             try:
                 diagnosis = self._finder.conclude()
             except MemoryError:
                 # not an error of the agent: the report of the script's own goes on
-                self._why_not = "no memory was left for the diagnosis"
+                self._why_not = _NO_MEMORY
                 return
             self._why_not = f"growth was suspected only {steps} step{'s' * (steps != 1)} before"
+            if not steps and why_not == _NO_MEMORY:
+                self._why_not = why_not  # of the diagnosis that another one was to follow
             if diagnosis is not None:
                 self._publish(diagnosis)
 

@@ -37,8 +37,10 @@ class DeviceForecast:
     forecaster: Forecaster
     is_secondary_host: bool
     newest: Forecast | None = None
-    cause_step: int = 0
-    """Step from which the newest cause has been forecast."""
+    alarm: Forecast | None = None
+    """The newest forecast that isn't calm."""
+    alarm_step: int = 0
+    """Step from which the cause of `alarm` has been forecast."""
     reported_level: Level = "ok"
     reported_at: float = float("-inf")
     is_calm: bool = True
@@ -94,9 +96,11 @@ class ForecastMonitor:
             return
         selected = select_columns(columns, is_secondary_host=entry.is_secondary_host)
         for forecast in feed_columns(entry.forecaster, selected):
-            if entry.newest is None or forecast.cause != entry.newest.cause:
-                entry.cause_step = forecast.step
             entry.newest = forecast
+            if forecast.level != "ok":
+                if entry.alarm is None or forecast.cause != entry.alarm.cause:
+                    entry.alarm_step = forecast.step
+                entry.alarm = forecast
         if entry.newest is not None:
             if entry.newest.level != "ok":
                 self._on_growth(entry.newest)
@@ -132,12 +136,15 @@ class ForecastMonitor:
     def at_the_end(self) -> dict[str, Any] | None:
         """Return the newest forecast for the device that the model trains on, unless it's calm.
 
+        One that became calm counts if memory hasn't come down since: growth ends at the limit.
         `first_step` is the step from which its cause has been forecast.
         """
         entry = self._forecasts.get(self._trained_device)
-        if entry is None or entry.newest is None or entry.newest.level == "ok":
+        if entry is None or entry.alarm is None or entry.newest is None:
             return None
-        return {**asdict(entry.newest), "first_step": entry.cause_step}
+        if (entry.newest.used_bytes or 0) < (entry.alarm.used_bytes or 0):
+            return None
+        return {**asdict(entry.alarm), "first_step": entry.alarm_step}
 
     def _report(self, entry: DeviceForecast, forecast: Forecast, now: float) -> None:
         level = forecast.level

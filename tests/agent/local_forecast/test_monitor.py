@@ -205,3 +205,27 @@ def test_a_leaking_script_saves_a_checkpoint_before_it_crashes(fork_server, tmp_
     assert finish.status == "oom" and 20 < checkpoint["step"] < finish.step
     assert "WARNING: step" in done.stderr and "cause: leak" in done.stderr
     assert sum("WARNING" in line for line in done.stderr.splitlines()) <= 3
+
+
+def test_the_forecast_at_the_end_is_the_newest_alarm_unless_memory_came_down():
+    forecast_monitor = ForecastMonitor(0, [HOST], Hints())
+
+    def observe(first, *used):
+        columns = {
+            "step": list(range(first, first + len(used))),
+            "time_s": [float(first + index) for index in range(len(used))],
+            "allocated_bytes": list(used),
+            "peak_allocated_bytes": list(used),
+        }
+        forecast_monitor.observe("host", columns)
+
+    observe(0, *[GIB] * 20)
+    assert forecast_monitor.at_the_end() is None
+    observe(20, *[GIB + 300 * MIB * step for step in range(200)])
+    alarm = forecast_monitor.at_the_end()
+    assert alarm["cause"] == "leak" and 20 < alarm["first_step"] < alarm["step"]
+    observe(220, *[61 * GIB] * 200)
+    assert forecast_monitor.risks()[0].level == "ok"
+    assert forecast_monitor.at_the_end()["first_step"] == alarm["first_step"]
+    observe(420, *[2 * GIB] * 200)
+    assert forecast_monitor.at_the_end() is None

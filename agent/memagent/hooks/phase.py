@@ -8,7 +8,7 @@ is the phase eval.
 2. Forward hooks fire again when activation checkpointing recomputes a forward inside backward;
    those calls are part of backward.
 3. A forward that records no gradients isn't followed by a backward: it counts as eval, in any mode
-   of the module; see `_records_gradients`.
+   of the module; see `_require_gradients`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from memagent.diagnostics import ErrorGuard
 from memagent.hooks.hidden_hooks import hide_forward_hooks
-from memagent.hooks.step import Remove, backward_test, compiling_test
+from memagent.hooks.step import NO_GRAPH_TASK, Remove, compiling_test, graph_task
 
 TensorShape = tuple[tuple[int, ...], str]
 """Shape and dtype name of a tensor passed to forward."""
@@ -94,7 +94,8 @@ class _ForwardHook:
         self._call = call
         self._guard = guard
         self._is_compiling = compiling_test()
-        self._in_backward = backward_test()
+        self._graph_task = graph_task()
+        self._records_gradients: Callable[[], bool] = sys.modules["torch"].is_grad_enabled
 
 
 class BeforeForwardHook(_ForwardHook):
@@ -103,8 +104,11 @@ class BeforeForwardHook(_ForwardHook):
         if self._is_compiling():
             return
         try:
-            if not self._in_backward():
-                self._call(module.training and _records_gradients(arguments), arguments, keywords)
+            if self._graph_task() == NO_GRAPH_TASK:
+                training = module.training and (
+                    self._records_gradients() or _require_gradients(arguments)
+                )
+                self._call(training, arguments, keywords)
         except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
             self._guard.caught("before forward", error)
 
@@ -114,20 +118,20 @@ class AfterForwardHook(_ForwardHook):
         if self._is_compiling():
             return
         try:
-            if not self._in_backward():
-                self._call(module.training and _records_gradients(arguments))
+            if self._graph_task() == NO_GRAPH_TASK:
+                self._call(
+                    module.training and (self._records_gradients() or _require_gradients(arguments))
+                )
         except Exception as error:  # noqa: BLE001
             self._guard.caught("after forward", error)
 
 
-def _records_gradients(arguments: Sequence[Any]) -> bool:
-    """Return True if a backward follows.
+def _require_gradients(arguments: Sequence[Any]) -> bool:
+    """Return True if a backward follows although no gradients are recorded.
 
-    Reentrant checkpointing runs the forward without gradients, but on inputs that require them.
+    Reentrant checkpointing runs the forward so, on inputs that require them.
     """
-    return sys.modules["torch"].is_grad_enabled() or any(
-        getattr(value, "requires_grad", False) for value in arguments
-    )
+    return any(getattr(value, "requires_grad", False) for value in arguments)
 
 
 def tensor_shapes(arguments: Any, keywords: dict[str, Any]) -> tuple[TensorShape, ...]:
@@ -143,20 +147,13 @@ def tensor_shapes(arguments: Any, keywords: dict[str, Any]) -> tuple[TensorShape
 def input_size(arguments: Any, keywords: dict[str, Any]) -> int:
     """Return the elements of tensors passed to forward, also one level inside lists and dicts."""
     total = 0
-    for value in arguments:
-        total += _element_count(value)
-    if keywords:
-        for value in keywords.values():
-            total += _element_count(value)
+    for value in (*arguments, *keywords.values()) if keywords else arguments:
+        try:
+            # tried before any type test, since most arguments are tensors and this runs each step
+            total += int(value.numel())
+        except AttributeError:
+            total += sum(int(item.numel()) for item in _items(value) if hasattr(item, "numel"))
     return total
-
-
-def _element_count(value: Any) -> int:
-    try:
-        # tried before any type test, since most arguments are tensors and this runs each step
-        return int(value.numel())
-    except AttributeError:
-        return sum(int(item.numel()) for item in _items(value) if hasattr(item, "numel"))
 
 
 def _items(value: Any) -> Sequence[Any]:

@@ -20,6 +20,8 @@ from memagent.hooks.clock import Clock
 
 Remove = Callable[[], None]
 
+NO_GRAPH_TASK = -1
+"""torch's number for a thread that runs no backward."""
 _MAX_WRAPPERS = 5
 """Depth of wrappers around an optimizer; a deeper chain is a cycle."""
 
@@ -40,17 +42,23 @@ class BeforeStepHook(Hook):
         self._after = after
         self._takes_closure = takes_closure(type(optimizer))
         self._is_compiling = compiling_test()
-        self._in_backward = backward_test()
+        self._graph_task = graph_task()
 
     def __call__(self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if self._is_compiling():
             return None
+        return self.run(optimizer, arguments, keywords)
+
+    def run(self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Do what a call does, on a thread that compiles nothing."""
         # before the test for backward: its end counts in any case
         self._after.is_due = True
         try:
-            if self._in_backward():
+            if self._graph_task() != NO_GRAPH_TASK:
                 return None
-            return self._before_step(optimizer, arguments, keywords)
+            if keywords or len(arguments) > 1:
+                return self._before_step(optimizer, arguments, keywords)
+            self._call(optimizer)
         except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
             self._guard.caught("before step", error)
         return None
@@ -99,10 +107,14 @@ class AfterStepHook(Hook):
         self.has_uncounted_step = False
         self.is_due = True
 
-    def __call__(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+    def __call__(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if self._is_compiling():
             self.has_uncounted_step = True
-            return
+        else:
+            self.run(optimizer, arguments, keywords)
+
+    def run(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        """Do what a call does, on a thread that compiles nothing."""
         if not self.is_due:
             return
         self.is_due = False
@@ -112,7 +124,7 @@ class AfterStepHook(Hook):
             self._guard.caught("after step", error)
 
 
-def hide_where_harmless(optimizer: Any, hook: Any) -> Any:
+def hide_where_harmless(optimizer: Any, hook: BeforeStepHook | AfterStepHook) -> Any:
     """Return the hook as torch.compile should see it.
 
     Steps of torch's own optimizers break the graph anyway (`_use_grad_for_differentiable`), before
@@ -120,7 +132,7 @@ def hide_where_harmless(optimizer: Any, hook: Any) -> Any:
     optimizers may be part of a `fullgraph`, which a hidden hook would end with an error: there the
     hook is traced and sets `has_uncounted_step`.
     """
-    return hide(hook) if breaks_graphs(optimizer) else hook
+    return hide(hook, hook.run) if breaks_graphs(optimizer) else hook
 
 
 def breaks_graphs(optimizer: Any) -> bool:
@@ -128,12 +140,40 @@ def breaks_graphs(optimizer: Any) -> bool:
     return type(optimizer).__module__.startswith("torch.optim.")
 
 
-def hide(call: Any) -> Any:
-    """Return `call` in a form that torch.compile skips and runs as it is."""
-    disable: Callable[[Any], Any] = getattr(
-        sys.modules["torch"], "_disable_dynamo", lambda same: same
-    )
-    return disable(call)
+def hide(call: Any, run: Callable[..., Any] | None = None) -> Any:
+    """Return `call` in a form that torch.compile skips and runs as it is.
+
+    torch's own form for this costs 10 us a call when caches are cold, so it's only used on a thread
+    that compiles. On others, which one C function tells, `run` is called, by default `call` too.
+    """
+    torch = sys.modules["torch"]
+    disable: Callable[[Any], Any] | None = getattr(torch, "_disable_dynamo", None)
+    if disable is None:
+        return call
+    disabled = disable(call)
+    run = run or call
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    callback: Callable[[], Any] | None = getattr(frames, "get_eval_frame_callback", None)
+
+    def dispatch(*arguments: Any) -> Any:
+        return run(*arguments) if callback() is None else disabled(*arguments)  # type: ignore[misc]
+
+    if callback is None or not _skip_code(frames, dispatch.__code__):
+        return disabled
+    dispatch._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return dispatch
+
+
+def _skip_code(frames: Any, code: Any) -> bool:
+    """Make torch.compile skip a function's frame; return False if this torch can't."""
+    if hasattr(frames, "skip_code"):  # before torch 2.7
+        frames.skip_code(code)
+        return True
+    if not hasattr(frames, "set_code_exec_strategy"):
+        return False
+    action = frames._FrameAction
+    frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    return True
 
 
 def takes_closure(optimizer_class: Any) -> bool:
@@ -156,13 +196,19 @@ def compiling_test() -> Callable[[], bool]:
     return test
 
 
-def backward_test() -> Callable[[], bool]:
-    """Return a test for being inside a backward, as recomputed forwards are."""
+def graph_task() -> Callable[[], int]:
+    """Return a function that tells the backward on this thread, or NO_GRAPH_TASK outside of any.
+
+    Recomputed forwards, for one, are inside a backward.
+    """
     task: Callable[[], int] | None = getattr(
         sys.modules["torch"]._C, "_current_graph_task_id", None
     )
-    # -1: this thread runs no backward
-    return _never if task is None else lambda: task() != -1
+    return task or _no_graph_task
+
+
+def _no_graph_task() -> int:
+    return NO_GRAPH_TASK
 
 
 def _never() -> bool:

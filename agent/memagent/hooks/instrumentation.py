@@ -175,8 +175,7 @@ class ModelInstrumentation:
         self._forwards += 1
         if not self._has_inputs:
             self._note_first_inputs(arguments, keywords)
-        self._sampler.input_size += input_size(arguments, keywords)
-        self._sampler.set_phase("forward")
+        self._sampler.begin_forward(input_size(arguments, keywords))
 
     def _after_forward(self, training: bool) -> None:
         self._sampler.set_phase("backward" if training else self._phase_before_eval)
@@ -211,7 +210,8 @@ class ModelInstrumentation:
             if fingerprint != self._state_fingerprint or step in _STATE_MEASURE_STEPS:
                 self._state_fingerprint = fingerprint
                 self._measure()
-        self._sampler.count_late(steps - 1)
+        if steps > 1:
+            self._sampler.count_late(steps - 1)
         self._sampler.end_step()
         # later than the check below, whose hooks may still see a forward with inputs
         if self._sampler.step > _COMPILED_CHECK_STEP and not self._has_inputs:

@@ -89,11 +89,13 @@ class HostProbe:
         """Return the peak and the values of a sample.
 
         The peak is exact if the step raised the kernel's high-water mark of this process's resident
-        memory.
+        memory. A mark will do for a sample: then the high-water mark is read now.
         """
-        mark, raw_high_water = sample
-        usage = self._process.usage(mark)
+        mark, raw_high_water = (
+            sample if type(sample) is tuple else (sample, self._read_high_water())
+        )
         peak = self.peak(mark)
+        usage = self._process.usage(mark)
         high_water = self._process.peak_resident_bytes(raw_high_water)
         if high_water > self._high_water:
             self._high_water = high_water

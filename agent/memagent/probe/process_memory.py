@@ -38,6 +38,7 @@ class ProcfsMemory:
             resource.getrusage, resource.RUSAGE_SELF
         )
         self._open()
+        self._last_raw: RawReading = None
         self._last = self.usage(self.read())
         _instances.add(self)
 
@@ -47,12 +48,15 @@ class ProcfsMemory:
         Returns the last usage if the bytes are from another file: a script that closes all files
         may have opened one under the same number.
         """
+        if raw == self._last_raw:  # as in most steps
+            return self._last
         try:
             pages = raw.split()
             page = self._page
             self._last = MemoryUsage(
                 int(pages[0]) * page, int(pages[5]) * page, int(pages[1]) * page
             )
+            self._last_raw = raw
         except (ValueError, IndexError):
             pass
         return self._last

@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from memagent.probe.host_limits import read_text
+
 PSS_INTERVAL_S = 30.0
 _MAX_DUTY_RATIO = 0.01
 """Share of the time that reading PSS may take."""
@@ -241,11 +243,8 @@ def _children(pid: int, all_threads: bool) -> Iterator[int]:
     except OSError:
         return
     for thread in threads:
-        try:
-            text = Path(f"{tasks}/{thread}/children").read_bytes()
-        except OSError:
-            continue
-        yield from map(int, text.split())
+        if children := read_text(f"{tasks}/{thread}/children"):
+            yield from map(int, children.split())
 
 
 def _descendants_by_psutil(pid: int) -> Iterator[int]:

@@ -9,6 +9,9 @@
    worth a system call.
 5. The training thread only takes raw readings and appends them to lists; `Track.build_row` turns
    them into rows on the collector's thread.
+6. Without a GPU, short steps that repeat each other are mostly read once, at their end
+   (`steady_state`). Anything but the usual phases and input size has the rest of the step read in
+   full.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from collections.abc import Sequence
 from memagent.components import Components
 from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer
 from memagent.probe import Probe, RawReading
+from memagent.sampling.steady_state import FULL_EVERY, MAX_STEP_S, SteadyState
 from memagent.wire.columns import Value
 from memagent.wire.fields import PHASES
 
@@ -37,13 +41,18 @@ MAX_MARKS = 1_000
 """Marks of one step in memory before they are flushed: a long evaluation makes millions of them."""
 
 _DATA = PHASES[0]
+_FORWARD = "forward"
 _OPTIMIZER = "optimizer"
+_PHASES = frozenset(PHASES)
+_INPUT_SIZE = HEAD_COLUMNS.index("input_size")
 _NO_PHASES = (None,) * len(PHASES)
 
 Head = tuple[Value, ...]
 """Values of HEAD_COLUMNS."""
-Entry = tuple[Head | None, list[tuple[str, RawReading]], RawReading | None, str, tuple[Value, ...]]
-"""Head (None: the step goes on), marks, reading at the end of the step, its phase, components."""
+Marks = list[tuple[str, RawReading]]
+Entry = tuple[Head | None, Marks | None, RawReading | None, str, tuple[Value, ...]]
+"""Head (None: the step goes on), marks (None: of a step that was read at its end only), reading at
+the end of the step, its phase, components."""
 
 
 class Track:
@@ -54,8 +63,9 @@ class Track:
         columns = (*HEAD_COLUMNS, *probe.columns, *TAIL_COLUMNS)
         self.buffer = SampleBuffer(probe.device.id, columns, drops, self.build_row)
         self.components: tuple[Value, ...] = (None, None, None, None)
-        self.marks: list[tuple[str, RawReading]] = []
+        self.marks: Marks = []
         """Phases that ended in this step, with the reading at the end of each."""
+        self.steady = SteadyState()
         self._phases = phases
         self._peaks: dict[str, int] = {}
         self.past_peak, readings = probe.readings(probe.sample())
@@ -68,9 +78,15 @@ class Track:
         sample = self.probe.sample() if head is not None else None
         self.buffer.append((head, marks, sample, phase, self.components))
 
+    def flush_end(self, head: Head, phase: str) -> None:
+        """Buffer the end of a step that repeats those before it, by a mark in place of a sample."""
+        self.buffer.append((head, None, self.probe.mark(), phase, self.components))
+
     def build_row(self, entry: Entry) -> Row | None:
         """Build the row of a buffered entry, or return None if no step ended with it."""
         head, marks, sample, phase, components = entry
+        if marks is None:
+            return self._row_of_repetition(entry)
         # A probe must interpret its readings in the order in which it took them: marks first.
         for ended_phase, mark in marks:
             self._add_peak(ended_phase, self.probe.peak(mark))
@@ -79,19 +95,40 @@ class Track:
         last_peak, readings = self.probe.readings(sample)
         self._add_peak(phase, last_peak)
         peaks, self._peaks = self._peaks, {}
-        peak = max(peaks.values())
+        self.steady.observe(head[_INPUT_SIZE], readings[0], peaks)  # type: ignore[arg-type]
+        return self._row(head, readings, components, peaks, max(peaks.values()))
+
+    def _row_of_repetition(self, entry: Entry) -> Row:
+        head, _, mark, _, components = entry
+        assert head is not None
+        last_peak, readings = self.probe.readings(mark)
+        peaks = self.steady.peaks_at(head[_INPUT_SIZE], readings[0], last_peak)  # type: ignore[arg-type]
+        return self._row(head, readings, components, peaks, max(last_peak, *peaks.values(), 0))
+
+    def _row(
+        self,
+        head: Head,
+        readings: tuple[Value, ...],
+        components: tuple[Value, ...],
+        peaks: dict[str, int],
+        peak: int,
+    ) -> Row:
         self.total_peak = max(self.total_peak, peak)
         # Activations are what forward and backward take above what was allocated when the step
         # before ended. What an optimizer allocates meanwhile (`foreach`) is its own.
         of_model = [value for name, value in peaks.items() if name != _OPTIMIZER]
-        activations = max(0, max(of_model, default=peak) - self.floor)
+        activations = max(0, max(of_model, default=peak) - self.floor) if peaks else None
         self.floor = readings[0]  # type: ignore[assignment]
-        by_phase = tuple(peaks.get(name) for name in PHASES) if self._phases else _NO_PHASES
-        extra: dict[str, Value] = {
-            f"phase_{name}_peak_bytes": value for name, value in peaks.items() if name not in PHASES
-        }
+        by_phase = tuple(map(peaks.get, PHASES)) if self._phases else _NO_PHASES
+        extra: dict[str, Value] | None = None
+        if not peaks.keys() <= _PHASES:
+            extra = {
+                f"phase_{name}_peak_bytes": value
+                for name, value in peaks.items()
+                if name not in _PHASES
+            }
         tail = (peak, *components, activations, self.probe.context_bytes, *by_phase)
-        return (*head, *readings, *tail), extra or None
+        return (*head, *readings, *tail), extra
 
     def components_by_name(self) -> dict[str, Value]:
         names = ("parameters", "gradients", "optimizer_state", "buffers")
@@ -120,13 +157,25 @@ class Sampler:
         self._user_phase: str | None = None
         gpus = [track for track in self.tracks if track.probe.device.kind != "host"]
         self._marked_tracks = gpus or self.tracks
+        self._may_repeat = phases and every == 1 and not gpus
+        self._is_repetition = False
         self._sampled_at = time.perf_counter()
         self._sampled_step = 0
+
+    def begin_forward(self, input_size: int) -> None:
+        """Change to the phase forward, with so many more elements of input."""
+        self.input_size += input_size
+        if self._is_repetition and self.input_size != self.tracks[0].steady.input_size:
+            self._is_repetition = False
+        self.set_phase(_FORWARD)
 
     def set_phase(self, phase: str) -> None:
         """Change the phase that hooks see; ignored inside a phase that the user opened."""
         if self._user_phase is None:
-            self._mark(phase)
+            if self._is_repetition and phase in _PHASES:
+                self.phase = phase
+            else:
+                self._mark(phase)
 
     def set_user_phase(self, phase: str | None) -> str | None:
         """Open a phase of the user's, or close it by None or the outer one; return the old one."""
@@ -173,6 +222,7 @@ class Sampler:
             )
 
     def _mark(self, phase: str) -> None:
+        self._is_repetition = False
         ended_phase, self.phase = self.phase, phase
         for track in self._marked_tracks:
             track.marks.append((ended_phase, track.probe.mark()))
@@ -185,9 +235,20 @@ class Sampler:
         step_s = (now - self._sampled_at) / steps if steps else None
         head = (self.step, time.time(), step_s, self.input_size or None)
         ended_phase, self.phase = self.phase, self._user_phase or _DATA
-        for track in self.tracks:
-            track.flush(head, ended_phase)
+        if self._is_repetition:
+            self.tracks[0].flush_end(head, ended_phase)
+        else:
+            for track in self.tracks:
+                track.flush(head, ended_phase)
         self.samples += 1
         self.input_size = 0
         self._sampled_at = now
         self._sampled_step = self.step
+        self._is_repetition = bool(
+            self._may_repeat
+            and self.tracks[0].steady.is_reached
+            and self.step % FULL_EVERY
+            and step_s
+            and step_s < MAX_STEP_S
+            and self._user_phase is None
+        )

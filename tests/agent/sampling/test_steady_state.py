@@ -1,0 +1,153 @@
+"""Steps that repeat each other are read once; whatever differs is read in full or unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.delivery.buffer import DroppedSamples
+from memagent.probe.host import HostProbe
+from memagent.sampling.sampler import Sampler
+from memagent.sampling.steady_state import FULL_EVERY, STEADY_STEPS, SteadyState
+from tests.agent.sampling.test_sampler import ReplayProbe, rows
+
+MIB = 2**20
+PHASES = ("data", "forward", "backward", "optimizer")
+
+
+def peaks(*sizes: int) -> dict[str, int]:
+    return dict(zip(PHASES, sizes, strict=True))
+
+
+@pytest.fixture
+def steady():
+    state = SteadyState()
+    for _ in range(STEADY_STEPS + 1):
+        state.observe(64, 500 * MIB, peaks(500 * MIB, 700 * MIB, 650 * MIB, 500 * MIB))
+    assert state.is_reached
+    return state
+
+
+@pytest.fixture
+def sampler(monkeypatch):
+    """Return a function that trains some steps on a host, whatever time each takes."""
+    monkeypatch.setattr("memagent.sampling.sampler.MAX_STEP_S", float("inf"))
+    probe = ReplayProbe("host")
+    sampler = Sampler([probe], DroppedSamples())
+
+    def train(steps: int, input_size: int = 64, end: int = 500 * MIB) -> list[dict]:
+        for _ in range(steps):
+            probe.now = 500 * MIB
+            sampler.begin_forward(input_size)
+            probe.now = 700 * MIB
+            sampler.set_phase("backward")
+            sampler.set_phase("optimizer")
+            probe.now = end
+            sampler.end_step()
+        return rows(sampler)
+
+    train.probe, train.sampler = probe, sampler
+    train(STEADY_STEPS + FULL_EVERY)
+    assert sampler.step % FULL_EVERY == 0 and sampler.tracks[0].steady.is_reached
+    return train
+
+
+def test_1_slightly_different_steps_are_steady_and_others_are_not():
+    state = SteadyState()
+    for step in range(STEADY_STEPS + 1):
+        used = 500 * MIB + step * 2**10
+        state.observe(64, used, peaks(used, used + 200 * MIB, used + step % 3, used))
+    assert state.is_reached
+    state.observe(64, used, peaks(used, used + 202 * MIB, used, used))
+    assert not state.is_reached
+    for _ in range(2 * STEADY_STEPS):  # a phase that comes and goes
+        state.observe(64, used, peaks(used, used, used, used))
+        state.observe(64, used, {"eval": used, **peaks(used, used, used, used)})
+    assert not state.is_reached
+
+
+def test_2_a_repetition_has_the_phases_of_the_last_full_step_moved_to_its_end(steady):
+    end = 500 * MIB + 4096
+    moved = peaks(end, end + 200 * MIB, end + 150 * MIB, end)
+    assert steady.peaks_at(64, end, end) == moved
+
+
+def test_2_most_steps_are_read_once_and_every_row_is_complete(sampler):
+    before = sampler.probe.marks
+    found = sampler(4 * FULL_EVERY)
+    assert sampler.probe.marks - before == 4 * (FULL_EVERY - 1 + 4)
+    assert [row["step"] for row in found] == list(range(found[0]["step"], sampler.sampler.step + 1))
+    for name in ("peak_allocated_bytes", "phase_forward_peak_bytes", "activations_bytes"):
+        assert len({row[name] for row in found}) == 1
+    assert found[0]["peak_allocated_bytes"] == 700 * MIB
+
+
+@pytest.mark.parametrize(
+    ("input_size", "end", "last_peak"),
+    [(65, 500, 500), (64, 502, 502), (64, 498, 498), (64, 500, 702)],
+)
+def test_3_a_step_that_differs_ends_the_state_and_has_no_phases(steady, input_size, end, last_peak):
+    assert steady.peaks_at(input_size, end * MIB, last_peak * MIB) == {}
+    assert steady.peaks_at(64, 500 * MIB, 500 * MIB) == {}
+    assert not steady.is_reached
+
+
+def test_3_a_step_that_ends_higher_is_sampled_with_what_was_read(sampler):
+    sampler(1)
+    first, second = sampler(2, end=900 * MIB)
+    assert first["allocated_bytes"] == first["peak_allocated_bytes"] == 900 * MIB
+    assert [first[f"phase_{phase}_peak_bytes"] for phase in PHASES] == [None] * 4
+    assert first["activations_bytes"] is second["phase_forward_peak_bytes"] is None
+    sampler(1, end=900 * MIB)  # it had begun when the rows above showed the difference
+    (third,) = sampler(1, end=900 * MIB)
+    assert (third["phase_data_peak_bytes"], third["phase_forward_peak_bytes"]) == (
+        900 * MIB,
+        700 * MIB,
+    )
+
+
+@pytest.mark.parametrize("unusual", ["input size", "phase of the script", "eval"])
+def test_what_is_unusual_is_read_at_once(sampler, unusual):
+    sampler(1)
+    before = sampler.probe.marks
+    if unusual == "input size":
+        (row,) = sampler(1, input_size=65)
+        assert row["phase_forward_peak_bytes"] == 700 * MIB
+        return
+    sampler.probe.now = 800 * MIB
+    if unusual == "eval":
+        sampler.sampler.set_phase("eval")
+        sampler.sampler.set_phase("data")
+        name = "eval"
+    else:
+        sampler.sampler.set_user_phase("validation")
+        sampler.sampler.set_user_phase(None)
+        name = "validation"
+    (row,) = sampler(1)
+    assert sampler.probe.marks - before == 2 + 4
+    assert row["peak_allocated_bytes"] == row[f"phase_{name}_peak_bytes"] == 800 * MIB
+
+
+@pytest.mark.parametrize("reason", ["long steps", "every", "gpu"])
+def test_other_runs_are_read_in_full(reason, monkeypatch):
+    long_s = 0.0 if reason == "long steps" else float("inf")
+    monkeypatch.setattr("memagent.sampling.sampler.MAX_STEP_S", long_s)
+    probe = ReplayProbe("cuda" if reason == "gpu" else "host")
+    sampler = Sampler([probe], DroppedSamples(), every=2 if reason == "every" else 1)
+    for _ in range(3 * STEADY_STEPS):
+        sampler.begin_forward(64)
+        sampler.set_phase("backward")
+        sampler.set_phase("optimizer")
+        sampler.end_step()
+        rows(sampler)
+    # one reading in the construction, then four a step, of a sample that is counted too
+    assert probe.marks == 1 + 4 * 3 * STEADY_STEPS
+
+
+def test_a_hosts_mark_in_place_of_a_sample_shows_the_high_water_mark_of_now():
+    probe = HostProbe()
+    mark = probe.mark()
+    size = probe.past_peak_bytes - probe.used_bytes() + 256 * MIB
+    del (block := bytearray(b"x") * size)[:]
+    peak, readings = probe.readings(mark)
+    assert peak - readings[0] > size - 16 * MIB
+    probe.close()

@@ -5,9 +5,12 @@ text.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from memagent.wire.messages import Event
 
 PIXELS = """([r, g, b, place]) => {
   const canvas = document.querySelector(`${place} canvas`);
@@ -427,6 +430,16 @@ def test_suspects_are_named_and_the_flame_graph_is_drawn(server, replay, scenari
         page.locator("#flame title", has_text="attention (model.py:90): 9.00 GiB (33 %)").count()
         == 1
     )
+
+
+def test_the_page_says_what_a_diagnosis_does(server, replay, scenarios, open_page):
+    scenario = scenarios.two_ranks()
+    text = "Looking for what grows: steps 620 to 640."
+    event = Event(kind="diagnosis", step=620, data={"state": "counting", "text": text})
+    replay(replace(scenario, events=[*scenario.events, event]))
+    page = open_page(f"{server.url}/runs/ddp2")
+    assert page.locator("#suspects p").all_inner_texts() == [text]
+    assert text in page.locator(".events").inner_text()
 
 
 def test_components_are_stacked_over_steps_when_the_chart_scrolls_into_view(

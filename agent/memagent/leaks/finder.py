@@ -140,6 +140,11 @@ class Finder:
         """Return the step after which the running or newest window begins."""
         return self._first_step
 
+    @property
+    def end_step(self) -> int:
+        """Return the step with which that window ends, if the run goes on."""
+        return self._first_step + self._window
+
     def request(
         self,
         *,

@@ -9,6 +9,7 @@
    own allocations traced, then over a longer window. One that was cut short counts for nothing.
    Suspects whose tensors no longer become more are withdrawn at a later check.
 3. A diagnosis is sent to the server as a snapshot, also without suspects: that's a result, too.
+   Events say when it begins, searches, ends or is given up.
 4. The CUDA allocator's record goes with it as a page for torch's viewer. If the script requested
    the diagnosis, the record is also saved next to the run's file.
 
@@ -43,7 +44,7 @@ from memagent.record.git import find_repository
 from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
-from memagent.wire.messages import VIEWER_BYTES, BatchReply, SnapshotMessage, Stack, Suspect
+from memagent.wire.messages import VIEWER_BYTES, BatchReply, Event, SnapshotMessage, Stack, Suspect
 
 _MAX_PRINTED_SUSPECTS = 3
 _MAX_SENT_SUSPECTS = 50
@@ -55,6 +56,11 @@ FIRST_CHECK_STEPS = 80
 LONG_WINDOW_STEPS = 160
 """Window for growth at every fiftieth step: it contains three such steps."""
 _LAST_PEAKS = 8
+_BUSY_TEXTS = {
+    "requested": "A leak diagnosis waits for its share of processor time.",
+    "counting": "Looking for what grows: {0}.",
+    "searching": "Looking for what holds the growth of {0}.",
+}
 _NO_MEMORY = "no memory was left for the diagnosis"
 
 
@@ -71,7 +77,7 @@ _DEVICE_METHODS = (_Method(), _Method(window=LONG_WINDOW_STEPS))
 
 
 class LeakMonitor:
-    """`deliver` sends a snapshot to the server; it's called on the training thread.
+    """`deliver` sends a snapshot to the server, `emit` an event; both on the training thread.
 
     `stem`: path of the run's file without its suffix.
     """
@@ -82,12 +88,15 @@ class LeakMonitor:
         sampler: Sampler,
         guard: ErrorGuard,
         deliver: Callable[[SnapshotMessage], None],
+        emit: Callable[[Event], None],
         stem: Path,
     ) -> None:
         self._identity = identity
         self._sampler = sampler
         self._guard = guard
         self._deliver = deliver
+        self._emit = emit
+        self._emitted_state = "idle"
         self._stem = stem
         self._device = sampler.tracks[0].probe.device
         self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
@@ -206,6 +215,7 @@ class LeakMonitor:
                 self._why_not = why_not  # not reached if the diagnosis raises
                 if diagnosis is not None:
                     self._publish(diagnosis)
+            self._emit_state()
         elif self._check_step is not None and self._sampler.step >= self._check_step:
             with self._guard.section("leak check"):
                 self._check_suspects()
@@ -231,6 +241,28 @@ class LeakMonitor:
         self._finder.close()
 
     # -- results --------------------------------------------------------------------------------
+
+    def _emit_state(self) -> None:
+        """Emit an event when a diagnosis begins, goes on to its search, or ends."""
+        state = self._finder.state
+        if state != self._emitted_state:
+            self._emitted_state = state
+            data = {"state": state, "text": self._state_text()}
+            step = self._sampler.step
+            self._emit(Event(kind="diagnosis", step=step, time_s=time.time(), data=data))
+
+    def _state_text(self) -> str:
+        finder = self._finder
+        steps = f"steps {finder.first_step:,} to {finder.end_step:,}"
+        if finder.is_busy:
+            return _BUSY_TEXTS[finder.state].format(steps)
+        if finder.diagnosis is None or finder.diagnosis.first_step != finder.first_step:
+            return f"The leak diagnosis of {steps} was given up: {self._why_not}."
+        if finder.suspects:
+            return f"Suspects were found in {steps}."
+        if self._failures >= len(self._methods):
+            return f"No suspect was found in {steps}, and no method is left to try."
+        return f"No suspect was found in {steps}. If memory still grows, another method follows."
 
     def _publish(self, diagnosis: Diagnosis) -> None:
         # a leak doesn't move, so the next diagnosis may wait

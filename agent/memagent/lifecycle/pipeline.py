@@ -83,7 +83,7 @@ class Pipeline:
         # Replies of the server reach the leak monitor, and its snapshots the sender: the monitor
         # comes first, since the sender's thread starts at once.
         self.leaks = LeakMonitor(
-            identity, self.sampler, guard, self._send, settings.directory / file_name
+            identity, self.sampler, guard, self._send, self._emit, settings.directory / file_name
         )
         self._file = RunFile(path, seal(identity.run_id, self._run_start(settings, options)))
         transport = HttpTransport(settings.server, settings.token) if settings.server else None
@@ -288,6 +288,9 @@ class Pipeline:
 
     def _send(self, message: AgentMessage) -> None:
         self._sender.put(seal(self._identity.run_id, message))
+
+    def _emit(self, event: Event) -> None:
+        self.events.emit(event)
 
     def _refresh_probes(self) -> None:
         for probe in self._probes:

@@ -2,12 +2,14 @@
 
 1. Descendants come from /proc/PID/task/*/children, at a fraction of the cost of a search through
    all processes of the machine (psutil).
-2. Their resident memory is read about once a second from files that stay open, in 2 us each.
-3. The resident memory of a forked worker is mostly its parent's pages. The proportional share (PSS)
-   divides shared pages among the processes, but the kernel walks all pages to compute it: 15 ms per
-   GiB. So it's read for a new process and then every 30 s, for at most 20 ms at a time and 1 % of
-   the time, and not for very large processes. In between, a process counts with its share plus its
-   growth since; before the first reading, with what it has beyond this process's resident memory.
+2. Their anonymous memory is read about once a second from files that stay open, in 2 us each.
+3. The anonymous memory of a forked worker is mostly its parent's pages. The proportional share
+   (PSS) divides shared pages among the processes, but the kernel walks all pages to compute it:
+   15 ms per GiB. So it's read for a new process and then every 30 s, and not for very large ones.
+   It may take 1 % of the time, and 20 ms at a time of processor time: on a busy machine a walk
+   waits longer than it works. In between, a process counts with its share plus its growth since.
+   Before the first reading it counts with what it has beyond the pages that it was forked with: the
+   kernel copies the references to anonymous pages only, and none if the process runs a program.
 4. This process counts with all of its resident memory. The descendants' shares include a part of
    the same pages, which is subtracted. Mapped files (programs and libraries) are small and ignored.
 """
@@ -25,15 +27,17 @@ from memagent.probe.host_limits import read_text
 
 PSS_INTERVAL_S = 30.0
 _MAX_DUTY_RATIO = 0.01
-"""Share of the time that reading PSS may take."""
+"""Share of the time that reading PSS may take. New processes are read nevertheless."""
 _MAX_WALK_S = 0.02
-"""The rest then waits for the next refresh, because the calling thread has samples to save."""
+"""Processor time. The rest then waits for the next refresh."""
 _MAX_WALK_BYTES = 4 * 2**30
 """Resident memory of the largest process whose PSS is read."""
 _ALL_THREADS_INTERVAL = 5
 """Refreshes between two reads of the children of all threads. The main thread's children, where
 workers start, are read each time."""
 _STATM_BYTES = 128
+_FORKED = 0x40
+"""PF_FORKNOEXEC of Linux: the process was forked, and has run no other program since."""
 _KIB = 1024
 
 
@@ -44,6 +48,7 @@ class SharedMemory:
     resident_bytes: int
     proportional_bytes: int
     private_bytes: int
+    anonymous_bytes: int
     shared_anonymous_bytes: int
     """Anonymous pages that the proportional share assigns to other processes, after a fork."""
 
@@ -57,11 +62,16 @@ class ProcfsTree:
     """
 
     def __init__(
-        self, pid: int | None = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        pid: int | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        thread_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self.descendant_bytes = 0
         self.pss_bytes: int | None = None
         self._clock = clock
+        self._thread_clock = thread_clock
         self._root = _Process(pid or os.getpid())
         self._descendants: dict[int, _Process] = {}
         self._refreshes = 0
@@ -88,15 +98,14 @@ class ProcfsTree:
         for pid in descendants(self._root.pid, all_threads=all_threads):
             if pid not in self._descendants:
                 try:
-                    self._descendants[pid] = _Process(pid)
+                    self._descendants[pid] = _Process(pid, self._root.anonymous_bytes)
                 except OSError:  # already gone, or too many open files
                     continue
 
     def _read_shared_memory(self) -> None:
         """Read the processes whose turn it is: this one, then new ones, then the oldest reading."""
-        started = self._clock()
-        if started < self._idle_until:
-            return
+        started, walk_started = self._clock(), self._thread_clock()
+        is_idle = started < self._idle_until
         queue = sorted(self._descendants.values(), key=lambda process: process.read_at)
         due = [
             process
@@ -104,12 +113,13 @@ class ProcfsTree:
             for process in ([self._root] if _HAS_PREEMPTIBLE_WALK else []) + queue
             if process.resident_bytes <= _MAX_WALK_BYTES
             and process.read_at <= started - PSS_INTERVAL_S
+            and (not is_idle or (process.read_at < 0 and process is not self._root))
         ]
         for process in due:
             process.shared = read_shared_memory(process.pid)
             # also without a result: an unreadable process is not asked in each refresh
             process.read_at = started
-            walk_s = self._clock() - started
+            walk_s = self._thread_clock() - walk_started
             # a walk of 10 ms is followed by a second without one
             self._idle_until = started + walk_s / _MAX_DUTY_RATIO
             if walk_s >= _MAX_WALK_S:
@@ -122,10 +132,7 @@ class ProcfsTree:
 
     def _sum_descendants(self) -> int:
         """Sum the shares, without the pages of this process that they include: see 4."""
-        total = sum(
-            process.estimate_bytes(self._root.resident_bytes)
-            for process in self._descendants.values()
-        )
+        total = sum(process.estimate_bytes() for process in self._descendants.values())
         read = [p.shared for p in self._descendants.values() if p.shared is not None]
         # the workers share the same pages with this process: the largest part counts once
         counted_twice = max((shared.shared_anonymous_bytes for shared in read), default=0)
@@ -135,29 +142,37 @@ class ProcfsTree:
 
 
 class _Process:
-    """A process with an open file, so that a later process of the same number isn't mistaken."""
+    """A process with an open file, so that a later process of the same number isn't mistaken.
 
-    def __init__(self, pid: int) -> None:
+    `inherited_bytes`: anonymous memory that it has if it was forked.
+    """
+
+    def __init__(self, pid: int, inherited_bytes: int = 0) -> None:
         self.pid = pid
         self.resident_bytes = 0
+        self.anonymous_bytes = 0
+        self.inherited_bytes = inherited_bytes
         self.shared: SharedMemory | None = None
         self.read_at = float("-inf")
         self._fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def refresh(self) -> bool:
-        """Read the resident memory. Return whether the process exists; a zombie has no memory."""
+        """Read its memory. Return whether the process exists; a zombie has no memory."""
         try:
-            pages = int(os.pread(self._fd, _STATM_BYTES, 0).split()[1])
+            pages = os.pread(self._fd, _STATM_BYTES, 0).split()
+            self.resident_bytes = int(pages[1]) * _PAGE_BYTES
+            self.anonymous_bytes = self.resident_bytes - int(pages[2]) * _PAGE_BYTES
         except (OSError, IndexError):
             return False
-        self.resident_bytes = pages * _PAGE_BYTES
+        if self.shared is None and self.inherited_bytes and not _is_forked(self.pid):
+            self.inherited_bytes = 0
         return True
 
-    def estimate_bytes(self, inherited: int) -> int:
-        """Return the share plus growth; a fork starts with `inherited` bytes of its parent."""
+    def estimate_bytes(self) -> int:
+        """Return the share plus growth, or before a reading, growth since the fork."""
         if self.shared is None:
-            return max(0, self.resident_bytes - inherited)
-        growth = self.resident_bytes - self.shared.resident_bytes
+            return max(0, self.anonymous_bytes - self.inherited_bytes)
+        growth = self.anonymous_bytes - self.shared.anonymous_bytes
         return min(max(self.shared.proportional_bytes + growth, 0), self.resident_bytes)
 
     def close(self) -> None:
@@ -231,8 +246,19 @@ def read_shared_memory(pid: int) -> SharedMemory | None:
         resident_bytes=sizes["Rss:"],
         proportional_bytes=sizes.get("Pss:", sizes["Rss:"]),
         private_bytes=sizes.get("Private_Clean:", 0) + sizes.get("Private_Dirty:", 0),
+        anonymous_bytes=anonymous,
         shared_anonymous_bytes=max(0, anonymous - sizes.get("Pss_Anon:", anonymous)),
     )
+
+
+def _is_forked(pid: int) -> bool:
+    """Return False if the process has run a program since it was forked."""
+    try:
+        words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        flags = int(words[6])
+    except (OSError, IndexError, ValueError):
+        return True
+    return flags == 0 or bool(flags & _FORKED)  # 0: unknown, since all processes have some
 
 
 def _children(pid: int, all_threads: bool) -> Iterator[int]:

@@ -52,7 +52,7 @@ _FORECAST_FIELDS = (
     "eta_high",
     "growth_bytes_per_step",
 )
-_HIDDEN_EVENTS = ("phase", "attach", "finish", "hints")
+_HIDDEN_EVENTS = ("phase", "attach", "finish", "hints", "diagnosis")
 """Events of every run, or too frequent for the chart."""
 
 
@@ -283,9 +283,12 @@ def markers(alerts: Sequence[Alert], events: Sequence[RunEvent]) -> list[JsonObj
 def event_details(event: RunEvent) -> list[tuple[str, str]]:
     """Return an event's data as pairs.
 
-    An OOM's long values are in its report; of a preflight only the verdict is shown.
+    An OOM's long values are in its report; of a preflight only the verdict is shown, and of a
+    diagnosis its text.
     """
     data = event.data
+    if event.kind == "diagnosis" and data.get("text"):
+        return [("", str(data["text"]))]
     if event.kind == "preflight" and data.get("verdict"):
         return [("", str(data["verdict"]).removeprefix("preflight: "))]
     if event.kind != "oom":

@@ -91,6 +91,39 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     )
 
 
+@pytest.mark.parametrize(
+    ("leaks", "end"),
+    [
+        (True, "Suspects were found in steps 6 to 26."),
+        (False, "No suspect was found in steps 6 to 26. If memory still grows, another method"),
+    ],
+)
+def test_events_say_what_a_diagnosis_does(watched, recording, leaks, end):
+    trainer, run = watched(leaks=leaks)
+    trainer.train(5)
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
+    trainer.train(25)
+    run.finish()
+    texts = [event.data["text"] for event in recording().events if event.kind == "diagnosis"]
+    assert texts[0] == "Looking for what grows: steps 6 to 26." and texts[-1].startswith(end)
+
+
+def test_an_event_says_that_a_diagnosis_was_given_up(watched, recording, monkeypatch):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
+    trainer.train(2)
+    monkeypatch.setattr("memagent.leaks.detectors.tensors.census.take", _no_memory)
+    trainer.train(25)
+    run.finish()
+    events = [event.data for event in recording().events if event.kind == "diagnosis"]
+    assert events[-1] == {
+        "state": "idle",
+        "text": "The leak diagnosis of steps 6 to 26 was given up: no memory was left for the "
+        "diagnosis.",
+    }
+
+
 def test_causes_without_a_referrer_start_no_diagnosis(watched, recording):
     trainer, run = watched(leaks=True)
     trainer.train(5)

@@ -173,34 +173,48 @@ class SlowClock(Clock):
         return self.now_s
 
 
-def test_3_reading_shares_takes_no_more_than_a_hundredth_of_the_time(start_child):
-    clock = SlowClock()
-    tree = ProcfsTree(clock=clock)
-    clock.each_s = 0.02
+def readings(tree):
+    return {pid: process.read_at for pid, process in tree._descendants.items()}
+
+
+def test_3_reading_shares_takes_no_more_than_a_hundredth_of_the_time(clock, start_child):
+    walks = SlowClock()
+    tree = ProcfsTree(clock=clock, thread_clock=walks)
     start_child(MIB)
     tree.refresh()
-    first = tree.descendant_bytes
-    began = clock.now_s
-    clock.each_s = 0.0
-    start_child(400 * MIB)
-    clock.now_s = began + 1.0
+    clock.now_s += PSS_INTERVAL_S
+    walks.each_s = 0.5  # of processor time: 50 s follow without a walk
     tree.refresh()
-    inherited = psutil.Process().memory_info().rss
-    assert tree.descendant_bytes - first == pytest.approx(
-        max(0, 400 * MIB - inherited), abs=40 * MIB
-    )
-    clock.now_s = began + 20.0
+    walks.each_s = 0.0
+    first = readings(tree)
+    clock.now_s += PSS_INTERVAL_S
     tree.refresh()
-    assert tree.descendant_bytes - first > 400 * MIB
+    assert readings(tree) == first
+    child = start_child(MIB)  # a new one is read nevertheless
+    tree.refresh()
+    assert readings(tree) == {**first, child.process.pid: clock.now_s}
+    clock.now_s += PSS_INTERVAL_S
+    tree.refresh()
+    assert readings(tree) != first | {child.process.pid: clock.now_s - PSS_INTERVAL_S}
+    tree.close()
+
+
+def test_3_a_walk_that_waits_for_the_processor_delays_no_other(start_child):
+    clock = SlowClock()
+    tree = ProcfsTree(clock=clock)  # the processor time is the real one
+    start_child(MIB)
+    clock.each_s = 20.0
+    tree.refresh()
+    assert tree._idle_until - clock.now_s < PSS_INTERVAL_S
     tree.close()
 
 
 def test_3_a_refresh_reads_a_few_processes_at_a_time_the_new_ones_first(start_child):
-    clock = SlowClock()
-    tree = ProcfsTree(clock=clock)
+    clock, walks = Clock(), SlowClock()
+    tree = ProcfsTree(clock=clock, thread_clock=walks)
     for _ in range(6):
         start_child(MIB)
-    clock.each_s = 0.004
+    walks.each_s = 0.004
     read = []
     while len(read) < 30 and (not read or read[-1] < len(tree._descendants)):
         tree.refresh()
@@ -211,13 +225,46 @@ def test_3_a_refresh_reads_a_few_processes_at_a_time_the_new_ones_first(start_ch
     tree.close()
 
 
-def test_3_a_process_too_large_to_walk_counts_beyond_its_parent(tree, start_child, monkeypatch):
-    monkeypatch.setattr(process_tree, "_MAX_WALK_BYTES", 0)
-    start_child(600 * MIB)
+def test_3_an_unread_program_counts_with_all_its_memory(tree, start_child, monkeypatch):
     tree.refresh()
-    inherited = psutil.Process().memory_info().rss
-    assert tree.descendant_bytes == pytest.approx(max(0, 600 * MIB - inherited), abs=40 * MIB)
-    assert tree.pss_bytes is None
+    before = tree.descendant_bytes
+    monkeypatch.setattr(process_tree, "_MAX_WALK_BYTES", 0)
+    start_child(60 * MIB)
+    tree.refresh()
+    assert tree.descendant_bytes - before == pytest.approx(60 * MIB, abs=15 * MIB)
+
+
+def test_3_an_unread_fork_counts_with_what_it_adds():
+    code = f"""
+import os
+from memagent.probe import process_tree
+process_tree._MAX_WALK_BYTES = 0
+held = bytearray(b"x") * {200 * MIB}
+(ready, is_ready), (go, goes) = os.pipe(), os.pipe()
+def fork():
+    if not os.fork():
+        os.write(is_ready, b".")
+        os.read(go, 1)
+        private = bytearray(b"y") * {60 * MIB}
+        os.write(is_ready, b".")
+        os.read(go, 1)
+        os._exit(0)
+    os.read(ready, 1)
+tree = process_tree.ProcfsTree()
+fork()
+tree.refresh()
+print(tree.descendant_bytes)
+os.write(goes, b".")
+os.read(ready, 1)
+more = bytearray(b"x") * {100 * MIB}  # the parent's own growth is not subtracted
+tree.refresh()
+print(tree.descendant_bytes, tree.pss_bytes)
+os.write(goes, b".")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    empty, grown, pss = done.stdout.split()
+    assert int(empty) < 5 * MIB
+    assert int(grown) == pytest.approx(60 * MIB, abs=5 * MIB) and pss == "None"
 
 
 def test_4_pages_shared_by_forked_children_count_once():

@@ -24,6 +24,7 @@ from memagent_server.schemas.predictions import Forecast
 from memagent_server.schemas.runs import Run, Stream
 from memagent_server.schemas.snapshots import SuspectByRank
 from memagent_server.store.engine import Session
+from memagent_server.store.events import list_events
 from memagent_server.store.export import FORMATS
 from memagent_server.store.forecasts import first_warning, forecasts_of
 from memagent_server.store.incidents import list_incidents
@@ -90,6 +91,7 @@ def show_run(run_id: str) -> Response:
             oom_report=oom_report,
             snapshots=snapshots,
             suspects=[_display_suspect(item, roots) for item in suspects],
+            diagnosis=_diagnosis_text(session, run_id),
             flame=blocks,
             flame_height=height,
             flame_of=snapshot,
@@ -125,6 +127,13 @@ def _stream_row(session: Session, run_id: str, stream: Stream | None) -> StreamR
     key = (stream.rank, stream.device)
     rows = current_streams(session, [run_id])
     return next((row for row in rows if (row.rank, row.device) == key), None)
+
+
+def _diagnosis_text(session: Session, run_id: str) -> str | None:
+    """Return what the newest leak diagnosis does or found, by its event."""
+    events = list_events(session, run_id, kind="diagnosis", limit=1).events
+    text = events[0].data.get("text") if events else None
+    return text if isinstance(text, str) else None
 
 
 def _cause_advice(

@@ -16,7 +16,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MIN_PYTHON = (3, 10)
-RARELY_IMPORTED = r"/transformers/models/|/tests?/|/testing/"
 EXTRAS = {"demo": "server", "dev": "dev"}
 DURATIONS = {"demo": "30 packages, about 20 s", "dev": "200 packages, 1 GB, some minutes"}
 FIND_TORCH = """
@@ -50,8 +49,6 @@ def main() -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    if arguments.profile == "dev":
-        compile_installed(python)
     return 0
 
 
@@ -98,17 +95,9 @@ def output_of(python: Path, code: str) -> str:
 
 
 def install(python: Path, *requirements: str) -> None:
-    """Install without compiling: the first import compiles what it needs."""
+    """Install without compiling: a third of the files is ever imported, and compiled then."""
     options = ["-qq", "--disable-pip-version-check", "--no-compile"]
     subprocess.run([python, "-m", "pip", "install", *options, *requirements], check=True)
-
-
-def compile_installed(python: Path) -> None:
-    """Compile with all processors, which pip does with one. Skip what is rarely imported."""
-    folder = output_of(python, "import sysconfig; print(sysconfig.get_path('platlib'))")
-    options = ["-q", "-j", "0", "-x", RARELY_IMPORTED, folder]
-    # Not checked: some packages ship templates that end in .py and don't compile.
-    subprocess.run([python, "-m", "compileall", *options], capture_output=True, check=False)
 
 
 def say(stage: int, text: str) -> None:

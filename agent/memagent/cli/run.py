@@ -8,10 +8,14 @@ memagent run -m accelerate.commands.launch ... train.py."""
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import runpy
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +36,11 @@ from memagent.units import format_bytes, parse_bytes
 
 OVER_BUDGET = 1
 """Exit status when the script itself succeeded and --fail-over was exceeded."""
+UPDATE_S = 10.0
+_POLL_S = 0.2
+"""Interval at which a new run is looked for."""
+_OS_EXIT_DEADLINE_S = 10.0
+"""Longest that `os._exit` is delayed. It takes that long on a busy machine only."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -82,15 +91,17 @@ def run(arguments: argparse.Namespace) -> int:
     if launcher_arguments:  # the launcher's processes attach, not this one
         return _run_target(arguments.target, launcher_arguments, None, is_module=True)
     recorder = Recorder(settings)
+    report = ReportFile(arguments.report, budget)
     if not settings.disabled:
         recorder.begin()
+        report.begin(lambda status: _finish_run(recorder, SystemExit(status), status))
     try:
         status = _run_target(
             arguments.target, arguments.arguments, recorder, is_module=arguments.module
         )
     finally:
         recorder.auto.remove()
-    return _write_report(newest_run(), status, arguments.report, budget)
+    return report.end(status)
 
 
 def _command_without_live(arguments: argparse.Namespace) -> list[str]:
@@ -201,28 +212,87 @@ def _strip_own_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _write_report(
-    newest: RegisteredRun | None, status: int, report: Path | None, budget: int | None
-) -> int:
-    if newest is None:
-        notify_user("nothing was recorded, so there is no report and no budget was checked")
-        return status
-    contents = newest.report()
-    if report is not None:
-        path = (
-            report.with_suffix(f".rank{contents['rank']}{report.suffix}")
-            if newest.identity.world_size > 1
-            else report
-        )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(contents, indent=2) + "\n")
-    peak = max(device["peak_allocated_bytes"] for device in contents["peaks"].values())
-    if budget is not None and peak > budget and status == 0:
+class ReportFile:
+    """The file of --report, and the budget of --fail-over.
+
+    1. `begin` before the script runs, `end` after it; `os._exit` ends it, too.
+    2. Until then the file is written every ten seconds, with the status `running`: that's what a
+       script leaves that is killed. The report of an earlier run is deleted first.
+    3. Without a path only the budget is checked.
+    """
+
+    def __init__(self, path: Path | None, budget: int | None) -> None:
+        self._path = path
+        self._budget = budget
+        self._is_over = threading.Event()
+        self._lock = threading.Lock()
+
+    def begin(self, finish: Callable[[int], object]) -> None:
+        """Watch for the end by `os._exit(status)`: then `finish(status)` ends the run."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            threading.Thread(target=self._update, name="memagent-report", daemon=True).start()
+        pid, original = os.getpid(), os._exit
+
+        @functools.wraps(original)
+        def exit_at_once(status: int) -> None:
+            if os.getpid() == pid and not self._is_over.is_set():  # a fork is no end
+                status = self._end_on_thread(finish, status)
+            original(status)
+
+        os._exit = exit_at_once  # type: ignore[assignment]
+
+    def end(self, status: int) -> int:
+        """Write the report. Return the exit status, which an exceeded budget makes a failure."""
+        with self._lock:  # an update under way comes first
+            self._is_over.set()
+        run = newest_run()
+        if run is None:
+            notify_user("nothing was recorded, so there is no report and no budget was checked")
+            return status
+        contents = self._write(run)
+        peak = max(device["peak_allocated_bytes"] for device in contents["peaks"].values())
+        if self._budget is None or peak <= self._budget or status != 0:
+            return status
         notify_user(
-            f"the peak of {format_bytes(peak)} exceeds the budget of {format_bytes(budget)}"
+            f"the peak of {format_bytes(peak)} exceeds the budget of {format_bytes(self._budget)}"
         )
         return OVER_BUDGET
-    return status
+
+    def _end_on_thread(self, finish: Callable[[int], object], status: int) -> int:
+        """End the run elsewhere, since the exiting thread may hold any lock."""
+        results = [status]
+
+        def end() -> None:
+            finish(status)
+            results.append(self.end(status))
+
+        thread = threading.Thread(target=end, name="memagent-exit", daemon=True)
+        with suppress(RuntimeError):  # no threads any more: the interpreter is shutting down
+            thread.start()
+            thread.join(_OS_EXIT_DEADLINE_S)
+        return results[-1]
+
+    def _update(self) -> None:
+        delay_s = _POLL_S
+        while not self._is_over.wait(delay_s):
+            run = newest_run()
+            if run is not None:
+                delay_s = UPDATE_S
+                with suppress(Exception), self._lock:  # the script may change what is read
+                    if not self._is_over.is_set():
+                        self._write(run)
+
+    def _write(self, run: RegisteredRun) -> dict[str, Any]:
+        contents, path = run.report(), self._path
+        if path is not None:
+            if run.identity.world_size > 1:
+                path = path.with_suffix(f".rank{contents['rank']}{path.suffix}")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f"{path.name}.draft")  # a kill leaves the old one or the new one
+            draft.write_text(json.dumps(contents, indent=2) + "\n")
+            draft.replace(path)
+        return contents
 
 
 _PARSERS = {

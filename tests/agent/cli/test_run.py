@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -51,15 +52,23 @@ def memagent_run(fork_server: ForkServer, tmp_path: Path):
             *arguments,
         ]
         process = (
-            cold(command) if is_cold else fork_server.run(*command, env={**os.environ, **environ})
+            cold(command, environ)
+            if is_cold
+            else fork_server.run(*command, env={**os.environ, **environ})
         )
         return process, json.loads(report.read_text()) if report.exists() else None
 
     return run
 
 
-def cold(command: list[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=120)
+def cold(command: list[str], environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_an_unchanged_script_is_recorded_and_reported(memagent_run):
@@ -156,6 +165,107 @@ def test_a_script_without_an_optimizer_has_a_report_and_a_budget(memagent_run, b
     assert process.returncode == status, process.stderr
     assert (report["status"], report["steps"]) == ("completed", 0)
     assert report["peaks"]["host"]["peak_allocated_bytes"] > 600 * 2**20
+
+
+KILLED = """
+import os, pathlib, time
+report = pathlib.Path(os.environ["REPORT"])
+while not report.exists():
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("script", [SCRIPT, NO_OPTIMIZER], ids=["optimizer", "none"])
+@pytest.mark.parametrize(
+    ("budget", "own", "status"), [("100GiB", 0, 0), ("1MiB", 0, 1), ("1MiB", 5, 5)]
+)
+def test_os_exit_leaves_a_report_and_checks_the_budget(memagent_run, script, budget, own, status):
+    process, report = memagent_run(script + f"import os; os._exit({own})\n", "--fail-over", budget)
+    assert process.returncode == status, process.stderr
+    assert report["status"] == ("failed" if own else "completed")
+    assert ("exceeds the budget" in process.stderr) == (status == 1)
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
+def test_a_killed_script_leaves_its_newest_report(memagent_run, tmp_path, number):
+    path = tmp_path / "out" / "report.json"
+    path.parent.mkdir()
+    path.write_text("{}")  # of an earlier run: it must not be taken for that of this one
+    kill = f"import signal\nos.kill(os.getpid(), signal.{number})\ntime.sleep(60)\n"
+    process, report = memagent_run(SCRIPT + KILLED + kill, is_cold=True, REPORT=str(path))
+    assert process.returncode == -getattr(signal, number)
+    assert report["status"] == "running" and 0 <= report["steps"] <= 12
+
+
+PRELUDE = """
+import torch
+def make():
+    model = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Linear(32, 1))
+    return model, torch.optim.Adam(model.parameters())
+def step(model, optimizer):
+    model(torch.randn(8, 32)).sum().backward()
+    optimizer.step()
+"""
+SCRIPTS = {
+    "k-fold": (100, """
+for fold in range(5):
+    model, optimizer = make()
+    for _ in range(20): step(model, optimizer)
+"""),
+    "k-fold with all models kept": (100, """
+folds = [make() for _ in range(5)]
+for fold in folds:
+    for _ in range(20): step(*fold)
+"""),
+    "forward-forward": (180, """
+x = torch.randn(8, 32)
+for layer in [torch.nn.Linear(32, 32) for _ in range(3)]:
+    optimizer = layer.optimizer = torch.optim.Adam(layer.parameters())
+    for _ in range(60):
+        layer(x).pow(2).mean().backward()
+        optimizer.step()
+    x = layer(x).detach()
+"""),
+    "an optimizer of the script's own": (20, """
+class Own(torch.optim.Optimizer):
+    def __init__(self, parameters): super().__init__(parameters, {})
+    @torch.no_grad()
+    def step(self):
+        for parameter in self.param_groups[0]["params"]: parameter -= 0.1 * parameter.grad
+model, _ = make()
+optimizer = Own(model.parameters())
+for _ in range(20): step(model, optimizer)
+"""),
+    "an update by hand": (None, """
+model = torch.nn.Linear(32, 1)
+for _ in range(20):
+    model(torch.randn(8, 32)).sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters(): parameter -= 0.1 * parameter.grad
+"""),
+    "a spawned trainer": (None, """
+def train():
+    block = torch.ones(150 * 2**20)
+    model, optimizer = make()
+    for _ in range(20): step(model, optimizer)
+if __name__ == "__main__":
+    process = torch.multiprocessing.get_context("spawn").Process(target=train)
+    process.start()
+    process.join()
+"""),
+    "nothing": (0, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_step_has_a_sample_or_is_counted_as_dropped(memagent_run, name):
+    steps, script = SCRIPTS[name]
+    process, report = memagent_run(PRELUDE + script, "--fail-over", "50MiB")
+    assert process.returncode == 1 and "exceeds the budget of 50.0 MiB" in process.stderr
+    assert report["status"] == "completed"
+    assert report["steps"] == report["samples"] - 1 + sum(report["dropped_samples"].values())
+    if steps is not None:
+        assert report["steps"] == steps
 
 
 def test_a_failing_script_without_an_optimizer_has_a_report(memagent_run):

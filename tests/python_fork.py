@@ -184,11 +184,11 @@ def run_request(request: dict[str, Any], streams: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environ"])
     first, *rest = request["command"]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
     if first == "-m":
         sys.argv, sys.path[0] = rest, request["cwd"]
-        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        runpy._run_module_as_main(rest[0], alter_argv=True)  # what `python -m` calls
         return
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
     main.__dict__["__builtins__"] = __builtins__
     if first == "-c":
         code, name = rest[0], "<string>"

@@ -66,6 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemagentError as error:
         return _report_error(error, 1)
     except KeyboardInterrupt:
+        if verb_name == "run":  # the script's: Python ends the process by the signal
+            raise
         return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -11,17 +11,16 @@ import argparse
 import functools
 import json
 import os
-import runpy
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from memagent.attach import start_run
+from memagent.cli.target import end_by_interrupt, run_target
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import MemagentError, SettingError
 from memagent.hooks.exit import status_of
@@ -89,19 +88,28 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.target, arguments.arguments, _own_options(arguments)
     )
     if launcher_arguments:  # the launcher's processes attach, not this one
-        return _run_target(arguments.target, launcher_arguments, None, is_module=True)
+        end = run_target(
+            arguments.target, launcher_arguments, is_module=True, on_end=lambda _error: None
+        )
+        return end.status
     recorder = Recorder(settings)
     report = ReportFile(arguments.report, budget)
     if not settings.disabled:
         recorder.begin()
-        report.begin(lambda status: _finish_run(recorder, SystemExit(status), status))
+        report.begin(lambda status: recorder.finish_run(SystemExit(status)))
     try:
-        status = _run_target(
-            arguments.target, arguments.arguments, recorder, is_module=arguments.module
+        end = run_target(
+            arguments.target,
+            arguments.arguments,
+            is_module=arguments.module,
+            on_end=recorder.finish_run,
         )
     finally:
         recorder.auto.remove()
-    return report.end(status)
+    status = report.end(end.status)
+    if end.is_interrupt:
+        end_by_interrupt()
+    return status
 
 
 def _command_without_live(arguments: argparse.Namespace) -> list[str]:
@@ -159,57 +167,14 @@ class Recorder:
             self.timed.record_end()
         return newest_run()
 
-
-def _run_target(
-    target: str, arguments: list[str], recorder: Recorder | None, *, is_module: bool
-) -> int:
-    """Run the target like `python target`: same argv, path, traceback and exit status."""
-    sys.argv = [target, *arguments]
-    sys.path[0] = os.getcwd() if is_module else str(Path(target).resolve().parent)
-    try:
-        if is_module:
-            runpy.run_module(target, run_name="__main__", alter_sys=True)
-        else:
-            runpy.run_path(target, run_name="__main__")
-    except SystemExit as error:
-        return _finish_run(recorder, error, _exit_status(error))
-    except BaseException as error:  # noqa: BLE001 - every error of the script is reported
-        status = _finish_run(recorder, error, 130 if isinstance(error, KeyboardInterrupt) else 1)
-        error.__traceback__ = _strip_own_frames(error.__traceback__)
-        sys.excepthook(type(error), error, error.__traceback__)
-        return status
-    _finish_run(recorder, None, 0)
-    return 0
-
-
-def _finish_run(recorder: Recorder | None, error: BaseException | None, status: int) -> int:
-    if recorder is None:
-        return status
-    run = recorder.end()
-    if run is not None and run.status == "running":
-        if error is None or status_of(error) == "completed":
-            run.finish()
-        else:
-            run.fail_with(error)
-    return status
-
-
-def _exit_status(error: SystemExit) -> int:
-    if error.code is None or isinstance(error.code, int):
-        return error.code or 0
-    print(error.code, file=sys.stderr)
-    return 1
-
-
-def _strip_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the script's first frame on."""
-    own_files = (__file__, runpy.__file__)
-    while trace is not None and (
-        trace.tb_frame.f_code.co_filename in own_files
-        or "runpy" in trace.tb_frame.f_code.co_filename
-    ):
-        trace = trace.tb_next
-    return trace
+    def finish_run(self, error: BaseException | None) -> None:
+        """End the script's run with its uncaught error."""
+        run = self.end()
+        if run is not None and run.status == "running":
+            if error is None or status_of(error) == "completed":
+                run.finish()
+            else:
+                run.fail_with(error)
 
 
 class ReportFile:

@@ -19,6 +19,8 @@ from memagent.components.measure import (
     Components,
     distinct,
     measure_by_device,
+    modules_of,
+    named_modules_of,
     parameters_of,
     state_fingerprint,
 )
@@ -28,6 +30,8 @@ __all__ = [
     "Components",
     "distinct",
     "measure_by_device",
+    "modules_of",
+    "named_modules_of",
     "parameters_of",
     "state_fingerprint",
 ]

@@ -153,7 +153,7 @@ def measure_by_device(
     torch = sys.modules.get("torch")
     if torch is None:
         return {}
-    modules = _modules_of(models)
+    modules = modules_of(models)
     parameters = _parameters_of(modules, optimizers)
     attributes, attribute_gradients = parameter_tensors(parameters)
     skipped = {
@@ -187,7 +187,7 @@ def measure_by_device(
 
 def parameters_of(models: Sequence[Any], optimizers: Sequence[Any]) -> list[Any]:
     """Return the distinct parameters of the models and of the optimizers."""
-    return _parameters_of(_modules_of(models), optimizers)
+    return _parameters_of(modules_of(models), optimizers)
 
 
 def distinct(items: Iterable[Any]) -> Iterator[Any]:
@@ -237,10 +237,11 @@ def _parameters_of(modules: Sequence[Any], optimizers: Sequence[Any]) -> list[An
     return list(parameters.values())
 
 
-def _modules_of(models: Sequence[Any]) -> list[Any]:
+def modules_of(models: Sequence[Any]) -> list[Any]:
     """Return the distinct modules of the models.
 
-    `Module.modules()` builds a name for each module, which takes most of its time.
+    `Module.modules()` builds a name for each module, which takes most of its time. A script's class
+    may override it too, like `parameters()`: no code of a script runs here.
     """
     modules: dict[int, Any] = {}
     queue = list(models)
@@ -250,3 +251,17 @@ def _modules_of(models: Sequence[Any]) -> list[Any]:
             if module._modules:
                 queue.extend(child for child in list(module._modules.values()) if child is not None)
     return list(modules.values())
+
+
+def named_modules_of(model: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the distinct modules of a model by path, as `named_modules()` names them."""
+    paths: dict[int, tuple[str, Any]] = {}
+    stack = [(prefix, model)]
+    while stack:
+        path, module = stack.pop()
+        if module is not None and id(module) not in paths:
+            paths[id(module)] = (path, module)
+            children = list(module._modules.items())
+            start = f"{path}." if path else ""
+            stack.extend((start + name, child) for name, child in reversed(children))
+    return dict(paths.values())

@@ -8,6 +8,7 @@ envelopes.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ from memagent.units import format_bytes
 from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
 from memagent.wire.deadline import Deadline
 from memagent.wire.messages import BatchReply
+
+_random = random.SystemRandom()
+"""The training script's own generator must not advance: it decides what the script computes."""
 
 REQUEST_TIMEOUT_S = 5.0
 DOWNLOAD_TIMEOUT_S = 60.0
@@ -246,3 +250,20 @@ class HttpTransport(Transport):
         retry_after = response.headers.get("retry-after", "")
         delay = float(retry_after) if retry_after.isdigit() else None
         return DeliveryError(message, retry_after_s=delay)
+
+
+def retry_delay_s(
+    failures: int, *, first_s: float, max_s: float, retry_after_s: float | None = None
+) -> float:
+    """Return the seconds to wait after so many failures in a row, at most `max_s`.
+
+    The jitter spreads clients that failed together. If a server asks for a delay, the jitter only
+    adds to it.
+    """
+    if retry_after_s is not None:
+        delay_s = retry_after_s * _random.uniform(1.0, 1.25)
+    else:
+        exponent = min(failures - 1, 30)  # a float holds 2**1023 at most
+        delay_s = min(first_s * 2**exponent, max_s)
+        delay_s *= _random.uniform(0.5, 1.0)
+    return min(delay_s, max_s)

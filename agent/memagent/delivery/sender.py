@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from enum import Enum, auto
 
-from memagent.delivery.api_client import StartRequiredError
+from memagent.delivery.api_client import StartRequiredError, retry_delay_s
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import Envelope, Transport
 from memagent.delivery.run_file import RunFile
@@ -30,7 +30,6 @@ from memagent.delivery.spool import Spool
 from memagent.diagnostics import MAX_REPORTED_MISTAKES, ErrorGuard, notify_user
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.messages import BatchReply
-from memagent.wire.retry import retry_delay_s
 
 TIMEOUT_S = 15.0
 FIRST_DELAY_S = 1.0

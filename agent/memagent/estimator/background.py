@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from memagent.components import parameters_of
 from memagent.diagnostics import ErrorGuard
 from memagent.errors import EstimateError, TraceError
 from memagent.estimator import engine
@@ -184,7 +185,7 @@ class BackgroundEstimator:
             return "several models or optimizers"
         if not can_fork() or self._probe.device.kind not in ("cuda", "host"):
             return "not supported on this system"
-        if any(type(p).__name__ in _SHARDED_CLASSES for p in models[0].parameters()):
+        if any(type(p).__name__ in _SHARDED_CLASSES for p in parameters_of(models, ())):
             return "its parameters are sharded: pass memagent.estimate a callable that builds it"
         used, limit = self._host.used_bytes(), self._host.limit_bytes
         # other limits are per process

@@ -11,17 +11,21 @@ its fast path. A `HookTable` takes the dict's place instead:
    torch.compile read: the table is a dict of the script's hooks.
 3. A pickle or a copy of the table is a pickle or a copy of the dict: the same bytes as without
    memagent.
-4. Handles of hooks that the script registered earlier remove them from the dict itself. The next
+4. While torch.compile, torch.export or torch.jit.trace records a call, there are no hidden hooks.
+5. Handles of hooks that the script registered earlier remove them from the dict itself. The next
    call of the module removes them from the table, too.
 """
 
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
+
+from memagent.hooks.step import compiling_test
 
 _PRE_HOOKS = "_forward_pre_hooks"
 _PRE_HOOKS_WITH_KWARGS = "_forward_pre_hooks_with_kwargs"
@@ -36,13 +40,16 @@ class HookTable(OrderedDict[Any, Any]):
         self.hidden: dict[object, Any] = {}
         self._hooks = hooks
         self._hooks_before = tuple(hooks)
+        self._is_recorded = recording_test()
 
     def items(self) -> Any:
+        if self._is_recorded():
+            return super().items()
         self._follow_removals()
         return (*super().items(), *self.hidden.items())
 
     def __bool__(self) -> bool:
-        return len(self) > 0 or bool(self.hidden)
+        return len(self) > 0 or (bool(self.hidden) and not self._is_recorded())
 
     def __contains__(self, key: object) -> bool:
         return super().__contains__(key) or key in self.hidden
@@ -80,7 +87,7 @@ class HookTable(OrderedDict[Any, Any]):
 def hide_forward_hooks(
     module: Any,
     before: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
-    after: Callable[[Any, Any, Any], None],
+    after: Callable[[Any, Any, Any], None] | None = None,
 ) -> Callable[[], None]:
     """Call `before(module, args, kwargs)` and `after(module, args, output)` around each call.
 
@@ -88,7 +95,9 @@ def hide_forward_hooks(
     weakly.
     """
     key = object()
-    entries = {_PRE_HOOKS: before, _PRE_HOOKS_WITH_KWARGS: True, _HOOKS: after}
+    entries: dict[str, Any] = {_PRE_HOOKS: before, _PRE_HOOKS_WITH_KWARGS: True}
+    if after is not None:
+        entries[_HOOKS] = after
     for name, hook in entries.items():
         _table(module, name).hidden[key] = hook
     reference = weakref.ref(module)
@@ -99,6 +108,14 @@ def hide_forward_hooks(
                 _remove(live, name, key)
 
     return remove
+
+
+def recording_test() -> Callable[[], bool]:
+    """Return a test for being recorded by torch.compile, torch.export or torch.jit.trace."""
+    is_compiling = compiling_test()
+    tracing_state: Callable[[], Any] = sys.modules["torch"]._C._get_tracing_state
+    # torch.compile reads the first as a constant, and never reaches the second
+    return lambda: is_compiling() or tracing_state() is not None
 
 
 def _table(module: Any, name: str) -> HookTable:

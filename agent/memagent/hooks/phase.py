@@ -96,6 +96,8 @@ class _ForwardHook:
         self._is_compiling = compiling_test()
         self._graph_task = graph_task()
         self._records_gradients: Callable[[], bool] = sys.modules["torch"].is_grad_enabled
+        # modes and tensor classes of the script see no call of memagent
+        self._without_torch_functions = sys.modules["torch"]._C.DisableTorchFunction
 
 
 class BeforeForwardHook(_ForwardHook):
@@ -105,10 +107,11 @@ class BeforeForwardHook(_ForwardHook):
             return
         try:
             if self._graph_task() == NO_GRAPH_TASK:
-                training = module.training and (
-                    self._records_gradients() or _require_gradients(arguments)
-                )
-                self._call(training, arguments, keywords)
+                with self._without_torch_functions():
+                    training = module.training and (
+                        self._records_gradients() or _require_gradients(arguments)
+                    )
+                    self._call(training, arguments, keywords)
         except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
             self._guard.caught("before forward", error)
 
@@ -119,9 +122,11 @@ class AfterForwardHook(_ForwardHook):
             return
         try:
             if self._graph_task() == NO_GRAPH_TASK:
-                self._call(
-                    module.training and (self._records_gradients() or _require_gradients(arguments))
-                )
+                with self._without_torch_functions():
+                    self._call(
+                        module.training
+                        and (self._records_gradients() or _require_gradients(arguments))
+                    )
         except Exception as error:  # noqa: BLE001
             self._guard.caught("after forward", error)
 

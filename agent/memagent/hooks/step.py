@@ -7,132 +7,239 @@ optimizer phase begins.
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import weakref
 from collections.abc import Callable
+from itertools import repeat, starmap
 from typing import Any
 
 from memagent.diagnostics import ErrorGuard
 from memagent.errors import SettingError
-from memagent.hooks import Hook
 from memagent.hooks.clock import Clock
 
 Remove = Callable[[], None]
 
 NO_GRAPH_TASK = -1
 """torch's number for a thread that runs no backward."""
+_KEY = -1
+"""Key of the hooks among torch's, whose own keys count from 0."""
 _MAX_WRAPPERS = 5
 """Depth of wrappers around an optimizer; a deeper chain is a cycle."""
 
 
-class BeforeStepHook(Hook):
-    """Calls `call(optimizer)` when gradients exist: before a step, or after each closure call.
-
-    It does nothing inside a backward: an optimizer for each parameter, stepping as its gradient
-    arrives, has no separate phase. In a graph of torch.compile it vanishes, so that the graph
-    stays whole: see `hide_where_harmless`.
-    """
+class MonitoredOptimizer:
+    """The steps of one optimizer, for one run. `before` and `after` run around each."""
 
     def __init__(
-        self, optimizer: Any, call: Callable[[Any], None], guard: ErrorGuard, after: AfterStepHook
+        self,
+        optimizer: Any,
+        guard: ErrorGuard,
+        before: Callable[[Any], None],
+        after: Callable[[Any], None],
     ) -> None:
-        self._call = call
+        self.reference = weakref.ref(optimizer)
         self._guard = guard
+        self._before = before
         self._after = after
-        self._takes_closure = takes_closure(type(optimizer))
-        self._is_compiling = compiling_test()
         self._graph_task = graph_task()
+        self._is_due = True
 
-    def __call__(self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if self._is_compiling():
-            return None
-        return self.run(optimizer, arguments, keywords)
+    def before_step(
+        self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Call `before` when gradients exist: now, or after each call of a closure.
 
-    def run(self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Do what a call does, on a thread that compiles nothing."""
+        It isn't called inside a backward: an optimizer for each parameter, stepping as its gradient
+        arrives, has no separate phase.
+        """
         # before the test for backward: its end counts in any case
-        self._after.is_due = True
+        self._is_due = True
         try:
             if self._graph_task() != NO_GRAPH_TASK:
                 return None
-            if keywords or len(arguments) > 1:
-                return self._before_step(optimizer, arguments, keywords)
-            self._call(optimizer)
+            if (keywords or len(arguments) > 1) and is_closure_private(optimizer):
+                if callable(closure := keywords.get("closure")):
+                    return arguments, {**keywords, "closure": self._followed(optimizer, closure)}
+                if len(arguments) > 1 and callable(arguments[1]):
+                    closure = self._followed(optimizer, arguments[1])
+                    return (arguments[0], closure, *arguments[2:]), keywords
+            self._before(optimizer)
         except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
             self._guard.caught("before step", error)
         return None
 
-    def _before_step(
-        self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Any:
-        if keywords.get("closure") is not None:
-            closure = self._with_call(optimizer, keywords["closure"])
-            return arguments, {**keywords, "closure": closure}
-        if len(arguments) > 1 and arguments[1] is not None and self._takes_closure:
-            closure = self._with_call(optimizer, arguments[1])
-            return (arguments[0], closure, *arguments[2:]), keywords
-        self._call(optimizer)
-        return None
+    def after_step(self, optimizer: Any) -> None:
+        """Call `after`, once a step.
 
-    def _with_call(self, optimizer: Any, closure: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a closure, in which forward and backward run, to call `call` after it."""
+        torch calls hooks around each `step` in the optimizer's class and its bases. If one calls
+        `super().step()`, the inner call's end is the step's, and the outer one's is not due.
+        """
+        if not self._is_due:
+            return
+        self._is_due = False
+        self.count(optimizer)
 
-        @functools.wraps(closure, updated=())
-        def wrapper(*arguments: Any, **keywords: Any) -> Any:
-            result = closure(*arguments, **keywords)
+    def count(self, optimizer: Any) -> None:
+        try:
+            self._after(optimizer)
+        except Exception as error:  # noqa: BLE001
+            self._guard.caught("after step", error)
+
+    def _followed(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the closure, in which forward and backward run, with `before` after it.
+
+        It is made of iterators so that the traceback of an error in the closure has no frame of
+        memagent.
+        """
+
+        def follow(result: Any) -> Any:
             try:
-                self._call(optimizer)
+                with torch_functions_disabled():
+                    self._before(optimizer)
             except Exception as error:  # noqa: BLE001
                 self._guard.caught("before step", error)
             return result
 
-        return wrapper
+        return map(follow, starmap(closure, repeat(()))).__next__
 
 
-class AfterStepHook(Hook):
-    """Calls `call(optimizer)` after a step.
+class StepDispatcher:
+    """torch's hooks around the steps of all optimizers, passed on to the runs that monitor them.
 
-    A step inside a graph of torch.compile only sets `has_uncounted_step`: writing a constant
-    neither breaks the graph nor guards it. The next hook that runs counts the step.
-
-    torch calls hooks around each `step` in the optimizer's class and its bases. If one calls
-    `super().step()`, the inner call's end is the step's, and the outer one's is not due any more.
+    So an optimizer carries nothing of memagent: what it saves, copies and shows is its own.
     """
 
-    def __init__(self, call: Callable[[Any], None], guard: ErrorGuard) -> None:
-        self._call = call
-        self._guard = guard
+    def __init__(self) -> None:
+        self._monitored: dict[int, tuple[MonitoredOptimizer, ...]] = {}
+        self._triggers: tuple[Callable[[], None], ...] = ()
         self._is_compiling = compiling_test()
-        self.has_uncounted_step = False
-        self.is_due = True
+        self._without_torch_functions = sys.modules["torch"]._C.DisableTorchFunction
+        self._before_eager = hide(functools.partial(self._before))
+        self._after_eager = hide(functools.partial(self._after))
+        self._compiled: Any = None
+        """The optimizer that has stepped in a compiled graph since `catch_up`."""
+        self._calls = 0
+        """Calls of hooks at this moment: torch is iterating over its hooks then."""
 
-    def __call__(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
-        if self._is_compiling():
-            self.has_uncounted_step = True
-        else:
-            self.run(optimizer, arguments, keywords)
+    def add(self, optimizer: Any, monitored: MonitoredOptimizer) -> Remove:
+        """Pass the steps of `optimizer` on to `monitored`. Return what ends that."""
+        key = id(optimizer)
+        others = (item for item in self._monitored.get(key, ()) if item.reference() is optimizer)
+        self._monitored[key] = (*others, monitored)
+        self._install()
 
-    def run(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        """Do what a call does, on a thread that compiles nothing."""
-        if not self.is_due:
+        def remove() -> None:
+            rest = tuple(item for item in self._monitored.get(key, ()) if item is not monitored)
+            if rest:
+                self._monitored[key] = rest
+            else:
+                self._monitored.pop(key, None)
+            self._remove_if_unused()
+
+        return remove
+
+    def add_trigger(self, trigger: Callable[[], None]) -> Remove:
+        """Call `trigger` before each step of any optimizer; it may add the optimizer."""
+        self._triggers = (*self._triggers, trigger)
+        self._install()
+
+        def remove() -> None:
+            self._triggers = tuple(item for item in self._triggers if item is not trigger)
+            self._remove_if_unused()
+
+        return remove
+
+    def before_step(
+        self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> Any:
+        """In a graph of torch.compile it vanishes, so that the graph stays whole.
+
+        Steps of torch's own optimizers break the graph anyway (`_use_grad_for_differentiable`),
+        before they reach the arithmetic: there hooks run as they are, and count exactly.
+        """
+        if self._is_compiling() and not breaks_graphs(optimizer):
+            return None
+        return self._before_eager(optimizer, arguments, keywords)
+
+    def after_step(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        """A step inside a graph is only noted: that neither breaks the graph nor guards it."""
+        if self._is_compiling() and not breaks_graphs(optimizer):
+            self._compiled = optimizer
             return
-        self.is_due = False
-        try:
-            self._call(optimizer)
-        except Exception as error:  # noqa: BLE001
-            self._guard.caught("after step", error)
+        self._after_eager(optimizer)
+
+    def catch_up(self) -> None:
+        """Count the step that ended inside a compiled graph since the last call."""
+        if self._compiled is not None:
+            optimizer = self._compiled
+            self._compiled = None
+            for monitored in self._find(optimizer):
+                monitored.count(optimizer)
+
+    def _before(
+        self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        changed = None
+        self._calls += 1
+        with self._without_torch_functions():
+            for trigger in self._triggers:
+                trigger()
+            for monitored in self._find(optimizer):
+                result = monitored.before_step(optimizer, arguments, keywords)
+                if result is not None:
+                    arguments, keywords = changed = result
+        self._calls -= 1
+        return changed
+
+    def _after(self, optimizer: Any) -> None:
+        self._calls += 1
+        with self._without_torch_functions():
+            for monitored in self._find(optimizer):
+                monitored.after_step(optimizer)
+        self._calls -= 1
+
+    def _install(self) -> None:
+        # without the functions that register hooks: they number the hooks of the script, too
+        optimizers = sys.modules["torch.optim.optimizer"]
+        optimizers._global_optimizer_pre_hooks.setdefault(_KEY, self.before_step)
+        optimizers._global_optimizer_post_hooks.setdefault(_KEY, self.after_step)
+
+    def _remove_if_unused(self) -> None:
+        if not (self._monitored or self._triggers or self._calls):
+            optimizers = sys.modules["torch.optim.optimizer"]
+            optimizers._global_optimizer_pre_hooks.pop(_KEY, None)
+            optimizers._global_optimizer_post_hooks.pop(_KEY, None)
+
+    def _find(self, optimizer: Any) -> list[MonitoredOptimizer]:
+        candidates = self._monitored.get(id(optimizer), ())
+        # another object may have the id of one that is gone
+        return [item for item in candidates if item.reference() is optimizer]
 
 
-def hide_where_harmless(optimizer: Any, hook: BeforeStepHook | AfterStepHook) -> Any:
-    """Return the hook as torch.compile should see it.
+@functools.cache
+def step_dispatcher() -> StepDispatcher:
+    """Return the process's dispatcher. torch must have been imported."""
+    return StepDispatcher()
 
-    Steps of torch's own optimizers break the graph anyway (`_use_grad_for_differentiable`), before
-    they reach the arithmetic: there a hidden hook costs nothing and counts exactly. Other
-    optimizers may be part of a `fullgraph`, which a hidden hook would end with an error: there the
-    hook is traced and sets `has_uncounted_step`.
+
+def is_closure_private(optimizer: Any) -> bool:
+    """Return True if only torch's own code receives the closure of this optimizer's step.
+
+    A class or a hook of the script may look at it, and may take anything else in its place.
     """
-    return hide(hook, hook.run) if breaks_graphs(optimizer) else hook
+    optimizers = sys.modules["torch.optim.optimizer"]
+    return (
+        breaks_graphs(optimizer)
+        and not optimizer._optimizer_step_pre_hooks
+        and not optimizer._optimizer_step_post_hooks
+        and len(optimizers._global_optimizer_pre_hooks) == 1
+        and len(optimizers._global_optimizer_post_hooks) == 1
+    )
+
+
+def torch_functions_disabled() -> Any:
+    """Return a context in which modes and tensor classes of the script see no call of memagent."""
+    return sys.modules["torch"]._C.DisableTorchFunction()
 
 
 def breaks_graphs(optimizer: Any) -> bool:
@@ -176,16 +283,6 @@ def _skip_code(frames: Any, code: Any) -> bool:
     return True
 
 
-def takes_closure(optimizer_class: Any) -> bool:
-    """Return True if the first argument of the optimizer's step is a closure, as in torch's own.
-
-    A script's optimizer may take anything there, such as the loss.
-    """
-    step = getattr(optimizer_class, "step", None)
-    parameters = list(inspect.signature(step).parameters) if step is not None else []
-    return parameters[1:2] == ["closure"]
-
-
 def compiling_test() -> Callable[[], bool]:
     """Return torch.compiler.is_compiling.
 
@@ -227,7 +324,8 @@ def unwrap(optimizer: Any) -> Any:
         # a class that was passed for an object has the method, too
         if isinstance(candidate, type):
             break
-        if hasattr(candidate, "register_step_post_hook") and not is_wrapper:
+        # nor has a wrapper that is an optimizer by name only, and never called the base's __init__
+        if "_optimizer_step_post_hooks" in getattr(candidate, "__dict__", ()) and not is_wrapper:
             return candidate
         inner = getattr(candidate, "optimizer", None)
         if inner is None:
@@ -258,28 +356,17 @@ class StepHooks:
         self._guard = guard
         self._before = before
         self._after = after
-        self._hooks: list[tuple[weakref.ref[Any], AfterStepHook]] = []
         self._removes: list[Remove] = []
 
     def add(self, optimizer: Any) -> None:
         self._clock.add(optimizer)
-        after = AfterStepHook(self._count_step, self._guard)
-        self._hooks = [(ref, hook) for ref, hook in self._hooks if ref() is not None]
-        self._hooks.append((weakref.ref(optimizer), after))
-        before = BeforeStepHook(optimizer, self._before, self._guard, after)
-        for register, hook in (
-            (optimizer.register_step_pre_hook, before),
-            (optimizer.register_step_post_hook, after),
-        ):
-            self._removes.append(register(hide_where_harmless(optimizer, hook)).remove)
+        monitored = MonitoredOptimizer(optimizer, self._guard, self._before, self._count_step)
+        self._removes.append(step_dispatcher().add(optimizer, monitored))
 
     def catch_up(self) -> None:
         """Count steps that ended inside compiled graphs since the last call."""
-        for ref, hook in self._hooks:
-            if hook.has_uncounted_step:
-                hook.has_uncounted_step = False
-                if (optimizer := ref()) is not None:
-                    self._count_step(optimizer)
+        if self._removes:
+            step_dispatcher().catch_up()
 
     def remove(self) -> None:
         while self._removes:

@@ -13,19 +13,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from memagent.attach import start_run
-from memagent.components import distinct
+from memagent.components import distinct, modules_of, parameters_of
 from memagent.diagnostics import ErrorGuard
-from memagent.hooks import Hook
-from memagent.hooks.step import Remove, breaks_graphs, compiling_test, hide
+from memagent.hooks.hidden_hooks import hide_forward_hooks
+from memagent.hooks.step import Remove, compiling_test, step_dispatcher, torch_functions_disabled
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.registry import newest_run
 from memagent.run import Run
@@ -66,21 +66,19 @@ class AutoAttach:
 
     def install(self) -> None:
         import torch
-        from torch.optim.optimizer import register_optimizer_step_pre_hook
 
         original = self._original = torch.optim.Optimizer.__init__
 
         @functools.wraps(original)
         def init(optimizer: Any, *arguments: Any, **keywords: Any) -> None:
             original(optimizer, *arguments, **keywords)
-            with self._guard.section("adopting an optimizer"):
+            with self._guard.section("adopting an optimizer"), torch_functions_disabled():
                 self._on_optimizer()
                 self._adopt(optimizer)
 
         self._init = init
         torch.optim.Optimizer.__init__ = init  # type: ignore[method-assign, assignment]
-        trigger = StepTrigger(self.begin, self._guard)
-        self._unhook = register_optimizer_step_pre_hook(trigger).remove
+        self._unhook = step_dispatcher().add_trigger(self._begin_step)
 
     def remove(self) -> None:
         """Stop looking for optimizers; the run continues."""
@@ -130,11 +128,9 @@ class AutoAttach:
         self._waiting.append(weakref.ref(optimizer))
         trigger = ForwardTrigger(self._begin_forward, self._guard)
         for model in self._find_new_models(optimizer) or ():
-            # torch.jit.script refuses hooks: then the run starts with the first step.
-            with contextlib.suppress(RuntimeError):
-                self._triggers.append(
-                    model.register_forward_pre_hook(trigger, with_kwargs=True).remove
-                )
+            # a script module runs no Python hooks: then the run starts with the first step
+            if not isinstance(model, sys.modules["torch"].jit.ScriptModule):
+                self._triggers.append(hide_forward_hooks(model, trigger))
 
     def _find_new_models(self, optimizer: Any) -> list[Any] | None:
         """Return new models that own parameters of `optimizer`; None after too many searches."""
@@ -145,7 +141,7 @@ class AutoAttach:
             return None
         self._searches_left -= 1
         models = find_models([optimizer])
-        self._owned.update(parameters, *(map(id, model.parameters()) for model in models))
+        self._owned.update(parameters, map(id, parameters_of(models, ())))
         return models
 
     def _begin_forward(self, module: Any, inputs: Sequence[Any]) -> None:
@@ -154,12 +150,16 @@ class AutoAttach:
         if self.run is not None and module.training:
             self.run.enter("forward", *inputs)
 
+    def _begin_step(self) -> None:
+        with self._guard.section("attaching"):
+            self.begin()
+
     def _disarm(self) -> None:
         while self._triggers:
             self._triggers.pop()()
 
 
-class ForwardTrigger(Hook):
+class ForwardTrigger:
     """Hook that starts the run with a module's forward; inactive in a torch.compile graph."""
 
     def __init__(self, call: Callable[[Any, Sequence[Any]], None], guard: ErrorGuard) -> None:
@@ -171,29 +171,9 @@ class ForwardTrigger(Hook):
         if self._is_compiling():
             return
         try:
-            self._call(module, (*arguments, *keywords.values()))
+            with torch_functions_disabled():
+                self._call(module, (*arguments, *keywords.values()))
         except Exception as error:  # noqa: BLE001 - the guard reports errors of the agent
-            self._guard.caught("attaching", error)
-
-
-class StepTrigger(Hook):
-    """Global hook that starts the run with an optimizer's step.
-
-    Only a global hook may add hooks to an optimizer that is about to step: the loop over the
-    optimizer's hooks hasn't started. The global hook itself must not be removed during that loop.
-    """
-
-    def __init__(self, call: Callable[[], None], guard: ErrorGuard) -> None:
-        self._guard = guard
-        self._is_compiling = compiling_test()
-        self._call = hide(functools.partial(call))  # `hide` sets an attribute, which methods refuse
-
-    def __call__(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        if self._is_compiling() and not breaks_graphs(optimizer):
-            return
-        try:
-            self._call()
-        except Exception as error:  # noqa: BLE001
             self._guard.caught("attaching", error)
 
 
@@ -209,9 +189,10 @@ def find_models(optimizers: Sequence[Any]) -> list[Any]:
     candidates: list[tuple[set[int], int, Any]] = []
     for item in gc.get_objects():
         if issubclass(type(item), torch.nn.Module) and "_parameters" in item.__dict__:
-            owned = {id(parameter) for parameter in item.parameters()} & remaining
+            modules = modules_of([item])
+            owned = {id(p) for module in modules for p in module._parameters.values()} & remaining
             if owned:
-                candidates.append((owned, sum(1 for _ in item.modules()), item))
+                candidates.append((owned, len(modules), item))
     models: list[Any] = []
     while candidates and remaining:
         owned, _, model = max(candidates, key=lambda entry: (len(entry[0] & remaining), entry[1]))

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from memagent.attach import attach
+from memagent.diagnostics import ErrorGuard
 from memagent.errors import MemagentError
+from memagent.hooks.step import MonitoredOptimizer, step_dispatcher
 from memagent.integrations import select_scalars
 
 try:
@@ -49,6 +51,7 @@ class MemagentCallback(Callback):
     def __init__(self, **options: Any) -> None:
         self.run: Run | NullRun | None = None
         self._options = options
+        self._guard = ErrorGuard()
         self._before_eval = "data"
         self._logged: dict[str, tuple[Any, int]] = {}
         self._removes: list[Callable[[], None]] = []
@@ -97,9 +100,13 @@ class MemagentCallback(Callback):
         self._wrap_save_checkpoint(trainer)
         if not module.automatic_optimization:
             for optimizer in trainer.optimizers:
-                self._removes.append(
-                    optimizer.register_step_post_hook(self._after_manual_step).remove
+                monitored = MonitoredOptimizer(
+                    optimizer,
+                    self._guard,
+                    before=lambda _optimizer: None,
+                    after=self._after_manual_step,
                 )
+                self._removes.append(step_dispatcher().add(optimizer, monitored))
 
     def _end(self) -> None:
         self.run = None

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from memagent.components import named_modules_of
 from memagent.leaks import syntax
 from memagent.leaks.detectors.base import TimeBudget
 from memagent.leaks.object_names import ObjectName
@@ -108,7 +109,7 @@ def _sources(
     modules = {
         prefix + path: type(module).__name__
         for prefix, model in _with_prefixes(models)
-        for path, module in model.named_modules()
+        for path, module in named_modules_of(model).items()
     }
     return {
         id(tensor): source or TensorSource(describe_output(tensor, parameters, modules))
@@ -150,13 +151,17 @@ def _model_names(
     """Yield (id of a tensor, (name, kind))."""
     paths: dict[int, str] = {}
     for prefix, model in _with_prefixes(models):
-        for path, parameter in model.named_parameters():
-            paths[id(parameter)] = prefix + path
-            yield id(parameter), (prefix + path, "parameter")
-            if with_gradients and parameter.grad is not None:
-                yield id(parameter.grad), (f"{prefix}{path}.grad", "gradient")
-        for path, buffer in model.named_buffers():
-            yield id(buffer), (prefix + path, "buffer")
+        for module_path, module in named_modules_of(model, prefix.rstrip(".")).items():
+            start = f"{module_path}." if module_path else ""
+            for name, parameter in module._parameters.items():
+                if parameter is None or id(parameter) in paths:
+                    continue
+                path = paths[id(parameter)] = start + name
+                yield id(parameter), (path, "parameter")
+                if with_gradients and parameter.grad is not None:
+                    yield id(parameter.grad), (f"{path}.grad", "gradient")
+            for name, buffer in module._buffers.items():
+                yield id(buffer), (start + name, "buffer")
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             path = paths.get(id(parameter), "parameter")

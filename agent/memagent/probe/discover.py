@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -61,7 +61,7 @@ def _current_gpu(torch: Any) -> list[tuple[str, int]]:
 
 
 def _devices(models: Iterable[Any], optimizers: Iterable[Any]) -> list[tuple[str, int]]:
-    in_models = (parameter for model in models for parameter in model.parameters())
+    in_models = _parameters(models)
     in_optimizers = (
         parameter
         for optimizer in optimizers
@@ -70,3 +70,14 @@ def _devices(models: Iterable[Any], optimizers: Iterable[Any]) -> list[tuple[str
     )
     devices = {parameter.device for parameter in chain(in_models, in_optimizers)}
     return sorted({(device.type, device.index or 0) for device in devices})
+
+
+def _parameters(models: Iterable[Any]) -> Iterator[Any]:
+    """Yield the models' parameters without `parameters()`, which a script's class may override."""
+    visited: set[int] = set()
+    queue = list(models)
+    for module in queue:  # grows during the loop
+        if module is not None and id(module) not in visited:
+            visited.add(id(module))
+            yield from (item for item in module._parameters.values() if item is not None)
+            queue.extend(module._modules.values())

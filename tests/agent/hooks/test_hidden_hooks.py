@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+import re
 import weakref
 
 import pytest
@@ -99,6 +100,19 @@ def test_inspections_see_no_hooks(hide):
     hooks = module._forward_pre_hooks
     assert (len(hooks), list(hooks), list(hooks.values()), list(hooks.keys())) == (0, [], [], [])
     assert hooks == {} and repr(hooks) == repr(net()._forward_pre_hooks)
+
+
+@pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")
+def test_a_traced_graph_is_the_same(hide, calls):
+    module, inputs = net(), torch.ones(3, 4)
+
+    def traced_graph():
+        graph = str(torch.jit.trace(module, inputs, check_trace=False).graph)
+        return re.sub(r"___torch_mangle_\d+\.", "", graph)
+
+    expected = traced_graph()
+    hide(module)
+    assert traced_graph() == expected and calls == []
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning")

@@ -207,9 +207,8 @@ class Parameter(SimpleNamespace):
 
 
 def model_on(*devices: str) -> Any:
-    return SimpleNamespace(
-        parameters=lambda: [Parameter(device=torch.device(device)) for device in devices]
-    )
+    parameters = {str(i): Parameter(device=torch.device(d)) for i, d in enumerate(devices)}
+    return SimpleNamespace(_parameters=parameters, _modules={})
 
 
 def limit_sources(probes: list) -> list[tuple[str, str]]:

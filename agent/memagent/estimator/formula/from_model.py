@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.components import distinct, parameters_of
+from memagent.components import distinct, modules_of, parameters_of
 from memagent.estimator.devices import context_of
 from memagent.estimator.estimate import (
     FRAGMENTATION_RATIO,
@@ -77,7 +77,12 @@ def predict(
     if unknown:
         listed = ", ".join(sorted(unknown))
         assumptions["optimizer_state"] = f"two tensors a parameter assumed for {listed}"
-    buffers = distinct(buffer for model in models for buffer in model.buffers())
+    buffers = distinct(
+        buffer
+        for module in modules_of(models)
+        for buffer in module._buffers.values()
+        if buffer is not None
+    )
     state = sum(size(parameter) for parameter, size in _states(optimizers))
     sizes = StepSizes(
         parameters_bytes=sum(map(_bytes, parameters)),

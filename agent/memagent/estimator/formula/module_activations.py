@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from memagent.components import modules_of, named_modules_of, parameters_of
 from memagent.estimator.input_specs import TensorSpec
 
 _SAVES_INPUT = (
@@ -97,7 +98,7 @@ class _ModuleWalk:
         elif kind.startswith("Dropout"):
             if module.p > 0:
                 self.mask_bytes += self.size * 4
-        elif kind not in _SAVES_NOTHING and any(True for _ in module.parameters()):
+        elif kind not in _SAVES_NOTHING and parameters_of([module], ()):
             self.unknown.add(kind)
 
     def _visit_linear(self, name: str, module: Any) -> None:
@@ -171,13 +172,13 @@ def saved_bytes(
     models: Sequence[Any], inputs: tuple[TensorSpec, ...]
 ) -> tuple[int, dict[str, Any]]:
     """Return bytes saved by one forward of the models on `inputs`, and notes on the assumptions."""
-    first = next((parameter for model in models for parameter in model.parameters()), None)
+    first = next(iter(parameters_of(models, ())), None)
     dtype = "" if first is None else str(first.dtype).removeprefix("torch.")
     walk, last = _start(inputs[0]), None
     for model in models:
-        for name, module in model.named_modules():
+        for name, module in named_modules_of(model).items():
             kind = type(module).__name__
-            if kind == "MultiheadAttention" or not any(True for _ in module.children()):
+            if kind == "MultiheadAttention" or not any(modules_of([module])[1:]):
                 walk.visit(name, module)
                 last = module if kind == "Linear" else last
     walk.visit_loss(last)

@@ -109,7 +109,7 @@ def test_a_script_that_attaches_by_itself_takes_over(memagent_run):
         own + "\nprint('id', run.id, len(optimizer._optimizer_step_post_hooks))"
     )
     assert process.returncode == 0, process.stderr
-    assert f"id {report['run_id']} 1" in process.stdout
+    assert f"id {report['run_id']} 0" in process.stdout
     assert report["steps"] == 12
 
 

@@ -37,6 +37,7 @@ _PHASE_ADVICE = {
     "checkpoint": "Save from the CPU: "
     "`{name: value.cpu() for name, value in model.state_dict().items()}`.",
 }
+_PHASES_OF_ACTIVATIONS = ("forward", "backward")
 EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
@@ -128,6 +129,9 @@ def changes_for(
         fix = f"Fix the leak first, at {location_text(first)}. {first.get('fix') or ''}".rstrip()
         changes.append((fix, None, code_for_kind(first.get("kind"), first["holder"])))
     if is_leak:
+        # without a suspect, inputs that grow are possible: on a host, freed memory may stay in use
+        if not suspects and phase in _PHASES_OF_ACTIVATIONS:
+            changes.append((_PHASE_ADVICE[phase], None, ""))
         return tuple(changes)
     if fits_without_fragmentation(size, free, state):
         changes.append(("Let the allocator merge its fragments.", None, f"export {EXPANDABLE}"))

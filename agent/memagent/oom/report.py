@@ -8,8 +8,8 @@
 4. Contents of the device: components, the largest live tensors, other processes.
 5. History: the prediction, and the peaks of the last steps.
 6. Changes: what the cause needs; then the estimator's advice, each with its saving and the need it
-   leaves. A leak gets its own fix only: less memory a step would delay the crash. Without a known
-   cause there is advice on the phase.
+   leaves. A leak with a suspect gets its fix only: less memory a step would delay the crash.
+   Without a known cause there is advice on the phase.
 """
 
 from __future__ import annotations

@@ -232,6 +232,15 @@ def test_a_leak_without_a_suspect_gets_the_advice_for_leaks():
     ]
 
 
+@pytest.mark.parametrize(("phase", "count"), [("backward", 2), ("optimizer", 1)])
+def test_growth_without_a_suspect_may_be_that_of_inputs(phase, count):
+    event_data = {**EVENT_DATA, "forecast": FORECAST, "phase": phase}
+    changes = [change for change, _, _ in oom_report(event_data, 311, advice=ADVICE).changes]
+    assert len(changes) == count and changes[0].startswith("Look for outputs")
+    assert changes[1:] == ["Use a smaller batch with accumulation, or recompute activations by "
+                           "checkpointing."][: count - 1]  # fmt: skip
+
+
 def test_other_causes_get_the_changes_that_help_first():
     forecast = {"cause": "input", "step": 300, "first_step": 290}
     report = oom_report({**EVENT_DATA, "forecast": forecast}, 311, advice=ADVICE)

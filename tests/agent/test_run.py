@@ -105,6 +105,7 @@ def test_it_reports_an_out_of_memory_error_of_the_training_thread(run_script, re
     """
     process = run_script(code)
     assert process.returncode == 0 and "memagent: out of memory in data of step 2" in process.stderr
+    assert "memagent: Out of memory in data of step 2 on host" in process.stderr
     assert recording().finish.status == "oom" and [event.kind for event in recording().events] == [
         "oom"
     ]

@@ -191,17 +191,18 @@ class ReportFile:
         self._budget = budget
         self._is_over = threading.Event()
         self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     def begin(self, finish: Callable[[int], object]) -> None:
         """Watch for the end by `os._exit(status)`: then `finish(status)` ends the run."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             threading.Thread(target=self._update, name="memagent-report", daemon=True).start()
-        pid, original = os.getpid(), os._exit
+        original = os._exit
 
         @functools.wraps(original)
         def exit_at_once(status: int) -> None:
-            if os.getpid() == pid and not self._is_over.is_set():  # a fork is no end
+            if not self._is_over.is_set():
                 status = self._end_on_thread(finish, status)
             original(status)
 
@@ -209,6 +210,8 @@ class ReportFile:
 
     def end(self, status: int) -> int:
         """Write the report. Return the exit status, which an exceeded budget makes a failure."""
+        if os.getpid() != self._pid:  # a fork that reached the end of the script, or its own
+            return status
         with self._lock:  # an update under way comes first
             self._is_over.set()
         run = newest_run()
@@ -226,6 +229,8 @@ class ReportFile:
 
     def _end_on_thread(self, finish: Callable[[int], object], status: int) -> int:
         """End the run elsewhere, since the exiting thread may hold any lock."""
+        if os.getpid() != self._pid:
+            return status
         results = [status]
 
         def end() -> None:

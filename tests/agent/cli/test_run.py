@@ -197,6 +197,23 @@ def test_a_killed_script_leaves_its_newest_report(memagent_run, tmp_path, number
     assert report["status"] == "running" and 0 <= report["steps"] <= 12
 
 
+FORKED = """
+import json, os
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    path = os.environ["REPORT"]
+    print("now", json.load(open(path))["status"] if os.path.exists(path) else "running")
+"""
+
+
+def test_a_fork_that_ends_like_the_script_writes_no_report(memagent_run, tmp_path):
+    path = str(tmp_path / "out" / "report.json")
+    process, report = memagent_run(SCRIPT + FORKED, REPORT=path, is_cold=True)
+    assert process.returncode == 0 and "now running" in process.stdout
+    assert (report["status"], report["steps"]) == ("completed", 12)
+
+
 PRELUDE = """
 import torch
 def make():

@@ -122,7 +122,9 @@ class OomRecorder:
             add_note(error_note(data, self._sampler.step, self._location))
         with suppress(MemoryError):  # there may be no memory left to look around
             data["largest_tensors"] = self.largest_tensors(error)
-        if forecast := self._get_forecast():
+        forecast = self._get_forecast()
+        # a GPU that is full has another cause than the host's growth
+        if forecast and (failure.device is None or forecast["cause"] != "host_memory"):
             data["forecast"] = forecast
         data["last_peaks"] = list(last_peaks)
         data["suspects"] = [suspect.to_dict() for suspect in suspects]

@@ -8,6 +8,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+import memagent
+from memagent.hooks.oom_observer import AllocationFailure
 
 SCRIPT = """\
 import resource, sys, torch
@@ -67,6 +71,18 @@ def die(tmp_path):
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_AS only on Linux"
 )
+
+
+@pytest.mark.parametrize(("device", "cause"), [(None, "host_memory"), (0, None)])
+def test_growth_of_the_host_is_no_cause_of_a_full_gpu(device, cause):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with memagent.attach(model, optimizer, predict=False) as run:
+        recorder = run._pipeline.oom
+        recorder._note_failure(AllocationFailure(2**20, device))
+        recorder._get_forecast = lambda: {"cause": "host_memory", "step": 9}
+        event = recorder.build_event(MemoryError(), (), {}, [])
+    assert event.data.get("forecast", {}).get("cause") == cause
 
 
 def test_a_script_that_swallows_everything_gets_a_report(die):

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import sys
 from collections import Counter
@@ -95,6 +96,8 @@ class ErrorGuard:
             if len(self._reported) < MAX_REPORTED_MISTAKES and message not in self._reported:
                 self._reported.add(message)
                 notify_user(message)
+        elif getattr(error, "errno", None) == errno.EBADF:
+            return  # the script has closed all files: they are opened again
         elif section not in self._logged:
             self._logged.add(section)
             if isinstance(error, MemoryError):

@@ -8,6 +8,7 @@ envelopes.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Iterator, Mapping
@@ -158,6 +159,7 @@ class ApiClient:
         from memagent.wire.bounded_http import pool_manager
 
         if self._pool is None:
+            hide_log_records()
             # no retries here: the sender has its own delays and deadline
             self._pool = pool_manager(num_pools=1, maxsize=1, retries=False)
         try:
@@ -250,6 +252,16 @@ class HttpTransport(Transport):
         retry_after = response.headers.get("retry-after", "")
         delay = float(retry_after) if retry_after.isdigit() else None
         return DeliveryError(message, retry_after_s=delay)
+
+
+def hide_log_records() -> None:
+    """Keep what urllib3 logs on threads of memagent out of the script's log."""
+    for name in ("urllib3.connectionpool", "urllib3.util.retry"):
+        logging.getLogger(name).addFilter(_is_of_script)
+
+
+def _is_of_script(record: logging.LogRecord) -> bool:
+    return not (record.threadName or "").startswith("memagent")
 
 
 def retry_delay_s(

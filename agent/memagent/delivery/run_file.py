@@ -10,7 +10,9 @@
    killed process leaves any. Readers get them as the batch that they would have become.
 4. The writer holds a lock (flock) on its file as long as it lives. A file gets its name when it's
    complete and locked.
-5. Nothing is synced to the disk: that would help if the machine loses power, not if a process is
+5. A script may close all files, and get the file's number for one of its own: that one is never
+   written to or closed, and the file is opened again.
+6. Nothing is synced to the disk: that would help if the machine loses power, not if a process is
    killed.
 """
 
@@ -28,6 +30,7 @@ from pathlib import Path
 from memagent.delivery.envelope import Envelope, MessageKind
 from memagent.delivery.partial_batch import merge_drafts
 from memagent.errors import WireError
+from memagent.probe.process_memory import close_own, file_id
 
 MAGIC = b"memagent run file 1\n"
 SUFFIX = ".memagent"
@@ -58,6 +61,7 @@ class RunFile:
         self.first = self.end = len(MAGIC) + _FRAME.size + len(start.body)
         self._drafts = b""
         self._fd: int | None = None
+        self._identity: tuple[int, int] | None = None
         self._is_closed = False
         _open_files.add(self)
 
@@ -98,7 +102,7 @@ class RunFile:
             if remove and not self._drafts:
                 with contextlib.suppress(OSError):
                     self.path.unlink()
-            os.close(self._fd)
+            close_own(self._fd, self._identity)
             self._fd = None
 
     def abandon(self) -> None:
@@ -130,6 +134,12 @@ class RunFile:
         if self._fd is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = _create(self.path, MAGIC + _frame(_LETTERS["start"], self.start.body))
+            self._identity = file_id(self._fd)
+        elif file_id(self._fd) != self._identity:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._identity = file_id(self._fd)
+            with contextlib.suppress(OSError):
+                try_lock(self._fd)
         return self._fd
 
 

@@ -67,30 +67,28 @@ class ProcfsMemory:
 
     def repair(self) -> None:
         """Open the file again, and replace `read`, if the script has closed all files."""
-        if _file_id(self._fd) != self._file_id:  # the number may belong to a file of the script
+        if file_id(self._fd) != self._file_id:  # the number may belong to a file of the script
             self._open()
 
     def reopen_in_child(self) -> None:
         """Open the child's file under the same number, because `read` is bound to it."""
-        if _file_id(self._fd) != self._file_id:
+        if file_id(self._fd) != self._file_id:
             self._open()
             return
         fd = _open_statm()
         # under the old number, since bound copies of `read` are in use elsewhere
         os.dup2(fd, self._fd, inheritable=False)
         os.close(fd)
-        self._file_id = _file_id(self._fd)
+        self._file_id = file_id(self._fd)
 
     def close(self) -> None:
         _instances.discard(self)
-        # the number may belong to a file of the script: never close that
-        if _file_id(self._fd) == self._file_id:
-            os.close(self._fd)
+        close_own(self._fd, self._file_id)
         self._fd = -1
 
     def _open(self) -> None:
         self._fd = _open_statm()
-        self._file_id = _file_id(self._fd)
+        self._file_id = file_id(self._fd)
         # pread from offset 0, so that the file needs no seek between readings
         self.read = partial(os.pread, self._fd, _STATM_BYTES, 0)
 
@@ -129,13 +127,19 @@ def _open_statm() -> int:
     return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
 
-def _file_id(fd: int) -> tuple[int, int] | None:
+def file_id(fd: int) -> tuple[int, int] | None:
     """Return device and inode of an open file; None if the number is unused."""
     try:
         status = os.fstat(fd)
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def close_own(fd: int, identity: tuple[int, int] | None) -> None:
+    """Close a file, unless the script has closed it and the number is now that of another one."""
+    if file_id(fd) == identity is not None:
+        os.close(fd)
 
 
 def _reopen_all() -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memagent.probe.host_limits import read_text
+from memagent.probe.process_memory import close_own, file_id
 
 PSS_INTERVAL_S = 30.0
 _MAX_DUTY_RATIO = 0.01
@@ -155,6 +156,7 @@ class _Process:
         self.shared: SharedMemory | None = None
         self.read_at = float("-inf")
         self._fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._file_id = file_id(self._fd)
 
     def refresh(self) -> bool:
         """Read its memory. Return whether the process exists; a zombie has no memory."""
@@ -176,7 +178,7 @@ class _Process:
         return min(max(self.shared.proportional_bytes + growth, 0), self.resident_bytes)
 
     def close(self) -> None:
-        os.close(self._fd)
+        close_own(self._fd, self._file_id)
 
 
 class PsutilTree:

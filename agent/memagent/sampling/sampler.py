@@ -75,12 +75,30 @@ class Track:
     def flush(self, head: Head | None, phase: str) -> None:
         """Buffer the marks so far; with `head`, the step ends here, in `phase`, and is sampled."""
         marks, self.marks = self.marks, []
-        sample = self.probe.sample() if head is not None else None
+        try:
+            sample = self.probe.sample() if head is not None else None
+        except OSError:
+            sample = self.reopened_mark()
         self.buffer.append((head, marks, sample, phase, self.components))
 
     def flush_end(self, head: Head, phase: str) -> None:
         """Buffer the end of a step that repeats those before it, by a mark in place of a sample."""
-        self.buffer.append((head, None, self.probe.mark(), phase, self.components))
+        try:
+            mark = self.probe.mark()
+        except OSError:
+            mark = self.reopened_mark()
+        self.buffer.append((head, None, mark, phase, self.components))
+
+    def reopened_mark(self) -> RawReading:
+        """Return a mark after the script has closed all files, among them the probe's.
+
+        It is empty while another thread opens them again: that counts as the last reading.
+        """
+        self.probe.refresh()
+        try:
+            return self.probe.mark()
+        except OSError:
+            return b""
 
     def build_row(self, entry: Entry) -> Row | None:
         """Build the row of a buffered entry, or return None if no step ended with it."""
@@ -225,7 +243,11 @@ class Sampler:
         self._is_repetition = False
         ended_phase, self.phase = self.phase, phase
         for track in self._marked_tracks:
-            track.marks.append((ended_phase, track.probe.mark()))
+            try:
+                mark = track.probe.mark()
+            except OSError:
+                mark = track.reopened_mark()
+            track.marks.append((ended_phase, mark))
             if len(track.marks) >= MAX_MARKS:
                 track.flush(None, ended_phase)
 

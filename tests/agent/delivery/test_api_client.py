@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import logging
+import threading
 import time
 import tracemalloc
 import zlib
@@ -157,3 +159,16 @@ def test_a_refused_download_is_bounded_too(client_of):
 
     with pytest.raises(DeliveryError, match=r"more than 1\.0 MiB"):
         list(client_of(refuse).download("/"))
+
+
+@pytest.mark.parametrize(("thread_name", "is_logged"), [("memagent-sender", False), ("own", True)])
+def test_only_requests_of_the_script_are_logged(caplog, client_of, thread_name, is_logged):
+    client = client_of(lambda connection: (read_request(connection), connection.sendall(ANSWER)))
+    client.request("/api/v1/runs")  # creates the pool
+    caplog.clear()
+    caplog.set_level(logging.DEBUG)
+    thread = threading.Thread(target=client.request, args=("/api/v1/runs",), name=thread_name)
+    thread.start()
+    thread.join()
+    records = [record for record in caplog.records if record.name.startswith("urllib3")]
+    assert bool(records) == is_logged

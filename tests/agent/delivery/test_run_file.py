@@ -231,3 +231,17 @@ def test_a_full_disk_leaves_no_half_frame_and_the_next_one_fits(tmp_path):
 def test_the_first_line_names_the_format(file):
     file.append(batch(0))
     assert file.path.read_bytes().startswith(MAGIC)
+
+
+def test_a_file_of_the_script_under_its_number_is_neither_written_nor_closed(file, tmp_path):
+    file.append(batch(0))
+    other = os.open(tmp_path / "script.txt", os.O_RDWR | os.O_CREAT)
+    os.dup2(other, file._fd)
+    file.append(batch(1))
+    assert (tmp_path / "script.txt").read_bytes() == b"" and seqs(file.path) == [0, 1]
+    number = file._fd
+    os.dup2(other, number)
+    file.close()
+    os.write(number, b"still open")
+    os.close(number)
+    os.close(other)

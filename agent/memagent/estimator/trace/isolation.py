@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from memagent.errors import TraceError
+from memagent.probe.process_memory import close_own, file_id
 
 _POLL_S = 0.05
 _HEADER = struct.Struct("<Q")
@@ -87,6 +88,7 @@ class ForkedProcess:
         # otherwise the reader would never see the end of the pipe
         os.close(writer)
         self._reader = reader
+        self._file_id = file_id(reader)
 
     def receive(self, *, timeout_s: float, limit_growth_bytes: int | None = None) -> bytes | None:
         """Return the next result; b"" if the child ended without one, None at the timeout.
@@ -100,7 +102,7 @@ class ForkedProcess:
 
     def end(self) -> int:
         """Kill the child if it still runs; return its exit code (negative: the signal)."""
-        os.close(self._reader)
+        close_own(self._reader, self._file_id)
         self.cancel()
         try:
             return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
@@ -120,9 +122,15 @@ class ForkedProcess:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
                 return None
-            if not select.select([self._reader], [], [], min(remaining_s, _POLL_S))[0]:
+            try:
+                is_ready = select.select([self._reader], [], [], min(remaining_s, _POLL_S))[0]
+            except OSError:
+                is_ready = [self._reader]
+            if not is_ready:
                 growth.check()
                 continue
+            if file_id(self._reader) != self._file_id:  # the script has closed all files
+                return b""
             part = os.read(self._reader, min(size - len(data), 1 << 20))
             # end of the pipe: the child has gone
             if not part:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from memagent.delivery.run_file import read_frames
+from memagent.probe import process_tree
 from memagent.wire.codec import decode
 from memagent.wire.columns import unpack
 from memagent.wire.messages import (
@@ -78,6 +80,22 @@ def clean_settings(monkeypatch, tmp_path) -> Iterator[Path]:
     monkeypatch.setenv("MEMAGENT_DIR", str(directory))
     monkeypatch.setenv("MEMAGENT_RAISE", "1")
     return directory
+
+
+@pytest.fixture(autouse=True)
+def hide_children_of_other_tests(monkeypatch) -> None:
+    """Leave out of a run's memory what earlier tests started, such as a browser."""
+    if not sys.platform.startswith("linux"):
+        return
+    children = process_tree._children
+    others = set(children(os.getpid(), True))
+    monkeypatch.setattr(
+        process_tree,
+        "_children",
+        lambda pid, all_threads: (
+            child for child in children(pid, all_threads) if child not in others
+        ),
+    )
 
 
 @pytest.fixture

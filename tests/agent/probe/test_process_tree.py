@@ -96,7 +96,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 
 def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_child):
-    others = set(descendants(os.getpid()))  # still running from other tests
+    others = {p.pid for p in psutil.Process().children(recursive=True)}  # of other tests
     grandchild = (
         "import subprocess, sys; "
         "subprocess.run([sys.executable, '-c', 'import sys; sys.stdin.read()'])"
@@ -112,12 +112,9 @@ def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_chi
         thread = threading.Thread(target=make_child)
         thread.start()
         try:
-            assert eventually(
-                lambda: bool(children) and len(set(descendants(os.getpid())) - others) == 3
-            )
-            assert set(descendants(os.getpid())) == {
-                p.pid for p in psutil.Process().children(recursive=True)
-            }
+            assert eventually(lambda: bool(children) and len(set(descendants(os.getpid()))) == 3)
+            by_psutil = {p.pid for p in psutil.Process().children(recursive=True)}
+            assert set(descendants(os.getpid())) == by_psutil - others
             assert children[0].process.pid not in set(descendants(os.getpid(), all_threads=False))
         finally:
             may_end.set()

@@ -202,7 +202,7 @@ class ReportFile:
 
         @functools.wraps(original)
         def exit_at_once(status: int) -> None:
-            if not self._is_over.is_set():
+            if os.getpid() == self._pid and not self._is_over.is_set():
                 status = self._end_on_thread(finish, status)
             original(status)
 
@@ -229,8 +229,6 @@ class ReportFile:
 
     def _end_on_thread(self, finish: Callable[[int], object], status: int) -> int:
         """End the run elsewhere, since the exiting thread may hold any lock."""
-        if os.getpid() != self._pid:
-            return status
         results = [status]
 
         def end() -> None:

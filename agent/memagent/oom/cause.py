@@ -55,15 +55,12 @@ class OomCause:
         return self.name in LEAK_CAUSES
 
 
-def cause_of(forecast: EventData, suspect: EventData) -> OomCause | None:
-    """Return the cause by a forecast as an event has it; None if it has none.
-
-    `suspect` is the first one, empty if there is none.
-    """
+def cause_of(forecast: EventData) -> OomCause | None:
+    """Return the cause by a forecast as an event has it; None if it has none."""
     name = forecast.get("cause")
     if name not in CAUSES:
         return None
-    advice = advice_for_cause(name, kind=suspect.get("kind"), holder=suspect.get("holder"))
+    advice = advice_for_cause(name)
     first, rate = forecast.get("first_step"), forecast.get("growth_bytes_per_step")
     begin, step = forecast.get("growing_since_step"), forecast.get("step")
     since = f", forecast since step {first:,}" if first is not None else ""

@@ -179,7 +179,7 @@ def oom_report(
     event_data = _well_typed(event_data)
     suspects = suspects or [item for item in event_data.get("suspects", ()) if "holder" in item]
     suspects = [with_display_path(suspect, roots) for suspect in suspects]
-    cause = cause_of(event_data.get("forecast", {}), suspects[0] if suspects else {})
+    cause = cause_of(event_data.get("forecast", {}))
     search = _search_of(event_data)
     devices = event_data.get("devices", {})
     device_state: EventData = devices.get(device) or next(iter(devices.values()), {})

@@ -92,13 +92,7 @@ def cause_advice(message: AlertMessage) -> CauseAdvice | None:
     cause = message.facts.get("cause")
     if message.to_state != "firing" or not cause or message.folded:
         return None
-    suspect = message.suspect
-    return advice_for_cause(
-        cause,
-        message.advice,
-        kind=suspect.kind if suspect else None,
-        holder=suspect.holder if suspect else None,
-    )
+    return advice_for_cause(cause, message.advice, message.suspect)
 
 
 def saving_line(message: AlertMessage) -> str | None:

@@ -147,21 +147,18 @@ code for what it should keep, so the kind `allocation` has none."""
 
 
 def advice_for_cause(
-    cause: str | None,
-    predicted: Sequence[AdviceItem | Mapping[str, Any]] = (),
-    *,
-    kind: str | None = None,
-    holder: str | None = None,
+    cause: str | None, predicted: Sequence[AdviceItem | Mapping[str, Any]] = (), suspect: Any = None
 ) -> CauseAdvice:
     """Return the advice for a forecast's cause; for an unknown one, a text that says so.
 
     `predicted` is the advice of the run's prediction, as messages or as the store's dictionaries.
     The items that help against the cause are named with their savings, the largest first, and the
-    first one's code replaces the usual code. `kind` and `holder` are those of the first suspect: a
-    leak gets the code for them.
+    first one's code replaces the usual code. A leak gets the code for the kind and holder of
+    `suspect`, if there is one.
     """
     text = _CAUSES.get(cause or "", _UNKNOWN)
-    code = code_for_kind(kind, holder) if cause in LEAK_CAUSES else ""
+    is_named = cause in LEAK_CAUSES and suspect is not None
+    code = code_for_kind(suspect.kind, suspect.holder) if is_named else ""
     usual = CauseAdvice(text.summary, text.change, code or text.code or _usual_code(text))
     items = [item if isinstance(item, AdviceItem) else _item_from_store(item) for item in predicted]
     helping = [item for item in items if KEYS_BY_NAME.get(item.change) in text.helped_by]

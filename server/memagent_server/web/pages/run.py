@@ -13,7 +13,7 @@ from flask import Blueprint, Response
 from msgspec.structs import replace
 
 from memagent.diagnostics import display_frame, display_path, display_roots
-from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
+from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.forecast.types import LEVELS
 from memagent_server.compare import components, oom_report_of
 from memagent_server.http.context import current
@@ -87,7 +87,7 @@ def show_run(run_id: str) -> Response:
             incidents=incidents,
             headline=labels.headline(run, worst, warned_at, current().clock()),
             cause=cause,
-            advice=_cause_advice(cause, advice, suspects),
+            advice=advice_for_cause(cause, advice, next(iter(suspects), None)) if cause else None,
             oom_report=oom_report,
             snapshots=snapshots,
             suspects=[_display_suspect(item, roots) for item in suspects],
@@ -134,16 +134,6 @@ def _diagnosis_text(session: Session, run_id: str) -> str | None:
     events = list_events(session, run_id, kind="diagnosis", limit=1).events
     text = events[0].data.get("text") if events else None
     return text if isinstance(text, str) else None
-
-
-def _cause_advice(
-    cause: str | None, advice: Sequence[JsonObject], suspects: Sequence[SuspectByRank]
-) -> CauseAdvice | None:
-    """Return the advice for a cause, with the code for the first suspect if it's a leak."""
-    if not cause:
-        return None
-    kind, holder = (suspects[0].kind, suspects[0].holder) if suspects else (None, None)
-    return advice_for_cause(cause, advice, kind=kind, holder=holder)
 
 
 def _display_suspect(suspect: SuspectByRank, roots: Sequence[str]) -> SuspectByRank:

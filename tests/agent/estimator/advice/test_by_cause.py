@@ -6,7 +6,7 @@ import pytest
 
 from memagent.estimator.advice.by_cause import CAUSES, advice_for_cause, code_for_kind
 from memagent.leaks.suspect import KINDS
-from memagent.wire.messages import AdviceItem
+from memagent.wire.messages import AdviceItem, Suspect
 
 GIB = 2**30
 PREDICTED = [
@@ -56,7 +56,9 @@ def test_every_kind_of_suspect_has_code_with_the_name_of_its_holder(kind):
 
 
 def test_a_leak_has_the_code_for_its_suspect():
-    leak = advice_for_cause("leak", kind="dict", holder="cache: dict of 3 at step 9")
+    suspect = Suspect(kind="dict", holder="cache: dict of 3 at step 9")
+    leak = advice_for_cause("leak", (), suspect)
     assert leak.code.splitlines()[0] == "cache[key] = x.detach().cpu()  # not: cache[key] = x"
-    assert advice_for_cause("leak", kind="allocation") == advice_for_cause("leak")
-    assert advice_for_cause("tail", kind="dict") == advice_for_cause("tail")
+    unknown = Suspect(kind="allocation", holder="torch.zeros(9)")
+    assert advice_for_cause("leak", (), unknown) == advice_for_cause("leak")
+    assert advice_for_cause("tail", (), suspect) == advice_for_cause("tail")

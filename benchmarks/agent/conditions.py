@@ -70,7 +70,9 @@ def _hook_tables(workload: Workload) -> Iterator[dict[int, Any]]:
         torch_optimizer._global_optimizer_post_hooks,
     )
     for module in workload.model.modules():
-        yield from (module._forward_pre_hooks, module._forward_hooks)
+        for table in (module._forward_pre_hooks, module._forward_hooks):
+            yield table
+            yield getattr(table, "hidden", {})  # the agent's (memagent.hooks.hidden_hooks)
         yield from (module._backward_pre_hooks, module._backward_hooks)
 
 

@@ -42,7 +42,7 @@ class ModelInstrumentation:
 
     All callbacks run on the training thread. `on_first_inputs` is called before the first training
     forward, `before_first_step` when gradients exist and the optimizer's state doesn't. Step
-    listeners are called after each step. `adaptive`: see hooks/clock.py.
+    listeners are called after steps with requested work. `adaptive`: see hooks/clock.py.
 
     Models and optimizers are held weakly: the agent must not keep alive what the script deletes.
 
@@ -88,7 +88,7 @@ class ModelInstrumentation:
         )
 
     def add_step_listeners(self, *listeners: Callable[[], None]) -> None:
-        """Call `listeners` after each step of the run, in this order."""
+        """Call `listeners` in this order after each step with requested work."""
         self._step_listeners = (*self._step_listeners, *listeners)
 
     def begin(self, models: Sequence[Any], optimizers: Sequence[Any]) -> None:
@@ -204,15 +204,24 @@ class ModelInstrumentation:
 
     def _after_step(self, steps: int) -> None:
         self.training_thread = threading.get_ident()
-        step = self._sampler.step
+        sampler = self._sampler
+        step = sampler.step
         if step < _EARLY_STEPS or step % _STATE_CHECK_EVERY == 0:
             fingerprint = state_fingerprint(self.live_objects()[1])
             if fingerprint != self._state_fingerprint or step in _STATE_MEASURE_STEPS:
                 self._state_fingerprint = fingerprint
                 self._measure()
         if steps > 1:
-            self._sampler.count_late(steps - 1)
-        self._sampler.end_step()
+            sampler.count_late(steps - 1)
+        sampler.end_step()
+        if not self._has_inputs or sampler.step == _COMPILED_CHECK_STEP:
+            self._look_for_forward()
+        if sampler.has_work:
+            sampler.has_work = False
+            for listener in self._step_listeners:
+                listener()
+
+    def _look_for_forward(self) -> None:
         # later than the check below, whose hooks may still see a forward with inputs
         if self._sampler.step > _COMPILED_CHECK_STEP and not self._has_inputs:
             self._note_first_inputs((), {})
@@ -223,8 +232,6 @@ class ModelInstrumentation:
                 before=self._before_forward,
                 after=self._after_forward,
             )
-        for listener in self._step_listeners:
-            listener()
 
     def _measure(self) -> None:
         models, optimizers = self.live_objects()

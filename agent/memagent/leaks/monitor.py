@@ -170,6 +170,7 @@ class LeakMonitor:
             beyond_budget=is_retry,
             window=window or method.window,
         )
+        self._sampler.request_work()
 
     def note_forecast(self, forecast: Forecast) -> None:
         """Request a diagnosis of growth that the local forecaster expects to end the run."""
@@ -204,7 +205,7 @@ class LeakMonitor:
                 self.suspect("memory grows slowly", window=window)
 
     def after_step(self) -> None:
-        """Advance the diagnosis, on the training thread, at each step boundary."""
+        """Advance the diagnosis, on the training thread, at each boundary that it requested."""
         if self._finder.is_busy:
             why_not, self._why_not = self._why_not, "the diagnosis failed"
             with self._guard.section("leak diagnosis"):
@@ -219,6 +220,8 @@ class LeakMonitor:
         elif self._check_step is not None and self._sampler.step >= self._check_step:
             with self._guard.section("leak check"):
                 self._check_suspects()
+        if self._finder.is_busy or self._check_step is not None:
+            self._sampler.request_work()
 
     def at_the_end(self) -> None:
         """Conclude the running diagnosis with the steps so far, since the process ends."""

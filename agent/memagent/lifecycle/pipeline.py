@@ -72,7 +72,7 @@ class Pipeline:
         self._probes = discover(models, optimizers, settings.limit_bytes)
         devices = [probe.device for probe in self._probes]
         self.sampler = Sampler(self._probes, self.drops, settings.every, phases=options.phases)
-        self.scalars = ScalarLog(self.drops)
+        self.scalars = ScalarLog(self.drops, self.sampler.request_work)
         self._bus = SampleBus(guard)
 
         file_name = f"{identity.run_id}-rank{identity.rank}-{identity.attempt}"

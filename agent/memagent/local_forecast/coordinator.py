@@ -61,10 +61,10 @@ class LocalForecast:
             rank,
             [probe.device for probe in self._probes],
             self._hints,
-            gc_probe=self._gc_request.request,
+            gc_probe=self._request_collection,
             on_growth=on_growth,
         )
-        self.monitor.add_risk_listener(self._pending_risks.append)
+        self.monitor.add_risk_listener(self._note_risk)
 
     @property
     def _probes(self) -> list[Probe]:
@@ -100,6 +100,8 @@ class LocalForecast:
         if self._gc_request.is_pending:
             with self._guard.section("garbage collection"):
                 self._gc_request.collect()
+            if self._gc_request.is_pending:
+                self._sampler.request_work()
         if self._pending_risks:
             self._call_on_risk()
 
@@ -145,6 +147,14 @@ class LocalForecast:
                     self._on_risk(risk)
 
     # -- on any thread ---------------------------------------------------------------------------
+
+    def _request_collection(self) -> None:
+        self._gc_request.request()
+        self._sampler.request_work()
+
+    def _note_risk(self, risk: Risk) -> None:
+        self._pending_risks.append(risk)
+        self._sampler.request_work()
 
     def note_prediction(self, prediction: Estimate) -> None:
         """Take the estimator's result. The server gets it by a separate message."""

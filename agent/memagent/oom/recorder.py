@@ -178,6 +178,7 @@ class OomRecorder:
         # runs inside the failing allocation: take a note, and nothing that could fail
         self._failure = failure
         self._failure_phase = self._sampler.phase
+        self._sampler.has_work = True
 
 
 def error_note(data: Mapping[str, Any], step: int, location: str) -> str:

@@ -65,6 +65,7 @@ class HostProbe:
         self._high_water = self._process.peak_resident_bytes(self._process.read_high_water())
         self.past_peak_bytes = self._high_water
         self._refresh_lock = threading.Lock()
+        self._is_closed = False
         self._slow_values: tuple[Value, ...] = (None,) * 7
         self._oom_kills: int | None = None
         self._events: list[Event] = []
@@ -123,6 +124,8 @@ class HostProbe:
         if not self._refresh_lock.acquire(blocking=False):
             return
         try:
+            if self._is_closed:
+                return
             self._process.repair()
             self.mark = self._process.read
             self._tree.refresh()
@@ -138,9 +141,10 @@ class HostProbe:
         return events
 
     def close(self) -> None:
-        self._process.close()
+        self._is_closed = True
         # a refresh that hangs must not hang the exit: its files then stay open
         if self._refresh_lock.acquire(timeout=1.0):
+            self._process.close()
             self._tree.close()
             self._refresh_lock.release()
 

@@ -10,7 +10,7 @@
 5. The training thread only takes raw readings and appends them to lists; `Track.build_row` turns
    them into rows on the collector's thread.
 6. Without a GPU, short steps that repeat each other are mostly read once, at their end
-   (`steady_state`). Anything but the usual phases and input size has the rest of the step read in
+   (`repetition`). Anything but the usual phases and input size has the rest of the step read in
    full.
 """
 
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from memagent.components import Components
 from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer
 from memagent.probe import Probe, RawReading
-from memagent.sampling.steady_state import FULL_EVERY, MAX_STEP_S, SteadyState
+from memagent.sampling.repetition import FULL_EVERY, MAX_STEP_S, RepetitionDetector
 from memagent.wire.columns import Value
 from memagent.wire.fields import PHASES
 
@@ -65,7 +65,7 @@ class Track:
         self.components: tuple[Value, ...] = (None, None, None, None)
         self.marks: Marks = []
         """Phases that ended in this step, with the reading at the end of each."""
-        self.steady = SteadyState()
+        self.repetition = RepetitionDetector()
         self._phases = phases
         self._peaks: dict[str, int] = {}
         self.past_peak, readings = probe.readings(probe.sample())
@@ -113,14 +113,14 @@ class Track:
         last_peak, readings = self.probe.readings(sample)
         self._add_peak(phase, last_peak)
         peaks, self._peaks = self._peaks, {}
-        self.steady.observe(head[_INPUT_SIZE], readings[0], peaks)  # type: ignore[arg-type]
+        self.repetition.observe(head[_INPUT_SIZE], readings[0], peaks)  # type: ignore[arg-type]
         return self._row(head, readings, components, peaks, max(peaks.values()))
 
     def _row_of_repetition(self, entry: Entry) -> Row:
         head, _, mark, _, components = entry
         assert head is not None
         last_peak, readings = self.probe.readings(mark)
-        peaks = self.steady.peaks_at(head[_INPUT_SIZE], readings[0], last_peak)  # type: ignore[arg-type]
+        peaks = self.repetition.peaks_at(head[_INPUT_SIZE], readings[0], last_peak)  # type: ignore[arg-type]
         return self._row(head, readings, components, peaks, max(last_peak, *peaks.values(), 0))
 
     def _row(
@@ -170,6 +170,8 @@ class Sampler:
         self.samples = 0
         self.input_size = 0
         self.phase = _DATA
+        self.has_work = True
+        """A part of the run has work for the training thread at the end of this step."""
         self._every = every
         self._drops = drops
         self._user_phase: str | None = None
@@ -180,10 +182,14 @@ class Sampler:
         self._sampled_at = time.perf_counter()
         self._sampled_step = 0
 
+    def request_work(self) -> None:
+        """Have the step listeners called at the end of this step; on any thread."""
+        self.has_work = True
+
     def begin_forward(self, input_size: int) -> None:
         """Change to the phase forward, with so many more elements of input."""
         self.input_size += input_size
-        if self._is_repetition and self.input_size != self.tracks[0].steady.input_size:
+        if self._is_repetition and self.input_size != self.tracks[0].repetition.input_size:
             self._is_repetition = False
         self.set_phase(_FORWARD)
 
@@ -268,7 +274,7 @@ class Sampler:
         self._sampled_step = self.step
         self._is_repetition = bool(
             self._may_repeat
-            and self.tracks[0].steady.is_reached
+            and self.tracks[0].repetition.is_repeating
             and self.step % FULL_EVERY
             and step_s
             and step_s < MAX_STEP_S

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memagent.delivery.buffer import DroppedSamples, SampleBuffer
@@ -67,9 +67,13 @@ class PendingCopy:
 
 
 class ScalarLog:
-    """Turns what users log into rows of the scalars stream, in order. Any thread may log."""
+    """Turns what users log into rows of the scalars stream, in order. Any thread may log.
 
-    def __init__(self, drops: DroppedSamples) -> None:
+    While rows wait, `request_flush` asks for a call of `flush` at the end of the step.
+    """
+
+    def __init__(self, drops: DroppedSamples, request_flush: Callable[[], object] = tuple) -> None:
+        self._request_flush = request_flush
         self.buffer = SampleBuffer(SCALARS_STREAM, _RESERVED_NAMES, drops)
         self._drops = drops
         self._waiting: deque[_Row] = deque()
@@ -118,6 +122,7 @@ class ScalarLog:
         if not self._waiting and not wait:
             return
         if not self._write_lock.acquire(blocking=wait, timeout=FINAL_WAIT_S if wait else -1):
+            self._request_flush()
             return  # another thread is flushing
         try:
             deadline = time.monotonic() + FINAL_WAIT_S if wait else None
@@ -125,6 +130,7 @@ class ScalarLog:
                 row = self._waiting.popleft()
                 if not self._write(row, deadline):
                     self._waiting.appendleft(row)
+                    self._request_flush()
                     return
         finally:
             self._write_lock.release()

@@ -166,3 +166,23 @@ def test_without_phases_only_the_peak_is_recorded(probe):
     sampler.end_step()
     (row,) = rows(sampler)
     assert row["peak_allocated_bytes"] == 50 and row["phase_data_peak_bytes"] is None
+
+
+def test_a_part_of_the_run_has_work_until_the_next_step_boundary(tmp_path, monkeypatch):
+    import torch
+
+    import memagent
+
+    monkeypatch.setenv("MEMAGENT_DIR", str(tmp_path))
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = memagent.attach(model, optimizer, predict=False)
+    calls = []
+    run._pipeline.instrumentation.add_step_listeners(lambda: calls.append(run.step))
+    for _ in range(3):
+        optimizer.step()
+    run._pipeline.sampler.request_work()
+    for _ in range(3):
+        optimizer.step()
+    run.finish()
+    assert calls == [1, 4]

@@ -3,13 +3,13 @@
 On a host a phase's peak is the higher of the readings at its two ends. With cold caches such a
 reading takes 10 to 20 us, and in most trainings it says the same in every step.
 
-1. The state is reached after STEADY_STEPS full readings in a row with the same phases and input
+1. Steps repeat after EQUAL_STEPS full readings in a row with the same phases and input
    size, whose peaks are the same relative to the step's end. A tolerance of 0.1 % of the memory in
    use applies, at least a mebibyte.
 2. Then every FULL_EVERY-th step is read in full. The others have its phases, moved with the memory
    in use at their own end. Steps of MAX_STEP_S and longer are always read in full: there it costs
    next to nothing.
-3. The state ends with a step whose end moves by more, that has another input size, or that raises
+3. Repetition ends with a step whose end moves by more, that has another input size, or that raises
    the kernel's high-water mark. Its phases are unknown (None).
 
 The collector's thread decides this up to a quarter of a second after the steps.
@@ -19,18 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-STEADY_STEPS = 32
+EQUAL_STEPS = 32
 FULL_EVERY = 8
 MAX_STEP_S = 0.05
 _MIN_TOLERANCE_BYTES = 2**20
 _TOLERANCE_RATIO = 0.001
 
 
-class SteadyState:
-    """Of one device. `is_reached` and `input_size` are read on the training thread."""
+class RepetitionDetector:
+    """Of one device. `is_repeating` and `input_size` are read on the training thread."""
 
     def __init__(self) -> None:
-        self.is_reached = False
+        self.is_repeating = False
         self.input_size: int | None = None
         self._used = 0
         self._reference: dict[str, int] = {}
@@ -44,7 +44,7 @@ class SteadyState:
         self._offsets = {phase: peak - used for phase, peak in peaks.items()}
         if input_size == self.input_size and self._is_near(used) and self._repeats(used):
             self._steps += 1
-            self.is_reached = self._steps >= STEADY_STEPS
+            self.is_repeating = self._steps >= EQUAL_STEPS
         else:
             self._reference = self._offsets
             self.input_size = input_size
@@ -56,7 +56,7 @@ class SteadyState:
 
         last_peak: the highest that is known of the step. Empty if the step may differ.
         """
-        if self.is_reached and input_size == self.input_size and self._is_near(used):
+        if self.is_repeating and input_size == self.input_size and self._is_near(used):
             peaks = {phase: max(0, used + offset) for phase, offset in self._offsets.items()}
             if last_peak <= max(peaks.values()) + _tolerance(used):
                 self._used = used
@@ -67,7 +67,7 @@ class SteadyState:
 
     def _end(self) -> None:
         self._steps = 0
-        self.is_reached = False
+        self.is_repeating = False
 
     def _is_near(self, used: int) -> bool:
         return abs(used - self._used) <= _tolerance(used)

@@ -6,8 +6,8 @@ import pytest
 
 from memagent.delivery.buffer import DroppedSamples
 from memagent.probe.host import HostProbe
+from memagent.sampling.repetition import EQUAL_STEPS, FULL_EVERY, RepetitionDetector
 from memagent.sampling.sampler import Sampler
-from memagent.sampling.steady_state import FULL_EVERY, STEADY_STEPS, SteadyState
 from tests.agent.sampling.test_sampler import ReplayProbe, rows
 
 MIB = 2**20
@@ -19,11 +19,11 @@ def peaks(*sizes: int) -> dict[str, int]:
 
 
 @pytest.fixture
-def steady():
-    state = SteadyState()
-    for _ in range(STEADY_STEPS + 1):
+def detector():
+    state = RepetitionDetector()
+    for _ in range(EQUAL_STEPS + 1):
         state.observe(64, 500 * MIB, peaks(500 * MIB, 700 * MIB, 650 * MIB, 500 * MIB))
-    assert state.is_reached
+    assert state.is_repeating
     return state
 
 
@@ -46,29 +46,29 @@ def sampler(monkeypatch):
         return rows(sampler)
 
     train.probe, train.sampler = probe, sampler
-    train(STEADY_STEPS + FULL_EVERY)
-    assert sampler.step % FULL_EVERY == 0 and sampler.tracks[0].steady.is_reached
+    train(EQUAL_STEPS + FULL_EVERY)
+    assert sampler.step % FULL_EVERY == 0 and sampler.tracks[0].repetition.is_repeating
     return train
 
 
-def test_1_slightly_different_steps_are_steady_and_others_are_not():
-    state = SteadyState()
-    for step in range(STEADY_STEPS + 1):
+def test_1_slightly_different_steps_repeat_and_others_are_not():
+    state = RepetitionDetector()
+    for step in range(EQUAL_STEPS + 1):
         used = 500 * MIB + step * 2**10
         state.observe(64, used, peaks(used, used + 200 * MIB, used + step % 3, used))
-    assert state.is_reached
+    assert state.is_repeating
     state.observe(64, used, peaks(used, used + 202 * MIB, used, used))
-    assert not state.is_reached
-    for _ in range(2 * STEADY_STEPS):  # a phase that comes and goes
+    assert not state.is_repeating
+    for _ in range(2 * EQUAL_STEPS):  # a phase that comes and goes
         state.observe(64, used, peaks(used, used, used, used))
         state.observe(64, used, {"eval": used, **peaks(used, used, used, used)})
-    assert not state.is_reached
+    assert not state.is_repeating
 
 
-def test_2_a_repetition_has_the_phases_of_the_last_full_step_moved_to_its_end(steady):
+def test_2_a_repetition_has_the_phases_of_the_last_full_step_moved_to_its_end(detector):
     end = 500 * MIB + 4096
     moved = peaks(end, end + 200 * MIB, end + 150 * MIB, end)
-    assert steady.peaks_at(64, end, end) == moved
+    assert detector.peaks_at(64, end, end) == moved
 
 
 def test_2_most_steps_are_read_once_and_every_row_is_complete(sampler):
@@ -85,10 +85,10 @@ def test_2_most_steps_are_read_once_and_every_row_is_complete(sampler):
     ("input_size", "end", "last_peak"),
     [(65, 500, 500), (64, 502, 502), (64, 498, 498), (64, 500, 702)],
 )
-def test_3_a_step_that_differs_ends_the_state_and_has_no_phases(steady, input_size, end, last_peak):
-    assert steady.peaks_at(input_size, end * MIB, last_peak * MIB) == {}
-    assert steady.peaks_at(64, 500 * MIB, 500 * MIB) == {}
-    assert not steady.is_reached
+def test_3_a_step_that_differs_ends_it_and_has_no_phases(detector, input_size, end, last_peak):
+    assert detector.peaks_at(input_size, end * MIB, last_peak * MIB) == {}
+    assert detector.peaks_at(64, 500 * MIB, 500 * MIB) == {}
+    assert not detector.is_repeating
 
 
 def test_3_a_step_that_ends_higher_is_sampled_with_what_was_read(sampler):
@@ -133,14 +133,14 @@ def test_other_runs_are_read_in_full(reason, monkeypatch):
     monkeypatch.setattr("memagent.sampling.sampler.MAX_STEP_S", long_s)
     probe = ReplayProbe("cuda" if reason == "gpu" else "host")
     sampler = Sampler([probe], DroppedSamples(), every=2 if reason == "every" else 1)
-    for _ in range(3 * STEADY_STEPS):
+    for _ in range(3 * EQUAL_STEPS):
         sampler.begin_forward(64)
         sampler.set_phase("backward")
         sampler.set_phase("optimizer")
         sampler.end_step()
         rows(sampler)
     # one reading in the construction, then four a step, of a sample that is counted too
-    assert probe.marks == 1 + 4 * 3 * STEADY_STEPS
+    assert probe.marks == 1 + 4 * 3 * EQUAL_STEPS
 
 
 def test_a_hosts_mark_in_place_of_a_sample_shows_the_high_water_mark_of_now():

@@ -30,7 +30,7 @@ from pathlib import Path
 from memagent.delivery.envelope import Envelope, MessageKind
 from memagent.delivery.partial_batch import merge_drafts
 from memagent.errors import WireError
-from memagent.probe.process_memory import close_own, file_id
+from memagent.probe.host_limits import close_own, file_id
 
 MAGIC = b"memagent run file 1\n"
 SUFFIX = ".memagent"

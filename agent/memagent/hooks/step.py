@@ -104,10 +104,7 @@ class MonitoredOptimizer:
 
 
 class StepDispatcher:
-    """torch's hooks around the steps of all optimizers, passed on to the runs that monitor them.
-
-    So an optimizer carries nothing of memagent: what it saves, copies and shows is its own.
-    """
+    """torch's hooks around the steps of all optimizers: they carry nothing of memagent."""
 
     def __init__(self) -> None:
         self._monitored: dict[int, tuple[MonitoredOptimizer, ...]] = {}

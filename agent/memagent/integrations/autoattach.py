@@ -62,11 +62,13 @@ class AutoAttach:
         self._owned: set[int] = set()
         self._searches_left = _MAX_SEARCHES
         self._triggers: list[Remove] = []
+        self._is_compiling: Callable[[], bool] = lambda: False
         self._unhook: Remove = lambda: None
 
     def install(self) -> None:
         import torch
 
+        self._is_compiling = compiling_test()
         original = self._original = torch.optim.Optimizer.__init__
 
         @functools.wraps(original)
@@ -126,11 +128,10 @@ class AutoAttach:
         if _script_has_attached():
             return
         self._waiting.append(weakref.ref(optimizer))
-        trigger = ForwardTrigger(self._begin_forward, self._guard)
         for model in self._find_new_models(optimizer) or ():
             # a script module runs no Python hooks: then the run starts with the first step
             if not isinstance(model, sys.modules["torch"].jit.ScriptModule):
-                self._triggers.append(hide_forward_hooks(model, trigger))
+                self._triggers.append(hide_forward_hooks(model, self._begin_forward))
 
     def _find_new_models(self, optimizer: Any) -> list[Any] | None:
         """Return new models that own parameters of `optimizer`; None after too many searches."""
@@ -144,11 +145,16 @@ class AutoAttach:
         self._owned.update(parameters, map(id, parameters_of(models, ())))
         return models
 
-    def _begin_forward(self, module: Any, inputs: Sequence[Any]) -> None:
-        self.begin()
-        # The run's own hooks start with the next forward.
-        if self.run is not None and module.training:
-            self.run.enter("forward", *inputs)
+    def _begin_forward(
+        self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+    ) -> None:
+        if self._is_compiling():  # then the run starts with the first step
+            return
+        with self._guard.section("attaching"), torch_functions_disabled():
+            self.begin()
+            # The run's own hooks start with the next forward.
+            if self.run is not None and module.training:
+                self.run.enter("forward", *arguments, *keywords.values())
 
     def _begin_step(self) -> None:
         with self._guard.section("attaching"):
@@ -157,24 +163,6 @@ class AutoAttach:
     def _disarm(self) -> None:
         while self._triggers:
             self._triggers.pop()()
-
-
-class ForwardTrigger:
-    """Hook that starts the run with a module's forward; inactive in a torch.compile graph."""
-
-    def __init__(self, call: Callable[[Any, Sequence[Any]], None], guard: ErrorGuard) -> None:
-        self._call = call
-        self._guard = guard
-        self._is_compiling = compiling_test()
-
-    def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
-        if self._is_compiling():
-            return
-        try:
-            with torch_functions_disabled():
-                self._call(module, (*arguments, *keywords.values()))
-        except Exception as error:  # noqa: BLE001 - the guard reports errors of the agent
-            self._guard.caught("attaching", error)
 
 
 def find_models(optimizers: Sequence[Any]) -> list[Any]:

@@ -164,14 +164,30 @@ def read_text(file: str) -> str:
     content = b""
     with suppress(OSError):
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        identity = file_id(fd)
         try:
             while block := os.read(fd, _BLOCK_BYTES):
                 content += block
                 if len(block) < _FULL_BLOCK_BYTES:
                     break
         finally:
-            os.close(fd)
+            close_own(fd, identity)
     return content.decode(errors="replace")
+
+
+def file_id(fd: int) -> tuple[int, int] | None:
+    """Return device and inode of an open file; None if the number is unused."""
+    try:
+        status = os.fstat(fd)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def close_own(fd: int, identity: tuple[int, int] | None) -> None:
+    """Close a file, unless the script has closed it and the number is now that of another one."""
+    if file_id(fd) == identity is not None:
+        os.close(fd)
 
 
 _KIB = 1024

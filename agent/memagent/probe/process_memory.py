@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 
 from memagent.probe import RawReading
-from memagent.probe.host_limits import MemoryUsage
+from memagent.probe.host_limits import MemoryUsage, close_own, file_id
 
 _STATM_BYTES = 128
 """More than /proc/self/statm has."""
@@ -125,21 +125,6 @@ _instances: weakref.WeakSet[ProcfsMemory] = weakref.WeakSet()
 
 def _open_statm() -> int:
     return os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-
-
-def file_id(fd: int) -> tuple[int, int] | None:
-    """Return device and inode of an open file; None if the number is unused."""
-    try:
-        status = os.fstat(fd)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def close_own(fd: int, identity: tuple[int, int] | None) -> None:
-    """Close a file, unless the script has closed it and the number is now that of another one."""
-    if file_id(fd) == identity is not None:
-        os.close(fd)
 
 
 def _reopen_all() -> None:

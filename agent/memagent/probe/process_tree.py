@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from memagent.probe.host_limits import read_text
-from memagent.probe.process_memory import close_own, file_id
+from memagent.probe.host_limits import close_own, file_id, read_text
 
 PSS_INTERVAL_S = 30.0
 _MAX_DUTY_RATIO = 0.01
@@ -155,12 +154,13 @@ class _Process:
         self.inherited_bytes = inherited_bytes
         self.shared: SharedMemory | None = None
         self.read_at = float("-inf")
-        self._fd = os.open(f"/proc/{pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self._file_id = file_id(self._fd)
+        self._open()
 
     def refresh(self) -> bool:
         """Read its memory. Return whether the process exists; a zombie has no memory."""
         try:
+            if file_id(self._fd) != self._file_id:  # the script has closed all files
+                self._open()
             pages = os.pread(self._fd, _STATM_BYTES, 0).split()
             self.resident_bytes = int(pages[1]) * _PAGE_BYTES
             self.anonymous_bytes = self.resident_bytes - int(pages[2]) * _PAGE_BYTES
@@ -179,6 +179,10 @@ class _Process:
 
     def close(self) -> None:
         close_own(self._fd, self._file_id)
+
+    def _open(self) -> None:
+        self._fd = os.open(f"/proc/{self.pid}/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._file_id = file_id(self._fd)
 
 
 class PsutilTree:
@@ -232,13 +236,9 @@ def read_shared_memory(pid: int) -> SharedMemory | None:
 
     Returns None for a process that is gone or not readable, and on kernels before 4.14.
     """
-    try:
-        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return None
     sizes = {
         words[0]: int(words[1]) * _KIB
-        for line in text.splitlines()[1:]
+        for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines()[1:]
         if (words := line.split()) and len(words) == 3
     }
     if "Rss:" not in sizes:  # a kernel thread, or a process that has ended
@@ -256,7 +256,7 @@ def read_shared_memory(pid: int) -> SharedMemory | None:
 def _is_forked(pid: int) -> bool:
     """Return False if the process has run a program since it was forked."""
     try:
-        words = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        words = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
         flags = int(words[6])
     except (OSError, IndexError, ValueError):
         return True

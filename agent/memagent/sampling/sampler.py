@@ -90,10 +90,7 @@ class Track:
         self.buffer.append((head, None, mark, phase, self.components))
 
     def reopened_mark(self) -> RawReading:
-        """Return a mark after the script has closed all files, among them the probe's.
-
-        It is empty while another thread opens them again: that counts as the last reading.
-        """
+        """Return a mark after the script has closed all files; an empty one counts as the last."""
         self.probe.refresh()
         try:
             return self.probe.mark()

@@ -24,11 +24,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import NoReturn
 
 from memagent.errors import TraceError
-from memagent.probe.process_memory import close_own, file_id
+from memagent.probe.host_limits import close_own, file_id, read_text
 
 _POLL_S = 0.05
 _HEADER = struct.Struct("<Q")
@@ -63,11 +62,8 @@ class MemoryGrowth:
             raise TraceError(f"the trace was aborted: it took more than {limit} MiB of host memory")
 
     def _resident_bytes(self) -> int:
-        try:
-            with Path(f"/proc/{self._process}/statm").open("rb") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except OSError:
-            return 0
+        pages = read_text(f"/proc/{self._process}/statm").split()
+        return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
 
 class ForkedProcess:

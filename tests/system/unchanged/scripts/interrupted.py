@@ -1,0 +1,26 @@
+# process: own
+"""An interrupt from the keyboard ends the process by its signal."""
+import torch
+
+torch.manual_seed(60)
+model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+# memagent.attach(model, optimizer)
+
+
+def step():
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 4)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+try:
+    for index in range(10):
+        print(index, step())
+        if index == 4:
+            raise KeyboardInterrupt("from the keyboard")
+finally:
+    print("saving")
+    torch.save(model.state_dict(), "interrupted.pt")

@@ -33,7 +33,6 @@ BOUNDS: dict[str, float] = {
     "share of modules under 40 lines": 0.114,
     "share of lines that are module heads": 0.137,
     "share of lines with a comment": 0.013,
-    "lines of tests a line of code": 0.96,
 }
 """Figures that miss their target. Each may only get better: lower its bound when it does.
 

@@ -16,22 +16,25 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from memagent.leaks import autograd_graphs, census, origins, source_lines
 from memagent.leaks.carried_tensors import (
+    LengtheningTensor,
+    lengthening_tensors,
     suspect_gradient,
     suspects_of_graphs,
     suspects_of_lengthening,
 )
-from memagent.leaks.census import Census, GroupCount, GroupGrowth, LengtheningTensor
-from memagent.leaks.detectors.base import TimeBudget, Work
+from memagent.leaks.census import Census, GroupCount, GroupGrowth
+from memagent.leaks.detectors.base import CodePosition, TimeBudget, Work
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.reachability import holder_from_variables
 from memagent.leaks.referrers import HolderPath, ReferrerSearch, can_name_cycle, name_cycle
+from memagent.leaks.source_lines import SourceLine
 from memagent.leaks.suspect import (
     CERTAINTIES,
     can_grow,
@@ -50,6 +53,8 @@ MAX_CPU_S = 10.0
 _CUT_SHORT_CONFIDENCE = 0.7
 """Confidence factor for a diagnosis that was cut short."""
 _SAMPLE_SIZE = 8
+_MAX_SITE_RATIO = 1.5
+_MAX_TEXT = 120
 _MAX_GROUPS = 4
 
 
@@ -57,21 +62,23 @@ def diagnose(
     first: Census,
     before_last: Census,
     step: int,
+    tensors: list[Any],
     budget: TimeBudget,
     *,
     middle: Census | None = None,
     measured_bytes_per_step: int | None = None,
+    sites: Mapping[CodePosition, float] | None = None,
 ) -> Work[tuple[list[Suspect], tuple[GroupCount, ...]]]:
     """Return what holds the growth between `first` and now, most likely first, and what grew.
 
     before_last: a census from one step ago. middle: one from halfway. measured_bytes_per_step:
-    growth as the device or the host reports it. If the budget ends early, suspects are missing, and
-    the others are less sure. Leaves no references behind, neither in the end nor between slices.
+    growth as the device or the host reports it. sites: the tensors per step that remain of each
+    line. If the budget ends early, suspects are missing, and the others are less sure. Leaves no
+    references behind, neither in the end nor between slices.
     """
-    tensors = census.live_tensors()
     last = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
     growths = census.growing_groups(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
-    longer = census.lengthening_tensors(first, before_last, last, tensors)[:_MAX_GROUPS]
+    longer = lengthening_tensors(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
     more_nodes = last.nodes - first.nodes
     steps = max(1, last.step - first.step)
     counts = census.group_counts(growths, first, last)
@@ -79,7 +86,7 @@ def diagnose(
         return [], counts
     search = ReferrerSearch(UserScopes(), {id(growths)}, budget)
     old_storages = {entry.storage for entry in first.entries.values()}
-    case = _Case(search, budget, steps, measured_bytes_per_step, old_storages)
+    case = _Case(search, budget, steps, measured_bytes_per_step, old_storages, sites or {})
     # These lists refer to the tensors as well, and must not be found as their holders.
     for growth in growths:
         search.hold(growth.survivors)
@@ -110,7 +117,7 @@ def _search_all(
     for item in longer:
         yield from search.pause_if_due()
         if not budget.is_over():
-            suspects += suspects_of_lengthening(search, item)
+            suspects += suspects_of_lengthening(search, budget, item)
     for growth in growths:
         yield from search.pause_if_due()
         if not growth.is_renewed and not budget.is_over():
@@ -136,6 +143,8 @@ class _Case:
     measured_bytes_per_step: int | None
     old_storages: set[int]
     """Storages that existed before the first census."""
+    sites: Mapping[CodePosition, float]
+    """The tensors per step that remain of each line of the script, as far as that was traced."""
     unheld_bytes_per_step: int = 0
     """Growth that nothing in Python refers to."""
 
@@ -160,7 +169,7 @@ class _Case:
             name, line = attribute
             text, rate = f"{name.expression}: tensor", self._rate_with_graphs(growth)
             return [suspect_at(name, line, text, "object", rate, holder.coverage)]
-        line = line or origins.creating_line(holder, self.scopes.files)
+        line = line or self._site_line(growth) or origins.creating_line(holder, self.scopes.files)
         if line is None and not holder.name.is_in_script:
             return []
         is_plain_container = kind in ("list", "dict", "deque", "set")
@@ -183,6 +192,9 @@ class _Case:
         survivors = growth.survivors
         survivors[:] = present(survivors)
         outermost = self.search.hold(autograd_graphs.outermost(survivors))
+        holder = holder_from_variables(self.scopes, outermost, self.budget)
+        if holder is not None:
+            return holder
         holder = yield from self.search.common_holder(_sample(outermost))
         if holder is None and len(outermost) < len(survivors):
             holder = yield from self.search.common_holder(_sample(present(survivors)))
@@ -190,8 +202,6 @@ class _Case:
             # replaced during a pause: `memory = memory + [x]`
             sample = _sample(present(outermost))
             holder = self.search.at_once(self.search.common_holder(sample))
-        if holder is None or holder.name is None:
-            holder = holder_from_variables(self.scopes, present(outermost), self.budget) or holder
         return holder
 
     def _rate_with_graphs(self, growth: GroupGrowth) -> int:
@@ -222,7 +232,24 @@ class _Case:
         if any(leaf.grad is not None and leaf.grad.grad_fn is not None for leaf in leaves):
             return suspect_gradient(self.search, None, growth.bytes_per_step)
         self.unheld_bytes_per_step += growth.bytes_per_step
-        return []
+        return self._suspect_site(growth)
+
+    def _site_line(self, growth: GroupGrowth) -> SourceLine | None:
+        """Return the line that makes about as many tensors as remain each step."""
+        rate = len(growth.survivors) / self.steps
+        ratios = {line: max(count, rate) / min(count, rate) for line, count in self.sites.items()}
+        closest = min(ratios, key=ratios.__getitem__, default=None)
+        if closest is None or ratios[closest] > _MAX_SITE_RATIO:
+            return None
+        return origins.site_line(closest)
+
+    def _suspect_site(self, growth: GroupGrowth) -> list[Suspect]:
+        line = self._site_line(growth)
+        if line is None:
+            return []
+        text = f"unknown holder of what is made by {line.text[:_MAX_TEXT]}"
+        site = ObjectName(text, (), line.file, line.function)
+        return [suspect_at(site, line, text, "allocation", growth.bytes_per_step, 0.5)]
 
     def _suspect_context(self, function: type, context: Any, growth: GroupGrowth) -> Suspect | None:
         attribute = next(iter(namespace(context) or ()), None)

@@ -1,7 +1,8 @@
 """Leak finder: runs a diagnosis on request, at step boundaries of the training thread.
 
 1. *Counting* spans a window of steps: a census at its beginning, one a step before its end, and one
-   at its end. Each is a pass over all objects, which can't be cut.
+   at its end. Each needs a pass over all objects, which can't be cut: another thread makes it in
+   the step before.
 2. *Searching* for what holds the growth is cut into slices. At each step boundary it works until
    the slice is over, and goes on at the next one, over as many steps as it needs.
 3. Only processor time of the training thread counts. A busy host makes a diagnosis later, but not
@@ -22,17 +23,18 @@ from typing import Literal
 from memagent.leaks import census, syntax
 from memagent.leaks.census import GroupCount
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
-from memagent.leaks.detectors.base import Detector, TimeBudget, Work
+from memagent.leaks.detectors.base import CodePosition, Detector, TimeBudget, Work
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.detectors.loader_workers import LoaderWorkerDetector
 from memagent.leaks.detectors.tensors import TensorDetector
 from memagent.leaks.diagnosis import MAX_CPU_S
 from memagent.leaks.suspect import Diagnosis
+from memagent.leaks.suspension import Survey
 from memagent.wire.messages import Suspect
 
 WINDOW_STEPS = 20
 MAX_SLICE_S = 0.02
-"""Processor time per step. A pass over all objects may begin just before this ends."""
+"""Processor time per step."""
 MIN_STEPS = 4
 _COUNTED_KINDS = frozenset(
     (
@@ -98,8 +100,10 @@ class Finder:
         self._window = self.window
         self._first_step = 0
         self._last_step = 0
+        self._has_begun = False
         self._is_past_middle = False
         self._is_before_last = False
+        self._check: Survey | None = None
         self._search: Work[list[Suspect]] | None = None
         self._time_budget = self._new_time_budget()
         self._counts: tuple[GroupCount, ...] = ()
@@ -160,12 +164,13 @@ class Finder:
         more for what grows rarely. Replaces an earlier request that hasn't
         started; a running diagnosis isn't disturbed.
         """
-        detectors: list[Detector] = [TensorDetector(self.used_bytes), LoaderWorkerDetector()]
+        sites: dict[CodePosition, float] = {}
+        detectors: list[Detector] = [TensorDetector(self.used_bytes, sites), LoaderWorkerDetector()]
         if history:
             self.history = AllocatorHistoryDetector()
             detectors.append(self.history)
         if host:
-            detectors.append(HostMemoryDetector())
+            detectors.append(HostMemoryDetector(sites))
         self._is_urgent = beyond_budget
         self._requested_window = window or self.window
         self._requested = tuple(detectors)
@@ -181,14 +186,37 @@ class Finder:
         self._last_step = step
         if self._is_before_last:
             return self._begin_search(step)
-        if not self._is_past_middle and 2 * self.observed_steps >= self._window:
+        self._read(step)
+        if self._is_read_next():
+            self._prepare()
+        return None
+
+    def _read(self, step: int) -> None:
+        """Take the readings that are due after this step."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._first_step = step
+            with self._timed():
+                for detector in self._active:
+                    detector.begin(step)
+        elif not self._is_past_middle and 2 * self.observed_steps >= self._window:
             self._is_past_middle = True
             with self._timed():
                 for detector in self._active:
                     detector.middle(step)
         if self.observed_steps >= self._window - 1:
             self._read_before_last(step)
-        return None
+
+    def _is_read_next(self) -> bool:
+        """Return True if readings are due one step later."""
+        observed = self.observed_steps + 1
+        is_middle = not self._is_past_middle and 2 * observed >= self._window
+        return self._is_before_last or is_middle or observed >= self._window - 1
+
+    def _prepare(self) -> None:
+        with self._timed():
+            for detector in self._active:
+                detector.prepare()
 
     def conclude(self) -> Diagnosis | None:
         """End the running diagnosis now, as the run ends. Return None if it saw too few steps."""
@@ -202,15 +230,21 @@ class Finder:
             self._read_before_last(self._last_step)
         return self._begin_search(self._last_step + 1)
 
-    def withdraw_stopped(self, step: int) -> tuple[Suspect, ...]:
+    def withdraw_stopped(self, step: int) -> tuple[Suspect, ...] | None:
         """Withdraw suspects if their tensors no longer become more, and return them.
 
-        One census decides, so it's all of them or none. Suspects of other evidence stay.
+        The first call begins a census, and returns None: call again after the next step. It decides
+        about all of them or none. Suspects of other evidence stay.
         """
         if self.diagnosis is None or self.is_busy or not self._counts:
             return ()
+        if self._check is None:
+            self._check = Survey()
+            return None
+        check, self._check = self._check, None
         with self._timed():
-            now = census.take(step, census.live_tensors())
+            now = census.take(step, check.end())
+        self.budget.spend(check.thread_s)
         if any(count.has_grown_since(now) for count in self._counts):
             self._counts = tuple(count.at(now) for count in self._counts)
             return ()
@@ -222,6 +256,9 @@ class Finder:
     def close(self) -> None:
         """Drop the requested diagnosis or the running one."""
         active, search = self._active, self._search
+        if self._check is not None:
+            self._check.close()
+            self._check = None
         self._active = ()
         self._requested = ()
         self._search = None
@@ -246,12 +283,14 @@ class Finder:
         self._requested = ()
         self._window = self._requested_window
         self._first_step = self._last_step = step
+        self._has_begun = False
         self._is_past_middle = False
         self._is_before_last = False
         self._time_budget = self._new_time_budget()
-        with self._timed():
-            for detector in self._active:
-                detector.begin(step)
+        if self.max_slice_s < math.inf:
+            self._prepare()
+        else:  # the caller waits for the result
+            self._read(step)
 
     def _read_before_last(self, step: int) -> None:
         self._is_before_last = True
@@ -287,6 +326,7 @@ class Finder:
     def _end(self, suspects: list[Suspect]) -> Diagnosis:
         detectors = self._active
         recorded = next((detector for detector in detectors if detector.grown), Detector())
+        self.budget.spend(sum(detector.thread_s for detector in detectors))
         growths = (detector.growth_bytes_per_step for detector in detectors)
         growth = next(filter(None, growths), None)
         self._counts = tuple(count for detector in detectors for count in detector.counts)

@@ -1,4 +1,4 @@
-"""Census of containers: lists, dicts, sets and queues that grow, whatever they hold.
+"""Census of containers: lists, dicts, sets, queues and buffers that grow, whatever they hold.
 
 1. Note the length of every container at the beginning and in the middle of the window.
 2. At its end, those that grew steadily in both parts are candidates, if the items that they had in
@@ -13,16 +13,21 @@ from __future__ import annotations
 import gc
 import sys
 import weakref
-from collections import deque
+from array import array
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO, StringIO
 from itertools import islice
 from types import FunctionType, ModuleType
 from typing import Any
 
+from msgspec.structs import replace
+
 from memagent.leaks.census import MIN_SHARE
-from memagent.leaks.detectors.base import TimeBudget
-from memagent.leaks.origins import creating_line, line_of_holder
+from memagent.leaks.detectors.base import CodePosition, TimeBudget
+from memagent.leaks.origins import creating_line, line_of_holder, site_line
+from memagent.leaks.reachability import nearest_name
 from memagent.leaks.referrers import ReferrerSearch
 from memagent.leaks.suspect import (
     CERTAINTIES,
@@ -36,12 +41,13 @@ from memagent.wire.messages import Suspect
 
 MIN_BYTES_PER_STEP = 1024
 _KINDS = (list, dict, set, deque)
+_BUFFERS = (bytearray, array, BytesIO, StringIO)
 _NOT_FOLLOWED = (ModuleType, type, FunctionType)
 _SAMPLE_SIZE = 8
 _MAX_DEPTH = 5
 _MAX_OBJECTS = 400
 _ROOT_LEVELS = 3
-_MAX_CONTAINERS = 6
+_MAX_CONTAINERS = 8
 _HOST_CONFIDENCE = 0.8
 
 
@@ -62,7 +68,7 @@ class _MiddleLength:
 
     def is_kept_by(self, container: Any) -> bool:
         """Return True if the items are still there."""
-        ids = set(map(id, _items(container)))
+        ids = set(map(id, _items(container))) if self.identities else set()
         return all(
             item in ids if isinstance(item, int) else item() is not None for item in self.identities
         )
@@ -79,15 +85,15 @@ class ContainerCensus:
 
     def begin(self, step: int) -> None:
         self._first_step = step
-        self._first = {id(item): len(item) for item in _containers()}
+        self._first = {id(item): _length(item) for item in _containers()}
 
     def middle(self, step: int) -> None:
         self._middle_step = step
         before = self._first
         self._middle = {
-            id(item): _MiddleLength(len(item), _identities(item))
+            id(item): _MiddleLength(_length(item), _identities(item))
             for item in _containers()
-            if len(item) > before.get(id(item), 0)
+            if _length(item) > before.get(id(item), 0)
         }
 
     def end(self, step: int) -> list[GrowingContainer]:
@@ -100,7 +106,7 @@ class ContainerCensus:
             if middle is None:
                 continue
             first = self._first.get(id(item), 0)
-            growth, late = len(item) - first, len(item) - middle.length
+            growth, late = _length(item) - first, _length(item) - middle.length
             early = growth - late
             is_steady = late >= MIN_SHARE * late_share * growth
             is_steady &= early >= MIN_SHARE * (1 - late_share) * growth
@@ -112,17 +118,18 @@ class ContainerCensus:
 
 
 def _containers() -> Iterator[Any]:
-    """Yield the containers that the garbage collector tracks, and the script's other dicts.
+    """Yield the containers that the garbage collector tracks, and others of the script's.
 
-    It doesn't track a dict of numbers, bytes or arrays.
+    It doesn't track a dict of numbers, bytes or arrays, nor a `bytearray`.
     """
     for item in gc.get_objects():
         # isinstance() would ask proxies for their __class__, which may run their code.
-        if issubclass(type(item), _KINDS):
+        if issubclass(type(item), _KINDS) or type(item) in _BUFFERS:
             yield item
     level = list(_script_values())
     for _ in range(_ROOT_LEVELS):
         level = gc.get_referents(*level)
+        yield from (item for item in level if type(item) in _BUFFERS[:2])
         level = [item for item in level if type(item) is dict or namespace(item) is not None]
         level = [item for item in level if not issubclass(type(item), _NOT_FOLLOWED)]
         yield from (item for item in level if type(item) is dict and not gc.is_tracked(item))
@@ -138,12 +145,18 @@ def _script_values() -> Iterator[Any]:
             yield frame.f_globals if is_module else list(local_values(frame).values())
 
 
+def _length(container: Any) -> int:
+    if type(container) in (BytesIO, StringIO):
+        return 0 if container.closed else int(container.tell())
+    return len(container)
+
+
 def _items(container: Any) -> list[Any]:
     return list(container.values()) if isinstance(container, dict) else list(container)
 
 
 def _identities(container: Any) -> list[weakref.ref[Any] | int]:
-    items = _items(container)
+    items = [] if type(container) in _BUFFERS else _items(container)
     identities: list[weakref.ref[Any] | int] = []
     for item in items[:: max(1, len(items) // _SAMPLE_SIZE)]:
         try:
@@ -159,21 +172,24 @@ def _identities(container: Any) -> list[weakref.ref[Any] | int]:
 
 
 def suspects_of_containers(
-    growing: Sequence[GrowingContainer], budget: TimeBudget
+    growing: Sequence[GrowingContainer], sites: Sequence[CodePosition | None], budget: TimeBudget
 ) -> list[Suspect]:
-    """Return the containers that have a name and a line in the script, most bytes first."""
+    """Return the containers that have a name and a line in the script, most bytes first.
+
+    sites: the line that made the newest item of each, for those that no line visibly fills.
+    """
     scopes = UserScopes()
     search = ReferrerSearch(scopes, {id(growing)}, budget)
     suspects = []
     try:
-        for item in growing[:_MAX_CONTAINERS]:
+        for item, site in list(zip(growing, sites, strict=True))[:_MAX_CONTAINERS]:
             if budget.is_over():
                 break
-            holder = search.name(item.container)
+            holder = nearest_name(search, item.container, budget)
             if holder.name is None or not holder.name.is_in_script or not can_grow(holder):
                 continue
             line = line_of_holder(scopes, holder, "host")
-            line = line or creating_line(holder, scopes.files)
+            line = line or site_line(site) or creating_line(holder, scopes.files)
             if line is not None:
                 container = describe_container(item.container, "host")
                 text = f"{holder.name.expression}: {container}"
@@ -182,14 +198,36 @@ def suspects_of_containers(
                 suspects.append(suspect_at(holder.name, line, text, "host", rate, certainty))
     finally:
         search.close()
-    return rank_suspects(suspects)
+    return rank_suspects(_with_sums(suspects))
+
+
+def _with_sums(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Return the suspects with the bytes of all that the same line fills: `d[key].append(x)`."""
+    sums: defaultdict[tuple[str, int], float] = defaultdict(float)
+    for item in suspects:
+        sums[item.file, item.line] += item.bytes_per_step or 0
+    return [replace(item, bytes_per_step=sums[item.file, item.line]) for item in suspects]
 
 
 # -- sizes --------------------------------------------------------------------------------------
 
 
+def newest_item(container: Any) -> Any:
+    """Return the newest value of a container, an arbitrary one of a set, None if it's empty."""
+    if type(container) in _BUFFERS:
+        return None
+    if isinstance(container, dict):
+        key = next(reversed(list(container)), None)
+        value = container.get(key)
+        # a key is often what's large where values are flags
+        return key if isinstance(value, bool | int | None) else value
+    return next(iter(container) if isinstance(container, set) else reversed(container), None)
+
+
 def _item_bytes(container: Any, growth: int) -> float:
     """Return the mean size of the newest items."""
+    if type(container) in _BUFFERS:
+        return float(getattr(container, "itemsize", 1))
     items: Iterable[Any]
     if isinstance(container, dict):
         items = islice(reversed(list(container.items())), growth)
@@ -215,6 +253,8 @@ def _size_of(item: Any, visited: set[int], depth: int) -> float:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(item, numpy.ndarray):
         return size + (_size_of(item.base, visited, depth + 1) if item.base is not None else 0)
+    if type(item) is memoryview:
+        return size + _size_of(item.obj, visited, depth + 1)
     parts = _parts(item)
     sample = parts[:: max(1, len(parts) // _SAMPLE_SIZE)]
     total = sum(_size_of(part, visited, depth + 1) for part in sample)

@@ -47,7 +47,16 @@ _ADDING_METHODS = frozenset(
     (
         *("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault"),
         *("put", "put_nowait", "push", "heappush", "insort", "insort_left", "insort_right"),
-        *("register_buffer", "__setitem__", "add_param_group", "add_", "cat_", "index_add_"),
+        *(
+            "frombytes",
+            "fromlist",
+            "register_buffer",
+            "__setitem__",
+            "add_param_group",
+            "add_",
+            "cat_",
+            "index_add_",
+        ),
     )
 )
 _STORING_METHODS = frozenset(
@@ -156,7 +165,7 @@ def _adds(call: ast.expr, names: set[str]) -> bool:
         return True
     is_function = called in _ADDING_FUNCTIONS and len(arguments) > 0
     return (is_function and is_mention(arguments[0], names)) or (
-        isinstance(function, ast.Name) and called in names  # an alias: add = name.append
+        isinstance(function, ast.Name) and f"{called}!" in names  # an alias: add = name.append
     )
 
 
@@ -269,13 +278,14 @@ def _has_local(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> b
 
 
 def _aliases(root: ast.AST, names: set[str]) -> set[str]:
-    """Return variables set from a mention, loop variables, and `add` in `add = name.append`."""
+    """Return variables set from a mention, loop variables, and "add!" for `add = name.append`."""
     aliases = set()
     for node, _ in walk(root):
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
-            if isinstance(value, ast.Attribute) and value.attr in _ADDING_METHODS:
-                value = value.value
+            if isinstance(target, ast.Name) and _is_adding_method(value, names):
+                aliases.add(f"{target.id}!")
+                continue
             is_reference = isinstance(value, ast.Name | ast.Attribute | ast.Subscript) or (
                 isinstance(value, ast.Call) and f"{function_name(value)}()" in names
             )

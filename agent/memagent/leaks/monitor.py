@@ -289,9 +289,11 @@ class LeakMonitor:
     def _check_suspects(self) -> None:
         """Withdraw suspects whose growth has stopped, such as a cache that is full."""
         step = self._sampler.step
+        stopped = self._finder.withdraw_stopped(step)
+        if stopped is None:  # it goes on after the next step
+            return
         self._check_distance *= 2
         self._check_step = step + self._check_distance
-        stopped = self._finder.withdraw_stopped(step)
         if not stopped:
             return
         self._check_step = None

@@ -31,8 +31,10 @@ _MAX_KEYS = 1_000_000
 """Dicts with more keys aren't searched."""
 _MAX_LABELS = 12
 _MAX_THREADS = 1_000
+_MODULE_ATTRIBUTES = frozenset(name for name in globals() if name.startswith("__"))
+"""Names that every module has."""
 _MODULE_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
-_MODULE_REGISTRIES = ("_buffers", "_parameters", "_modules")
+MODULE_REGISTRIES = ("_buffers", "_parameters", "_modules")
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _in_module(
     if not path:
         return ObjectName(f"globals of {module}", (), file, "<module>")
     key = _key_of(space, path[-1])
-    if not isinstance(key, str) or key.startswith("__"):
+    if not isinstance(key, str) or key in _MODULE_ATTRIBUTES:
         return None
     identifiers = (*_identifiers(path), key, f".{key}")
     return ObjectName(f"{key}{_labels(path)}", identifiers, file, "<module>")
@@ -150,7 +152,7 @@ def _in_object(owner: Any, path: Sequence[Any]) -> ObjectName | None:
         attribute, inner = _key_of(path[-2], path[-3]), path[:-2]
     if attribute is None:
         return None
-    if attribute in _MODULE_REGISTRIES and len(inner) > 1:
+    if attribute in MODULE_REGISTRIES and len(inner) > 1:
         # An entry of an nn.Module's registry reads as an attribute of the module.
         attribute, inner = _key_of(inner[-1], inner[-2]), inner[:-1]
     return _attribute_name(type(owner), attribute, inner)

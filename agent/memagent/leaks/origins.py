@@ -19,8 +19,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from memagent.leaks import source_lines
+from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.growth import growing_lines
-from memagent.leaks.object_names import ObjectName, file_of
+from memagent.leaks.object_names import MODULE_REGISTRIES, ObjectName, file_of
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine, SourceScope
 from memagent.leaks.suspect import WAITING, Kind
@@ -28,6 +29,9 @@ from memagent.leaks.syntax import FUNCTIONS, assignment_targets, function_name, 
 from memagent.leaks.user_code import UserScopes, is_script, is_script_class, namespace
 
 _MAX_SCOPES = 12
+_SETTERS = frozenset(
+    ("setattr", "__setattr__", "register_buffer", "register_parameter", "add_module")
+)
 
 
 def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> SourceLine | None:
@@ -71,9 +75,8 @@ def lines_of(scopes: UserScopes, name: ObjectName) -> list[SourceLine]:
 
 def origin_line(holder: HolderPath, files: Sequence[str]) -> SourceLine | None:
     """Return the line that the holder itself, or what it leads to, has for its origin (1, 2)."""
-    owner = type(holder.container)
-    if is_script_class(owner):
-        for line in _computed_attributes(file_of(owner), owner.__name__):
+    if (scope := _namespace_scope(holder)) is not None:
+        for line in _computed_attributes(scope):
             return line
     for item in (*holder.below[::-1], holder.container):
         for line in _origins(item, files):
@@ -86,7 +89,7 @@ def creating_line(holder: HolderPath, files: Sequence[str]) -> SourceLine | None
     name = holder.name
     if name is None:
         return None
-    if library := _library_file(name, holder):
+    for library in _library_files(name, holder):
         for line in library_calls(library, files):
             return line
     if not name.is_in_script or not name.identifiers:
@@ -113,6 +116,18 @@ def attribute_below(holder: HolderPath) -> tuple[ObjectName, SourceLine] | None:
     return None
 
 
+def site_line(site: CodePosition | None) -> SourceLine | None:
+    """Return the line that made something which was traced, as far as the script's own."""
+    if site is None:
+        return None
+    file, number = site
+    for node, parents in walk(syntax_tree(file)):
+        is_simple = isinstance(node, ast.stmt) and not hasattr(node, "body")
+        if is_simple and node.lineno <= number <= (node.end_lineno or 0):  # type: ignore[attr-defined]
+            return source_lines.source_line(file, node, PASSES, parents)
+    return None
+
+
 def _late_line(kind: type, attribute: str) -> SourceLine | None:
     """Return the line that sets an attribute after the object was made."""
     cached = getattr(kind, attribute, None)
@@ -124,12 +139,26 @@ def _late_line(kind: type, attribute: str) -> SourceLine | None:
     return next((line for line in lines if not line.function.endswith("__init__")), None)
 
 
-def _computed_attributes(file: str, class_name: str) -> list[SourceLine]:
-    """Return statements in a class that set attributes whose names are computed."""
-    root = source_lines.root_of(SourceScope(file, None, class_name))
+def _namespace_scope(holder: HolderPath) -> SourceScope | None:
+    """Return the class or the module whose namespace the container is, if it is one."""
+    container, name = holder.container, holder.name
+    if is_script_class(type(container)):
+        return SourceScope(file_of(type(container)), None, type(container).__name__)
+    if name is None or type(container) is not dict:
+        return None
+    if name.owner is None:
+        return SourceScope(name.file) if "__builtins__" in container else None
+    is_registry = name.identifiers[:1] in [(f".{item}",) for item in MODULE_REGISTRIES]
+    if is_registry or any(container is namespace(item) for item in holder.above):
+        return SourceScope(name.file, None, name.owner.__name__)
+    return None
+
+
+def _computed_attributes(scope: SourceScope) -> list[SourceLine]:
+    """Return statements that set attributes or globals whose names are computed."""
     return [
-        source_lines.source_line(file, node, GROWS, parents)
-        for node, parents in walk(root)
+        source_lines.source_line(scope.file, node, GROWS, parents)
+        for node, parents in walk(source_lines.root_of(scope))
         if isinstance(node, ast.Expr | ast.Assign) and _sets_computed_attribute(node)
     ]
 
@@ -143,7 +172,7 @@ def _sets_computed_attribute(node: ast.Expr | ast.Assign) -> bool:
     call = node.value
     if not isinstance(call, ast.Call):
         return False
-    if function_name(call) in ("setattr", "__setattr__"):
+    if function_name(call) in _SETTERS:
         return not any(isinstance(item, ast.Constant) for item in call.args[:2])
     is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
     return is_update and _is_namespace(call.func.value)  # type: ignore[attr-defined]
@@ -152,7 +181,7 @@ def _sets_computed_attribute(node: ast.Expr | ast.Assign) -> bool:
 def _is_namespace(value: ast.expr) -> bool:
     """Return True for `x.__dict__` and `vars(x)`."""
     if isinstance(value, ast.Call):
-        return function_name(value) == "vars"
+        return function_name(value) in ("vars", "globals")
     return isinstance(value, ast.Attribute) and value.attr == "__dict__"
 
 
@@ -180,13 +209,14 @@ def _calls_of(name: str, files: Sequence[str]) -> Iterator[SourceLine]:
 # -- libraries ----------------------------------------------------------------------------------
 
 
-def _library_file(name: ObjectName, holder: HolderPath) -> str:
-    """Return the file of the library's class that owns the container, "" if there is none."""
+def _library_files(name: ObjectName, holder: HolderPath) -> list[str]:
+    """Return the files of the library's class that owns the container, and of its bases."""
     for item in holder.above:
         kind = item if isinstance(item, type) else type(item)
         if kind.__module__ != "builtins" and not is_script_class(kind):
-            return file_of(kind)
-    return "" if name.is_in_script else name.file
+            bases = [base for base in kind.__mro__ if base.__module__ != "builtins"]
+            return list(dict.fromkeys(map(file_of, bases)))
+    return [] if name.is_in_script else [name.file]
 
 
 def library_calls(library: str, files: Sequence[str]) -> list[SourceLine]:

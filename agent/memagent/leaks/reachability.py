@@ -18,13 +18,13 @@ import gc
 import sys
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from memagent.leaks.detectors.base import TimeBudget
 from memagent.leaks.object_names import ObjectName, name_from, variable_names
-from memagent.leaks.referrers import HolderPath
+from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.user_code import (
     UserScopes,
     is_own_frame,
@@ -35,40 +35,61 @@ from memagent.leaks.user_code import (
 )
 
 _MAX_OBJECTS = 100_000
-_OBJECTS_PER_CHECK = 1_000
+_CHUNK_SIZE = 64
+_MAX_LENGTH = 2_000
+"""Items from which a container is visited after the others."""
+_MAX_CHECKED = 50_000
+"""Items up to which it's looked at with the others for what it holds itself."""
+_CONTAINERS = frozenset((list, dict, tuple, set, deque))
+_OBJECTS_PER_CHECK = 10_000
 _MIN_COVERAGE = 0.6
+_MIN_BRANCH = 0.2
 
 
 def holder_from_variables(
     scopes: UserScopes, tensors: Sequence[Any], budget: TimeBudget
 ) -> HolderPath | None:
     """Return the lowest named object that leads to most of `tensors`, or None."""
-    parents = _reached(tensors, budget)
-    wanted = {id(tensor) for tensor in tensors} & parents.keys()
-    leads_to: Counter[int] = Counter()
-    for key in wanted:
-        leads_to.update(id(item) for item in _way_up(parents, key)[1:])
-    enough = max(2, _MIN_COVERAGE * len(wanted))
-    for key in wanted:  # any of those that the container leads to will do
-        way = _way_up(parents, key)
+    walk = _Walk(tensors)
+    walk.run(budget)
+    ways = walk.ways_up(tensors)
+    leads_to = Counter(id(item) for way in ways for item in way[1:])
+    enough = max(2, _MIN_COVERAGE * len(ways))
+    for way in ways:  # any of those that the container leads to will do
         place = next((index for index, item in enumerate(way) if leads_to[id(item)] >= enough), 0)
         if place:
             coverage = leads_to[id(way[place])] / len(tensors)
+            # one of a few containers that are filled in the same way: `state[key].append(x)`
+            while place > 1 and leads_to[id(way[place - 1])] >= max(3, _MIN_BRANCH * len(ways)):
+                place -= 1
             return _named(scopes, way, place, coverage)
     return None
 
 
+def nearest_name(search: ReferrerSearch, target: Any, budget: TimeBudget) -> HolderPath:
+    """Return the nearest name of a single object, else the best one that its referrers have."""
+    walk = _Walk([target])
+    walk.run(budget)
+    holders = (_named(search.scopes, way, 0, 1.0) for way in walk.ways_up([target]))
+    return next(filter(None, holders), None) or search.name(target)
+
+
 def _named(scopes: UserScopes, way: list[Any], place: int, coverage: float) -> HolderPath | None:
+    if place and (own := name_from(scopes, way[place], [])) is not None:
+        return HolderPath(way[place], coverage, own, tuple(way[:place][::-1]), ())
     name: ObjectName | None = None
     top = place
-    for top in range(place, len(way)):
-        path = way[place : top + 1]
-        names = variable_names(scopes, path)
-        if top + 1 < len(way) and (outer := name_from(scopes, way[top + 1], path)) is not None:
-            names.append(outer)
-        names = [item for item in names if item.is_in_script and item.owner is not type(way[place])]
+    for level in range(place, len(way)):
+        top = level
+        path = way[place : level + 1]
+        names = [(item, level) for item in variable_names(scopes, path)]
+        if level + 1 < len(way) and (outer := name_from(scopes, way[level + 1], path)) is not None:
+            names.append((outer, level + 1))
+        names = [
+            item for item in names if item[0].is_in_script and item[0].owner is not type(way[place])
+        ]
         if names:
-            name = min(names, key=lambda item: item.rank)
+            name, top = min(names, key=lambda item: item[0].rank)
             break
     if name is None and way[top] is _finalizers():
         text = "weakref.finalize._registry"
@@ -83,26 +104,118 @@ def _named(scopes: UserScopes, way: list[Any], place: int, coverage: float) -> H
 # -- visiting -----------------------------------------------------------------------------------
 
 
-def _reached(tensors: Sequence[Any], budget: TimeBudget) -> dict[int, tuple[Any, int]]:
-    """Return the objects below the script's variables by id, each with its parent's id."""
-    wanted = set(map(id, tensors))
-    parents: dict[int, tuple[Any, int]] = {}
-    todo: deque[Any] = deque()
-    for root in _roots():
-        if id(root) not in parents:
-            parents[id(root)] = root, 0
-            todo.append(root)
-    while todo and len(parents) < _MAX_OBJECTS:
-        if len(parents) % _OBJECTS_PER_CHECK == 0 and budget.is_over():
-            break
-        item = todo.popleft()
-        for part in _parts(item):
-            if id(part) in parents or (id(part) not in wanted and _is_barrier(part)):
-                continue
-            parents[id(part)] = part, id(item)
-            if id(part) not in wanted:
-                todo.append(part)
-    return parents
+class _Walk:
+    """Visits what the script's variables lead to, nearest first, in chunks.
+
+    A chunk's parts are listed in one call. They know the chunk that they were reached from, whose
+    few objects tell the parent.
+    """
+
+    def __init__(self, wanted: Sequence[Any]) -> None:
+        self._wanted = set(map(id, wanted))
+        self.reached: set[int] = set()
+        """Ids of wanted objects."""
+        self._chunk_of: dict[int, int] = {}
+        """Number of the chunk that each object was reached from, -1 for variables."""
+        self._chunks: list[list[Any]] = []
+        self._large: list[Any] = []
+        """Containers to visit last."""
+        self._passes: dict[type, bool | None] = {}
+        """By class: whether the walk goes through its instances, None if they differ."""
+
+    def run(self, budget: TimeBudget) -> None:
+        roots = list(_roots())
+        self._chunk_of = dict.fromkeys(map(id, roots), -1)
+        self.reached = self._wanted & self._chunk_of.keys()
+        self._walk(roots, budget)
+        while self._large and not self._is_over(budget):
+            container = self._large.pop(0)
+            self._walk(self._visit([container], _contents(container)), budget)
+
+    def _walk(self, level: list[Any], budget: TimeBudget) -> None:
+        next_check = _OBJECTS_PER_CHECK
+        while level and self.reached != self._wanted:
+            following: list[Any] = []
+            for start in range(0, len(level), _CHUNK_SIZE):
+                chunk = self._without_large(level[start : start + _CHUNK_SIZE])
+                following += self._visit(chunk, _parts(chunk))
+                if len(self._chunk_of) >= next_check:
+                    next_check = len(self._chunk_of) + _OBJECTS_PER_CHECK
+                    if self._is_over(budget):
+                        return
+            level = following
+
+    def _is_over(self, budget: TimeBudget) -> bool:
+        is_full = len(self._chunk_of) >= _MAX_OBJECTS or self.reached == self._wanted
+        return is_full or budget.is_over()
+
+    def _without_large(self, chunk: list[Any]) -> list[Any]:
+        """Put long containers off, but look for wanted objects that they hold themselves."""
+        large = [item for item in chunk if type(item) in _CONTAINERS and len(item) > _MAX_LENGTH]
+        if not large:
+            return chunk
+        for item in large:
+            contents = _contents(item) if len(item) <= _MAX_CHECKED else []
+            if not self._wanted.isdisjoint(map(id, contents)):
+                self._visit([item], [part for part in contents if id(part) in self._wanted])
+        self._large += large
+        return [item for item in chunk if not any(item is other for other in large)]
+
+    def ways_up(self, targets: Iterable[Any]) -> list[list[Any]]:
+        """Return for each reached object those from it up to the variable that leads to it."""
+        parents: dict[int, Any] = {}
+        ways = [[target] for target in targets if id(target) in self.reached]
+        todo = {id(way[0]) for way in ways}
+        while todo:
+            by_chunk: dict[int, set[int]] = {}
+            for key in todo:
+                by_chunk.setdefault(self._chunk_of[key], set()).add(key)
+            by_chunk.pop(-1, None)
+            for number, keys in by_chunk.items():
+                for item in self._chunks[number]:
+                    for key in keys.intersection(map(id, _parts([item]))):
+                        parents.setdefault(key, item)
+            todo = {id(parents[key]) for keys in by_chunk.values() for key in keys} - parents.keys()
+        for way in ways:
+            while (parent := parents.get(id(way[-1]))) is not None:
+                way.append(parent)
+        return ways
+
+    def _visit(self, chunk: list[Any], parts: list[Any]) -> list[Any]:
+        """Note the parts of a chunk that are new. Return those to go on from."""
+        number, known, wanted = len(self._chunks), self._chunk_of, self._wanted
+        following = []
+        for part in parts:
+            key = id(part)
+            if key in wanted:
+                if key not in known:
+                    known[key] = number
+                    self.reached.add(key)
+            elif key not in known:
+                passes = self._passes.get(type(part))
+                if passes is None:
+                    passes = self._does_pass(part)
+                if passes:
+                    known[key] = number
+                    following.append(part)
+        self._chunks.append(chunk)
+        return following
+
+    def _does_pass(self, item: Any) -> bool:
+        """Return False for plain values, modules and their globals, and what libraries define."""
+        kind = type(item)
+        if issubclass(kind, type):
+            return is_script_class(item)
+        if issubclass(kind, dict):
+            return "__builtins__" not in item
+        if kind is FrameType:
+            return not is_own_frame(item)
+        passes = not issubclass(kind, _PLAIN) and not kind.__module__.startswith("memagent.leaks")
+        self._passes[kind] = passes
+        return passes
+
+
+_PLAIN = (str, bytes, int, float, complex, ModuleType, CodeType, type(None))
 
 
 def _roots() -> Iterator[Any]:
@@ -124,31 +237,19 @@ def _finalizers() -> Any:
     return getattr(weakref.finalize, "_registry", None)
 
 
-def _parts(item: Any) -> list[Any]:
+def _contents(container: Any) -> list[Any]:
+    # a copy: other threads go on
+    return list(container.values() if type(container) is dict else container)
+
+
+def _parts(items: list[Any]) -> list[Any]:
+    parts = gc.get_referents(*items)
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(item, numpy.ndarray):
-        # the collector doesn't see what an array shows a part of
-        return [item.base] if item.base is not None else []
-    return gc.get_referents(item)
-
-
-def _is_barrier(item: Any) -> bool:
-    """Return True for plain values, modules and their globals, and what belongs to libraries."""
-    if isinstance(item, str | bytes | int | float | complex | ModuleType | CodeType):
-        return True
-    if isinstance(item, type):
-        return not is_script_class(item)
-    if isinstance(item, dict):
-        return "__builtins__" in item
-    if isinstance(item, FrameType):
-        return is_own_frame(item)
-    return item is None or type(item).__module__.startswith("memagent.leaks")
-
-
-def _way_up(parents: dict[int, tuple[Any, int]], key: int) -> list[Any]:
-    """Return the objects from the one with this id up to the variable that leads to it."""
-    way = []
-    while key:
-        item, key = parents[key]
-        way.append(item)
-    return way
+    if numpy is not None:
+        # the collector doesn't see what an array shows a part of, nor its objects
+        for array in [item for item in items if type(item) is numpy.ndarray]:
+            if array.base is not None:
+                parts.append(array.base)
+            elif array.dtype.hasobject and array.dtype.names is None:
+                parts += array.ravel().tolist()
+    return parts

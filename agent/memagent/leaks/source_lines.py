@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import linecache
 import re
+import tokenize
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from memagent.leaks.syntax import (
@@ -137,8 +139,20 @@ def source_line(file: str, node: ast.AST, strength: int, parents: Parents) -> So
     """Return a node of the file's tree as a line of its source."""
     names = [item.name for item in parents if isinstance(item, (*FUNCTIONS, ast.ClassDef))]
     number = int(getattr(node, "lineno", 0))
-    function, text = ".".join(names) or "<module>", linecache.getline(file, number).strip()
-    return SourceLine(file, number, function, strength, is_in_loop(parents), text)
+    function = ".".join(names) or "<module>"
+    return SourceLine(
+        file, number, function, strength, is_in_loop(parents), code_text(file, number)
+    )
+
+
+def code_text(file: str, number: int) -> str:
+    """Return a line of the source without its comment."""
+    text = linecache.getline(file, number)
+    with suppress(tokenize.TokenError, SyntaxError):  # a part of a statement
+        for token in tokenize.generate_tokens(iter([text]).__next__):
+            if token.type == tokenize.COMMENT:
+                return text[: token.start[1]].strip()
+    return text.strip()
 
 
 def is_in_loop(parents: Parents) -> bool:

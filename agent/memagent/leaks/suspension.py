@@ -1,4 +1,14 @@
-"""Suspension: a diagnosis that waits for the next step keeps no object of the script alive.
+"""What a diagnosis knows from one step to the next, without keeping the script's objects alive.
+
+A `Survey` lists the tensors that are alive at a step boundary. The pass over all objects takes
+place before it:
+
+1. During the step, another thread makes the pass. It holds the interpreter's lock for one call.
+2. Tensors that are made after the pass are young: the boundary lists these alone, and so does a
+   callback before each collection that makes them old.
+3. Tensors that were freed meanwhile have dead weak references.
+
+A `Suspension` empties the lists of a search:
 
 1. `pause` empties all lists that the diagnosis works on. It notes identities only: a weak
    reference where one is allowed, else the id, the type, and the storage of a tensor.
@@ -12,15 +22,72 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import compress
+from threading import Thread
 from typing import Any, NamedTuple
 
+from memagent.leaks import census
 from memagent.leaks.detectors.base import Work
 
 GONE = object()
 """Stands for an object that was freed during a pause."""
+
+
+class Survey:
+    """One list of tensors, begun in one step and ended at a later boundary."""
+
+    def __init__(self) -> None:
+        self.thread_s = 0.0
+        """Processor time of the other thread."""
+        self._has_failed = False
+        self._references: dict[int, Callable[[], Any]] = {}
+        self._thread = Thread(target=self._pass, name="memagent-survey", daemon=True)
+        gc.callbacks.append(self._before_collection)
+        self._thread.start()
+
+    def end(self) -> list[Any]:
+        """Return the tensors that are alive now. Waits for the other thread if it isn't done."""
+        self.close()
+        if self._has_failed:
+            return census.live_tensors()
+        self._note(census.young_tensors())
+        tensors = [tensor for find in self._references.values() if (tensor := find()) is not None]
+        self._references.clear()
+        return tensors
+
+    def close(self) -> None:
+        """Wait for the other thread, and stop watching collections."""
+        self._thread.join()
+        if self._before_collection in gc.callbacks:
+            gc.callbacks.remove(self._before_collection)
+
+    def _pass(self) -> None:
+        try:
+            self._note(census.live_tensors())
+        except Exception:  # noqa: BLE001 - no memory, or a class of the script: `end` raises it
+            self._has_failed = True
+        self.thread_s = time.thread_time()
+
+    def _before_collection(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._note(census.young_tensors())
+
+    def _note(self, tensors: list[Any]) -> None:
+        self._references.update(zip(map(id, tensors), map(_reference, tensors), strict=True))
+
+
+def _reference(tensor: Any) -> Callable[[], Any]:
+    """Return a weak reference. That of a parameter is not: swap_tensors refuses those.
+
+    A parameter that is replaced within the step lives on until its end.
+    """
+    torch = sys.modules["torch"]
+    if type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter):
+        return lambda: tensor
+    return weakref.ref(tensor)
 
 
 class _Identity(NamedTuple):

@@ -77,13 +77,20 @@ def is_mention(node: ast.expr, names: set[str]) -> bool:
     if isinstance(node, ast.Subscript):
         return is_key(node.slice, names) or is_mention(node.value, names)
     if isinstance(node, ast.Call):
-        if function_name(node) in ("getattr", "vars"):
-            return any(is_key(item, names) for item in node.args)
-        is_method = isinstance(node.func, ast.Attribute)
-        return function_name(node) + "()" in names or (
-            is_method and is_mention(node.func.value, names)  # type: ignore[attr-defined]
-        )
+        return _is_mentioning_call(node, names)
     return isinstance(node, ast.Starred) and is_mention(node.value, names)
+
+
+def _is_mentioning_call(node: ast.Call, names: set[str]) -> bool:
+    called = function_name(node)
+    if called in ("getattr", "vars"):
+        return any(is_key(item, names) for item in node.args)
+    if called in ("setdefault", "get") and any(is_key(item, names) for item in node.args[:1]):
+        return True
+    is_method = isinstance(node.func, ast.Attribute)
+    return f"{called}()" in names or (
+        is_method and is_mention(node.func.value, names)  # type: ignore[attr-defined]
+    )
 
 
 def uses(value: ast.expr, names: set[str]) -> bool:

@@ -22,11 +22,7 @@ import pytest
 from tests.python_fork import ForkServer
 
 HERE = Path(__file__).parent
-KNOWN_MISSES = {
-    "exit_handler": "atexit holds its callbacks in C",
-    "prototypes": "no tensor becomes longer each step, only each fourth",
-    "tee_loader": "both iterators lead to the batches, and the other one is named",
-}
+KNOWN_MISSES = {"tee_loader": "both iterators lead to the batches, and the other one is named"}
 """Why a script's line or holder isn't named yet, by its file's stem."""
 
 

@@ -17,6 +17,8 @@ Work: TypeAlias = Generator[None, None, Result]
 """Work in slices: it yields where training may go on, and then holds none of its objects."""
 StackFrame = tuple[str, int, str]
 """File, line and function. The function is empty if it's unknown."""
+CodePosition = tuple[str, int]
+"""File and line."""
 CallStack = tuple[StackFrame, ...]
 """Outermost frame first."""
 
@@ -113,6 +115,12 @@ class Detector:
 
     counts: tuple[GroupCount, ...] = ()
     """Set at the end: the groups of tensors that grew."""
+
+    thread_s = 0.0
+    """Processor time of other threads so far."""
+
+    def prepare(self) -> None:
+        """Get ready for a reading, one step before it."""
 
     def begin(self, step: int) -> None:
         """Start the window after `step`."""

@@ -13,12 +13,16 @@ Garbage is collected before each reading, since reference cycles that wait for i
 from __future__ import annotations
 
 import gc
-import linecache
+import sys
 import tracemalloc
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
-from memagent.leaks.detectors.base import Detector, StackAllocation, TimeBudget
-from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
+from memagent.leaks.census import MIN_SHARE
+from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation, TimeBudget
+from memagent.leaks.growing_containers import ContainerCensus, newest_item, suspects_of_containers
+from memagent.leaks.source_lines import code_text
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.user_code import is_own, is_script
 from memagent.wire.messages import DiagnosisMethod, Suspect
@@ -28,28 +32,35 @@ FRAMES = 6
 MIN_BYTES_PER_STEP = 1024
 _MAX_SUSPECTS = 3
 
-CodePosition = tuple[str, int]
-"""File and line."""
 TracedBlocks = dict[tuple[CodePosition, ...], tuple[int, int]]
 """Bytes and blocks by call stack, outermost position first."""
 
 
 class HostMemoryDetector(Detector):
-    """Traces over one window. Does nothing if the script already uses tracemalloc."""
+    """Traces over one window. Does nothing if the script already uses tracemalloc.
+
+    sites: gets the tensors per step that each line of the script makes and something keeps.
+    """
 
     method: DiagnosisMethod = "host"
 
-    def __init__(self) -> None:
+    def __init__(self, sites: dict[CodePosition, float] | None = None) -> None:
         self._is_tracing = False
         self._middle_step = 0
         self._middle: TracedBlocks = {}
+        self._middle_tensors: Counter[CodePosition] = Counter()
+        self._tensor_bytes = 0
+        self._first_step = 0
         self._containers = ContainerCensus()
+        self._sites: dict[CodePosition, float] = {} if sites is None else sites
 
     def begin(self, step: int) -> None:
+        self._first_step = step
         self._containers.begin(step)
         if not tracemalloc.is_tracing():
             tracemalloc.start(FRAMES)
             self._is_tracing = True
+            self._tensor_bytes = _traced_tensor_bytes()
 
     def middle(self, step: int) -> None:
         if self._is_tracing:
@@ -57,23 +68,42 @@ class HostMemoryDetector(Detector):
             self._middle_step = step
             self._containers.middle(step)
             self._middle = _traced_blocks()
+            self._middle_tensors = self._tensors()
 
     def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
         if not self._is_tracing or not self._middle_step or budget.is_over():
             return []
         gc.collect()
         last = _traced_blocks()
-        self._stop()
         self.grown = growing_stacks(self._middle, last)
-        steps = step - self._middle_step
-        lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), steps)
-        return most_specific(suspects_of_containers(self._containers.end(step), budget), lines)
+        steps = step - self._middle_step, self._middle_step - self._first_step
+        self._sites.update(steady_tensors(self._tensors(), self._middle_tensors, *steps))
+        lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
+        containers = self._containers.end(step)
+        sites = [allocation_site(newest_item(item.container)) for item in containers]
+        self._stop()
+        return most_specific(suspects_of_containers(containers, sites, budget), lines)
 
     def close(self) -> None:
         self._stop()
         self._middle_step = 0
         self._middle = {}
+        self._middle_tensors = Counter()
+        self._sites = {}
         self._containers = ContainerCensus()
+
+    def _tensors(self) -> Counter[CodePosition]:
+        """Return the tensors alive by the line of the script that made them.
+
+        tracemalloc doesn't know the block of a tensor, but its blocks have their size.
+        """
+        sizes = Counter[CodePosition]()
+        for trace in tracemalloc.take_snapshot().traces:
+            if trace.size == self._tensor_bytes:
+                positions = [(frame.filename, frame.lineno) for frame in trace.traceback]
+                if (line := script_position(positions)) is not None:
+                    sizes[line] += 1
+        return sizes
 
     def _stop(self) -> None:
         if self._is_tracing:
@@ -93,27 +123,54 @@ def growing_stacks(first: TracedBlocks, last: TracedBlocks) -> list[StackAllocat
     return sorted(grown, key=lambda allocation: -allocation.size_bytes)
 
 
+def steady_tensors(
+    last: Counter[CodePosition], first: Counter[CodePosition], steps: int, first_steps: int
+) -> dict[CodePosition, float]:
+    """Return the tensors per step that remain of each line, if they did so in both halves."""
+    rates = {line: (count - first[line]) / max(1, steps) for line, count in last.items()}
+    return {
+        line: rate
+        for line, rate in rates.items()
+        if rate > 0 and first[line] >= MIN_SHARE * rate * first_steps
+    }
+
+
+def allocation_site(item: Any) -> CodePosition | None:
+    """Return the innermost line of the script that made an object, None if it wasn't traced."""
+    frames = tracemalloc.get_object_traceback(item) or ()
+    return script_position([(frame.filename, frame.lineno) for frame in frames])
+
+
+def script_position(positions: Sequence[CodePosition]) -> CodePosition | None:
+    """Return the innermost position in the script, None if all are a library's."""
+    return next((position for position in reversed(positions) if is_script(position[0])), None)
+
+
 def bytes_by_line(traced: TracedBlocks) -> Counter[CodePosition]:
     """Return bytes by the innermost line of the script."""
     sizes: Counter[CodePosition] = Counter()
     for positions, (size, _) in traced.items():
-        line = next((position for position in reversed(positions) if is_script(position[0])), None)
-        if line is not None:
+        if (line := script_position(positions)) is not None:
             sizes[line] += size
     return sizes
 
 
 def growing_lines(
-    first: Counter[CodePosition], last: Counter[CodePosition], steps: int
+    first: Counter[CodePosition], last: Counter[CodePosition], steps: int, first_steps: int = 0
 ) -> list[Suspect]:
-    """Return the lines that hold more than before, most bytes first."""
+    """Return the lines that hold more than before, most bytes first.
+
+    first_steps: steps in which `first` was allocated. A line that held much less by then has made
+    something once, such as the order of an epoch.
+    """
     growth = last.copy()
     growth.subtract(first)
     suspects = []
     for (file, line), size in growth.most_common(_MAX_SUSPECTS):
         rate = size // max(1, steps)
-        if rate >= MIN_BYTES_PER_STEP:
-            holder = linecache.getline(file, line).strip()[:120] or "Python objects"
+        is_steady = first[file, line] >= MIN_SHARE * rate * first_steps
+        if rate >= MIN_BYTES_PER_STEP and is_steady:
+            holder = code_text(file, line)[:120] or "Python objects"
             suspects.append(build_suspect(file, line, None, holder, "host", rate, 0.6))
     return suspects
 
@@ -137,6 +194,20 @@ def _is_own_allocation(positions: tuple[CodePosition, ...]) -> bool:
         if is_script(file) and not file.startswith("<"):
             return False
     return False
+
+
+def _traced_tensor_bytes() -> int:
+    """Return the size of the block that Python allocates for a tensor."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return 0
+    # a subclass or mode of the script must not see this
+    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+        before = tracemalloc.get_traced_memory()[0]
+        tensor = torch.empty(0)
+        size = tracemalloc.get_traced_memory()[0] - before
+    del tensor
+    return size
 
 
 def _traced_blocks() -> TracedBlocks:

@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from typing import Any
 
 from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import Census
-from memagent.leaks.detectors.base import Detector, TimeBudget, Work
+from memagent.leaks.detectors.base import CodePosition, Detector, TimeBudget, Work
 from memagent.leaks.diagnosis import diagnose
+from memagent.leaks.suspension import Survey
 from memagent.wire.messages import Suspect
 
 
 class TensorDetector(Detector):
-    """`used_bytes` returns memory in use on the device or host now, None if unknown."""
+    """`used_bytes` returns memory in use on the device or host now, None if unknown.
 
-    def __init__(self, used_bytes: Callable[[], int | None]) -> None:
+    sites: the tensors per step that remain of each line of the script, as far as that was traced.
+    """
+
+    def __init__(
+        self, used_bytes: Callable[[], int | None], sites: dict[CodePosition, float] | None = None
+    ) -> None:
         self._used_bytes = used_bytes
+        self._sites = {} if sites is None else sites
         self._first: Census | None = None
         self._middle: Census | None = None
         self._before_last: Census | None = None
         self._first_used_bytes: int | None = None
+        self._survey: Survey | None = None
+
+    def prepare(self) -> None:
+        if self._survey is None and "torch" in sys.modules:
+            self._survey = Survey()
+
+    def _live_tensors(self) -> list[Any]:
+        """Return the prepared list, else make the pass now."""
+        survey, self._survey = self._survey, None
+        if survey is None:
+            return census.live_tensors()
+        tensors = survey.end()
+        self.thread_s += survey.thread_s
+        return tensors
 
     def begin(self, step: int) -> None:
         self._first_used_bytes = self._used_bytes()
-        tensors = census.live_tensors()
+        tensors = self._live_tensors()
         self._first = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
 
     def middle(self, step: int) -> None:
-        self._middle = census.take(step, census.live_tensors())
+        self._middle = census.take(step, self._live_tensors())
 
     def before_last(self, step: int) -> None:
-        self._before_last = census.take(step, census.live_tensors())
+        self._before_last = census.take(step, self._live_tensors())
 
     def search(self, step: int, budget: TimeBudget) -> Work[list[Suspect]]:
         if self._first is None or self._before_last is None or budget.is_over():
@@ -42,14 +65,20 @@ class TensorDetector(Detector):
             self._first,
             self._before_last,
             step,
+            self._live_tensors(),
             budget,
             middle=self._middle,
+            sites=self._sites,
             measured_bytes_per_step=self.growth_bytes_per_step,
         )
         return suspects
 
     def close(self) -> None:
+        if self._survey is not None:
+            self._survey.close()
+            self._survey = None
         self._first = None
         self._middle = None
         self._before_last = None
         self._first_used_bytes = None
+        self._sites = {}

@@ -10,16 +10,18 @@ OBJECTS = 3000
 
 
 def suspected(make):
-    """The lines of this file that a window suspects of 10 steps in which `make` made OBJECTS objects that stay."""
+    """The lines of this file that a window suspects of 20 steps in which `make` made OBJECTS objects that stay."""
     retained: list[object] = [None] * OBJECTS
     window = HostMemoryDetector()
     window.begin(0)
     try:
-        window.middle(1)
-        for number in range(OBJECTS):
-            retained[number] = make(number)
+        for half in range(2):
+            if half:
+                window.middle(10)
+            for number in range(half * OBJECTS // 2, (half + 1) * OBJECTS // 2):
+                retained[number] = make(number)
         return [
-            suspect.line for suspect in window.end(11, TimeBudget()) if suspect.file == __file__
+            suspect.line for suspect in window.end(20, TimeBudget()) if suspect.file == __file__
         ]
     finally:
         window.close()
@@ -31,6 +33,12 @@ def keep_nine(number):
 
 def test_it_names_the_line_that_retains_more():
     assert suspected(keep_nine)[0] == keep_nine.__code__.co_firstlineno + 1
+
+
+def test_what_is_made_in_one_half_of_the_window_only_is_no_suspect():
+    """Such as the order of an epoch: a list of thousands of numbers."""
+    orders = [(0, None), (OBJECTS // 2, "second half")]
+    assert suspected(lambda number: [number] * 999 if number == OBJECTS - 1 else orders) == []
 
 
 def test_objects_of_memagent_are_not_suspects():

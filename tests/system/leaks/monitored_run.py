@@ -3,7 +3,8 @@
 Each script runs in a fork of this process, which has imported torch; that saves a second or two. A
 script knows nothing of memagent: as in `memagent.attach`, a hook on the optimizer's step calls the
 finder. As the monitor does on a CPU, it traces Python's own allocations if no tensor was suspected.
-A script with rare growth sets the length of the window: `# WINDOW 60`.
+A script with rare growth sets the length of the window: `# WINDOW 60`, and one whose growth ends
+sets the step at which the search begins: `# BEGIN 24`.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ def run(script: str) -> int:
     # A clock of calls cuts the search into the same slices however busy the host is: each call is
     # 4 ms, so a slice has five of them.
     calls = itertools.count()
-    window = re.search(r"^# WINDOW (\d+)$", Path(script).read_text(), re.MULTILINE)
+    text = Path(script).read_text()
+    window = re.search(r"^# WINDOW (\d+)$", text, re.MULTILINE)
+    begin = re.search(r"^# BEGIN (\d+)$", text, re.MULTILINE)
     finder = memagent.leaks.Finder(
         thread_clock=lambda: 0.004 * next(calls), window=int(window[1]) if window else WINDOW_STEPS
     )
-    install_hook(finder)
+    install_hook(finder, int(begin[1]) if begin else BEGIN_AT_STEP)
     try:
         sys.argv = [script]
         runpy.run_path(script, run_name="__main__")
@@ -69,14 +72,14 @@ def run(script: str) -> int:
     return 0
 
 
-def install_hook(finder: memagent.leaks.Finder) -> None:
+def install_hook(finder: memagent.leaks.Finder, begin_at_step: int) -> None:
     steps = 0
     is_traced = False
 
     def after_step(*_: object) -> None:
         nonlocal steps, is_traced
         steps += 1
-        if steps == BEGIN_AT_STEP:
+        if steps == begin_at_step:
             finder.request()
         diagnosis = finder.after_step(steps)
         if diagnosis is not None and not diagnosis and not is_traced:

@@ -30,7 +30,7 @@ from tests.python_fork import ForkServer
 SCRIPTS = Path(__file__).parent / "scripts"
 TWO_RANKS = Path(__file__).parents[2] / "agent" / "integrations" / "two_ranks.py"
 ATTACH = "# memagent.attach("
-TIMEOUT_S = 120
+TIMEOUT_S = 240
 FORK_FRAME = re.compile(r'  File ".*python_fork\.py", line .*\n(    .*\n)+')
 """A frame of the fork server below the script's in a traceback."""
 ENVIRON = {

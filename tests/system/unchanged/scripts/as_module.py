@@ -1,3 +1,4 @@
+# process: own
 # as: module
 """The script runs as a module, with its own spec."""
 import sys

@@ -246,12 +246,12 @@ def size_of(item: Any) -> float:
 
 def _size_of(item: Any, visited: set[int], depth: int) -> float:
     is_known = id(item) in visited or len(visited) > _MAX_OBJECTS or depth > _MAX_DEPTH
-    if is_known or isinstance(item, type | ModuleType | FunctionType):
+    if is_known or issubclass(type(item), type | ModuleType | FunctionType):
         return 0.0
     visited.add(id(item))
     size = float(_own_size(item))
     numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(item, numpy.ndarray):
+    if numpy is not None and issubclass(type(item), numpy.ndarray):
         return size + (_size_of(item.base, visited, depth + 1) if item.base is not None else 0)
     if type(item) is memoryview:
         return size + _size_of(item.obj, visited, depth + 1)
@@ -269,9 +269,9 @@ def _own_size(item: Any) -> int:
 
 
 def _parts(item: Any) -> list[Any]:
-    if isinstance(item, dict):
+    if issubclass(type(item), dict):
         return [*item.keys(), *item.values()]
-    if isinstance(item, list | tuple | set | frozenset | deque):
+    if issubclass(type(item), list | tuple | set | frozenset | deque):
         return list(item)
     space = namespace(item)
     return [] if space is None else list(space.values())

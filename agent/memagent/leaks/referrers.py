@@ -290,11 +290,11 @@ class ReferrerSearch:
 
     def _is_barrier(self, item: Any) -> bool:
         """Return True for what the search doesn't pass: itself, modules, running frames."""
-        if id(item) in self._ignored or isinstance(item, ModuleType | CodeType):
+        if id(item) in self._ignored or issubclass(type(item), ModuleType | CodeType):
             return True
-        if isinstance(item, FrameType):
+        if issubclass(type(item), FrameType):
             return id(item) in self._running or is_own_frame(item)
-        if isinstance(item, GeneratorType):  # the search itself
+        if issubclass(type(item), GeneratorType):  # the search itself
             return is_own(item.gi_code.co_filename)
         return type(item).__module__.startswith("memagent.leaks")
 
@@ -324,9 +324,9 @@ def _children(referrer: Any, here: dict[int, int]) -> Iterator[int]:
 
 def _preference(item: Any) -> int:
     """Return a lower number for a better container: a tuple of arguments comes last."""
-    if isinstance(item, list | dict | set | deque):
+    if issubclass(type(item), list | dict | set | deque):
         return 0
-    return 2 if isinstance(item, tuple | FrameType) else 1
+    return 2 if issubclass(type(item), tuple | FrameType) else 1
 
 
 # -- reference cycles ---------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def _preference(item: Any) -> int:
 
 def can_name_cycle(item: Any) -> bool:
     """Return True for an object, a function or a frame of the script."""
-    if isinstance(item, FrameType | FunctionType):
+    if issubclass(type(item), FrameType | FunctionType):
         return is_script(_code_of(item).co_filename)
     return is_script_class(type(item))
 
@@ -346,7 +346,7 @@ def name_cycle(visited: Iterable[Any]) -> tuple[ObjectName, source_lines.SourceL
     whose frame or closure is on the way.
     """
     for item in filter(can_name_cycle, visited):
-        if isinstance(item, FrameType | FunctionType):
+        if issubclass(type(item), FrameType | FunctionType):
             code = _code_of(item)
             text = f"variables of {code.co_name}"
             return ObjectName(text, (), code.co_filename, code.co_name, code=code), None
@@ -374,10 +374,10 @@ def _leads_to(start: Any, target: Any) -> bool:
 
 def _is_dead_end(item: Any) -> bool:
     """Return True for modules, their namespaces, classes, plain values and tensors."""
-    if isinstance(item, dict):
+    if issubclass(type(item), dict):
         # only the namespace of a module, or of executed code, has this key
         return "__builtins__" in item
-    return isinstance(item, ModuleType | type | str | int | float) or any(
+    return issubclass(type(item), ModuleType | type | str | int | float) or any(
         kind.__name__ == "Tensor" and kind.__module__.startswith("torch")
         for kind in type(item).__mro__
     )

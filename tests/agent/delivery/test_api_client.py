@@ -162,11 +162,16 @@ def test_a_refused_download_is_bounded_too(client_of):
 
 
 @pytest.mark.parametrize(("thread_name", "is_logged"), [("memagent-sender", False), ("own", True)])
-def test_only_requests_of_the_script_are_logged(caplog, client_of, thread_name, is_logged):
+def test_only_requests_of_the_script_are_logged(
+    caplog, client_of, monkeypatch, thread_name, is_logged
+):
+    # libraries of other tests set the level of this logger, or disable it
+    logger = logging.getLogger("urllib3.connectionpool")
+    monkeypatch.setattr(logger, "disabled", False)
     client = client_of(lambda connection: (read_request(connection), connection.sendall(ANSWER)))
     client.request("/api/v1/runs")  # creates the pool
     caplog.clear()
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, logger=logger.name)
     thread = threading.Thread(target=client.request, args=("/api/v1/runs",), name=thread_name)
     thread.start()
     thread.join()

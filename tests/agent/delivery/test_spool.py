@@ -11,6 +11,7 @@ from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import seal
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.spool import Spool
+from memagent.probe.host_limits import file_id
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, RunStart
 
@@ -68,12 +69,14 @@ def test_a_temporary_disk_failure_does_not_change_the_order(make_spool, file):
     queue = make_spool()
     queue.put(batch(0))
     folder = file.path.parent
-    working, file._fd = file._fd, os.open(os.devnull, os.O_RDONLY)  # a disk that takes nothing
+    working = file._fd, file._identity
+    broken = os.open(os.devnull, os.O_RDONLY)  # a disk that takes nothing
+    file._fd, file._identity = broken, file_id(broken)
     queue.put(batch(1))
     queue.put(batch(2))
     assert queue.samples_in_memory == 20 and "cannot write" in queue.trouble
-    os.close(file._fd)
-    file._fd = working
+    os.close(broken)
+    file._fd, file._identity = working
     queue.put(batch(3))
     assert queue.samples_in_memory == 0 and queue.trouble is None
     assert take_all(queue) == [0, 1, 2, 3] and list(folder.iterdir()) == [file.path]

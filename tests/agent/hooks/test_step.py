@@ -70,12 +70,13 @@ def test_an_optimizer_carries_nothing_of_a_run(recording):
     model = torch.nn.Linear(2, 1)
     optimizer = Whole(model.parameters(), lr=0.1)
     before, next_id = pickle.dumps(optimizer), RemovableHandle.next_id
+    others = [dict(_global_optimizer_pre_hooks), dict(_global_optimizer_post_hooks)]
     run = memagent.attach(model, optimizer)
     assert pickle.dumps(optimizer) == before and RemovableHandle.next_id == next_id
     optimizer.step()
     run.finish()
     assert run.step == 1
-    assert not _global_optimizer_pre_hooks and not _global_optimizer_post_hooks
+    assert [_global_optimizer_pre_hooks, _global_optimizer_post_hooks] == others
 
 
 @pytest.mark.parametrize("value", [torch.tensor(2.0), lambda: 2.0])

@@ -178,22 +178,26 @@ class StepDispatcher:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         changed = None
         self._calls += 1
-        with self._without_torch_functions():
-            for trigger in self._triggers:
-                trigger()
-            for monitored in self._find(optimizer):
-                result = monitored.before_step(optimizer, arguments, keywords)
-                if result is not None:
-                    arguments, keywords = changed = result
-        self._calls -= 1
+        try:
+            with self._without_torch_functions():
+                for trigger in self._triggers:
+                    trigger()
+                for monitored in self._find(optimizer):
+                    result = monitored.before_step(optimizer, arguments, keywords)
+                    if result is not None:
+                        arguments, keywords = changed = result
+        finally:
+            self._calls -= 1
         return changed
 
     def _after(self, optimizer: Any) -> None:
         self._calls += 1
-        with self._without_torch_functions():
-            for monitored in self._find(optimizer):
-                monitored.after_step(optimizer)
-        self._calls -= 1
+        try:
+            with self._without_torch_functions():
+                for monitored in self._find(optimizer):
+                    monitored.after_step(optimizer)
+        finally:
+            self._calls -= 1
 
     def _install(self) -> None:
         # without the functions that register hooks: they number the hooks of the script, too

@@ -11,6 +11,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils.hooks import RemovableHandle
 
 import memagent
+from memagent.hooks.step import step_dispatcher
 
 
 class AveragedSGD(torch.optim.SGD):
@@ -77,6 +78,18 @@ def test_an_optimizer_carries_nothing_of_a_run(recording):
     run.finish()
     assert run.step == 1
     assert [_global_optimizer_pre_hooks, _global_optimizer_post_hooks] == others
+
+
+def test_hooks_are_removed_after_an_interrupt_inside_of_one():
+    def interrupt():
+        raise KeyboardInterrupt
+
+    others = dict(_global_optimizer_pre_hooks)
+    remove = step_dispatcher().add_trigger(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1).step()
+    remove()
+    assert _global_optimizer_pre_hooks == others
 
 
 @pytest.mark.parametrize("value", [torch.tensor(2.0), lambda: 2.0])

@@ -45,7 +45,7 @@ def test_the_viewer_page_can_be_downloaded(server, tmp_path, monkeypatch, open_p
     page = open_page(f"{server.url}/runs/traced")
     with page.expect_download() as saving:
         page.get_by_role("link", name="PyTorch's viewer").click()
-    assert saving.value.suggested_filename == "traced-step21-rank0.html"
+    assert re.fullmatch(r"traced-step2\d-rank0\.html", saving.value.suggested_filename)
     html = Path(saving.value.path()).read_text()
     assert "MemoryViz.js" in html and page.url == f"{server.url}/runs/traced"
     [inside] = re.findall(r'"base64": "([^"]+)"', html)

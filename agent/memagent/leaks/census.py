@@ -24,6 +24,8 @@ from typing import Any, NamedTuple
 
 MIN_SHARE = 0.5
 """A part of the window must bring at least this share of what steady growth brings in it."""
+OLD_GENERATION = 2 if sys.version_info < (3, 14) else 1
+"""Where the garbage collector moves what survives a collection of the generation before it."""
 TensorGroup = tuple[str, str, int]
 """Device, dtype, and number of dimensions."""
 
@@ -68,21 +70,24 @@ class Census:
 
 
 def live_tensors() -> list[Any]:
-    """Return every tensor that Python knows.
+    """Return every tensor that Python knows, except for those frozen by `gc.freeze`.
 
-    Tensors of autograd's C++ graph are included only if Python has seen them.
+    One pass over all objects, which can't be cut. Tensors of autograd's C++ graph are included only
+    if Python has seen them.
     """
     torch = sys.modules.get("torch")
     if torch is None:
         return []
-    return live_objects(torch.Tensor)
+    # not the referrers of the class: a tensor that C++ refers to as well may hide what it refers to
+    # see THPVariable_subclass_traverse, torch/csrc/autograd/python_variable.cpp
+    return _instances(gc.get_objects(), _with_subclasses(torch.Tensor))
 
 
 def live_objects(base: type) -> list[Any]:
-    """Return the tracked instances of a class, except for those frozen by `gc.freeze`.
+    """Return the tracked instances of a Python class, except for those frozen by `gc.freeze`.
 
-    One pass over all objects, which can't be cut. Instances refer to their class: to ask for its
-    referrers takes half as long as to list all objects.
+    Instances refer to their class: to ask for its referrers takes half as long as to list all
+    objects.
     """
     kinds = _with_subclasses(base)
     return _instances(gc.get_referrers(*kinds), kinds)
@@ -94,9 +99,10 @@ def young_tensors() -> list[Any]:
     if torch is None:
         return []
     kinds = _with_subclasses(torch.Tensor)
-    generations = (0, 1) if sys.version_info < (3, 14) else (0,)
     return [
-        item for generation in generations for item in _instances(gc.get_objects(generation), kinds)
+        item
+        for generation in range(OLD_GENERATION)
+        for item in _instances(gc.get_objects(generation), kinds)
     ]
 
 

@@ -5,7 +5,8 @@ place before it:
 
 1. During the step, another thread makes the pass. It holds the interpreter's lock for one call.
 2. Tensors that are made after the pass are young: the boundary lists these alone, and so does a
-   callback before each collection that makes them old.
+   callback before each collection that makes them old. If another thread collects, the script may
+   go on between the two; the pass is then repeated.
 3. Tensors that were freed meanwhile have dead weak references.
 
 A `Suspension` empties the lists of a search:
@@ -26,7 +27,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import compress
-from threading import Thread
+from threading import Thread, get_ident
 from typing import Any, NamedTuple
 
 from memagent.leaks import census
@@ -34,6 +35,7 @@ from memagent.leaks.detectors.base import Work
 
 GONE = object()
 """Stands for an object that was freed during a pause."""
+_MAX_PASSES = 3
 
 
 class Survey:
@@ -43,15 +45,17 @@ class Survey:
         self.thread_s = 0.0
         """Processor time of the other thread."""
         self._has_failed = False
+        self._is_incomplete = True
+        self._owner = get_ident()
         self._references: dict[int, Callable[[], Any]] = {}
         self._thread = Thread(target=self._pass, name="memagent-survey", daemon=True)
-        gc.callbacks.append(self._before_collection)
+        gc.callbacks.append(self._on_collection)
         self._thread.start()
 
     def end(self) -> list[Any]:
         """Return the tensors that are alive now. Waits for the other thread if it isn't done."""
         self.close()
-        if self._has_failed:
+        if self._has_failed or self._is_incomplete:
             return census.live_tensors()
         self._note(census.young_tensors())
         tensors = [tensor for find in self._references.values() if (tensor := find()) is not None]
@@ -61,22 +65,32 @@ class Survey:
     def close(self) -> None:
         """Wait for the other thread, and stop watching collections."""
         self._thread.join()
-        if self._before_collection in gc.callbacks:
-            gc.callbacks.remove(self._before_collection)
+        if self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
 
     def _pass(self) -> None:
         try:
-            self._note(census.live_tensors())
+            for _ in range(_MAX_PASSES):
+                if self._is_incomplete:
+                    self._is_incomplete = False
+                    self._note(census.live_tensors())
         except Exception:  # noqa: BLE001 - no memory, or a class of the script: `end` raises it
             self._has_failed = True
         self.thread_s = time.thread_time()
 
-    def _before_collection(self, phase: str, info: dict[str, int]) -> None:
+    def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
             self._note(census.young_tensors())
+        elif info["generation"] >= census.OLD_GENERATION - 1 and get_ident() != self._owner:
+            # the script may have made tensors between that and the collection
+            self._is_incomplete = True
 
     def _note(self, tensors: list[Any]) -> None:
-        self._references.update(zip(map(id, tensors), map(_reference, tensors), strict=True))
+        for tensor in tensors:
+            find = self._references.get(id(tensor))
+            # each new reference brings the next collection nearer
+            if find is None or find() is not tensor:
+                self._references[id(tensor)] = _reference(tensor)
 
 
 def _reference(tensor: Any) -> Callable[[], Any]:

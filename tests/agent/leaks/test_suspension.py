@@ -1,0 +1,51 @@
+"""Lists of live tensors that another thread begins while the script goes on."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+import torch
+
+from memagent.leaks.suspension import Survey
+
+
+@pytest.fixture
+def survey():
+    survey = Survey()
+    survey._thread.join()
+    yield survey
+    survey.close()
+
+
+def is_listed(tensor, survey):
+    return any(tensor is other for other in survey.end())
+
+
+def test_a_tensor_that_becomes_old_after_the_pass_is_listed(survey):
+    tensor = torch.ones(2)
+    gc.collect()
+    assert is_listed(tensor, survey)
+
+
+def test_a_tensor_made_while_another_thread_begins_a_collection_is_listed(survey):
+    """A callback of the collector runs Python code, during which the training thread goes on."""
+    has_begun, may_go_on = threading.Event(), threading.Event()
+
+    def pause(phase, _info):
+        if phase == "start" and threading.current_thread() is other:
+            has_begun.set()
+            may_go_on.wait(30)
+
+    other = threading.Thread(target=gc.collect)
+    gc.callbacks.append(pause)  # after the survey's
+    try:
+        other.start()
+        assert has_begun.wait(30)
+        tensor = torch.ones(2)
+        may_go_on.set()
+        other.join()
+    finally:
+        gc.callbacks.remove(pause)
+    assert is_listed(tensor, survey)

@@ -244,7 +244,11 @@ def _share_compiled_queries(engine: Any) -> None:
 
     Half of what a short test of the server costs is to compile the same queries again.
     """
-    first = _ENGINES.setdefault(engine.dialect.name, engine)
+    if engine.dialect.name not in _ENGINES:
+        # the first connection of an engine completes its own dialect, not the one it was given
+        engine.connect().close()
+        _ENGINES[engine.dialect.name] = engine
+    first = _ENGINES[engine.dialect.name]
     engine.dialect = engine.pool._dialect = first.dialect
     engine._compiled_cache = first._compiled_cache
 

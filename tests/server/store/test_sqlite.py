@@ -22,16 +22,17 @@ def test_the_log_is_truncated_during_writes(sqlite_database, monkeypatch):
     monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 256 * 1024)
     sqlite_database._checkpointer._start_bytes = 256 * 1024
     path = sqlite_database.engine.url.database
-    sizes = []
-    for number in range(400):
-        add_run(sqlite_database, f"r{number}")
-        sizes.append(os.path.getsize(path + "-wal"))
+    largest = written = 0
+    while (size := os.path.getsize(path + "-wal")) >= largest:
+        largest = size
+        add_run(sqlite_database, f"r{written}")
+        written += 1
+        assert written < 20_000, "the log was never truncated"
     sqlite_database._checkpointer.close()
-    of_one = sizes[1] - sizes[0]
-    assert of_one > 8000 and max(sizes) < 400 * of_one / 2, "the log never began anew"
+    assert largest > 256 * 1024
     other = Database(sqlite_database.url)
     with other.read() as session:
-        assert len(session.scalars(select(RunRow.id)).all()) == 400
+        assert len(session.scalars(select(RunRow.id)).all()) == written
     other.close()
 
 
@@ -58,7 +59,7 @@ def add_run(database, name):
     )
 
 
-def wait_until(condition, timeout_s=10.0):
+def wait_until(condition, timeout_s=60.0):
     until = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until

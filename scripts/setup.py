@@ -4,20 +4,34 @@
 2. torch comes first and separately, so that no dependency pulls another build. A torch that is
    installed stays.
 3. The demo borrows the torch of the Python that runs this script: a .pth file names its folder.
+4. uv installs the 200 packages of `dev` in a fifth of pip's time. It gets pip's configuration,
+   which it doesn't read by itself. Where it is missing or fails, pip does the work.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import os
 import subprocess
 import sys
 import venv
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+UV = "uv>=0.8,<1"
 MIN_PYTHON = (3, 10)
 EXTRAS = {"demo": "server", "dev": "dev"}
-DURATIONS = {"demo": "30 packages, about 20 s", "dev": "200 packages, 1 GB, some minutes"}
+DURATIONS = {"demo": "30 packages, about 20 s", "dev": "200 packages, 1 GB, about a minute"}
+UV_SETTINGS = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+}
+"""Environment variable of uv for each option of pip."""
 FIND_TORCH = """
 import pathlib, torch
 assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)
@@ -41,6 +55,9 @@ def main() -> int:
     python = arguments.venv / "bin" / "python"
     try:
         create(python)
+        if arguments.profile == "dev":
+            with suppress(subprocess.CalledProcessError):
+                install(python, UV)
         install_torch(python, arguments.torch, may_borrow=arguments.profile == "demo")
         say(3, f"install memagent[{EXTRAS[arguments.profile]}] ({DURATIONS[arguments.profile]})")
         install(python, "--editable", f"{ROOT}[{EXTRAS[arguments.profile]}]")
@@ -95,9 +112,38 @@ def output_of(python: Path, code: str) -> str:
 
 
 def install(python: Path, *requirements: str) -> None:
-    """Install without compiling: a third of the files is ever imported, and compiled then."""
+    """Install with uv where the environment has it, else with pip.
+
+    Nothing is compiled: a third of the files is ever imported, and compiled then.
+    """
+    if python.with_name("uv").exists():
+        command = [python, "-m", "uv", "pip", "install", "--quiet", "--python", python]
+        environ = {**uv_settings(pip_options(python)), **os.environ}
+        if subprocess.run([*command, *requirements], check=False, env=environ).returncode == 0:
+            return
+        print("setup: uv failed, so pip installs instead", flush=True)
     options = ["-qq", "--disable-pip-version-check", "--no-compile"]
     subprocess.run([python, "-m", "pip", "install", *options, *requirements], check=True)
+
+
+def pip_options(python: Path) -> dict[str, str]:
+    """Return pip's options from its files and from the environment, which takes precedence."""
+    command = [python, "-m", "pip", "config", "list"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # sorted by section, and ":env:" comes first
+    lines = reversed(output.splitlines())
+    pairs = [(key.rpartition(".")[2], value) for key, _, value in (x.partition("=") for x in lines)]
+    return {name: ast.literal_eval(value) for name, value in pairs}
+
+
+def uv_settings(options: dict[str, str]) -> dict[str, str]:
+    """Return uv's environment variables for options of pip, and pip's way to choose an index."""
+    settings = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
+    for option, variable in UV_SETTINGS.items():
+        if option in options:
+            separator = "," if option == "find-links" else " "
+            settings[variable] = separator.join(options[option].split())
+    return settings
 
 
 def say(stage: int, text: str) -> None:

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -58,3 +60,48 @@ def test_the_demo_borrows_the_torch_that_is_there(tmp_path, capsys):
     setup.install_torch(python, "torch", may_borrow=True)
     assert setup.find_torch(python) == setup.find_torch(sys.executable)
     assert capsys.readouterr().out.startswith("setup: 2/3 use torch ")
+
+
+@pytest.fixture
+def wheels(tmp_path):
+    """Return pip's options to install `tiny` from a folder, into `tmp_path / "into"`."""
+    info = "tiny-1.0.dist-info"
+    files = {
+        "tiny.py": "",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/RECORD": f"tiny.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n",
+    }
+    with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+    return ["--no-index", "--find-links", str(tmp_path), "--target", str(tmp_path / "into"), "tiny"]
+
+
+def test_uv_installs_where_it_is_there(wheels, tmp_path, capfd):
+    setup.install(Path(sys.executable), *wheels)
+    assert (tmp_path / "into/tiny-1.0.dist-info/INSTALLER").read_text() == "uv"
+    assert capfd.readouterr().out == ""
+
+
+def test_pip_installs_where_uv_fails(wheels, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("UV_LINK_MODE", "nonsense")
+    setup.install(Path(sys.executable), *wheels)
+    assert (tmp_path / "into/tiny-1.0.dist-info/INSTALLER").read_text().strip() == "pip"
+    assert capfd.readouterr().out == "setup: uv failed, so pip installs instead\n"
+
+
+def test_uv_gets_the_configuration_of_pip(tmp_path, monkeypatch):
+    config = tmp_path / "pip.conf"
+    config.write_text(
+        "[global]\ncert = /other.pem\nextra-index-url =\n  https://a/simple\n  https://b/simple\n"
+    )
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+    monkeypatch.setenv("PIP_CERT", "/own.pem")
+    monkeypatch.setenv("PIP_FIND_LINKS", "/one /two")
+    settings = setup.uv_settings(setup.pip_options(Path(sys.executable)))
+    assert settings["UV_INDEX"] == "https://a/simple https://b/simple"
+    assert settings["UV_FIND_LINKS"] == "/one,/two"
+    assert settings["SSL_CERT_FILE"] == "/own.pem"

@@ -186,10 +186,10 @@ resource.setrlimit(resource.RLIMIT_DATA, (2**30, 2**30))
 run = memagent.attach(model, optimizer, on_risk=save, total_steps=100_000, predict=False)
 while True:
     optimizer.zero_grad()
-    output = model(torch.randn(2048, 512))
+    output = model(torch.randn(64, 512))
     output.pow(2).mean().backward()
     optimizer.step()
-    kept.append(output.detach().clone())  # 4 MiB
+    kept.append(output.detach().repeat(32, 1))  # 4 MiB
     time.sleep(0.02)
 """
 

@@ -22,11 +22,12 @@ def test_the_log_is_truncated_during_writes(sqlite_database, monkeypatch):
     monkeypatch.setattr(sqlite, "CHECKPOINT_BYTES", 256 * 1024)
     sqlite_database._checkpointer._start_bytes = 256 * 1024
     path = sqlite_database.engine.url.database
-    largest = written = 0
-    while (size := os.path.getsize(path + "-wal")) >= largest:
+    largest = size = written = 0
+    while size >= largest:
         largest = size
         add_run(sqlite_database, f"r{written}")
         written += 1
+        size = os.path.getsize(path + "-wal")
         assert written < 20_000, "the log was never truncated"
     sqlite_database._checkpointer.close()
     assert largest > 256 * 1024

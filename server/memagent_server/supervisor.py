@@ -31,7 +31,7 @@ from flask import Flask
 
 from memagent.errors import MemagentError, SettingError
 from memagent_server import files
-from memagent_server.http import heartbeat, listener
+from memagent_server.http import web_process
 from memagent_server.http.asgi import AsgiApp
 from memagent_server.observability import logs, self_metrics
 from memagent_server.settings import Settings
@@ -77,8 +77,8 @@ def asgi_app() -> AsgiApp:
 
 
 async def _background(app: AsgiApp) -> None:
-    await listener.limit_sending()
-    await heartbeat.beat(app)
+    await web_process.limit_sending()
+    await web_process.beat(app)
 
 
 def serve(
@@ -103,7 +103,7 @@ def serve(
     with _metrics_folder():
         worker = WorkerProcess() if with_worker else None
         threading.Thread(target=_announce, args=(settings, stopping, announce), daemon=True).start()
-        monitor = heartbeat.HeartbeatMonitor()
+        monitor = web_process.HeartbeatMonitor()
         threading.Thread(target=monitor.run, args=(stopping,), daemon=True).start()
         try:
             return _run_granian(settings, workers)
@@ -263,7 +263,7 @@ def _run_granian(settings: Settings, workers: int) -> int:
         factory=True,
         interface=Interfaces.ASGI,
         http=HTTPModes.http1,  # HTTP/2 has no deadline for headers and idle connections
-        http1_settings=HTTP1Settings(header_read_timeout=1000 * listener.HEAD_TIMEOUT_S),
+        http1_settings=HTTP1Settings(header_read_timeout=1000 * web_process.HEAD_TIMEOUT_S),
         address=settings.host,
         port=settings.port,
         workers=workers,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from memagent_server.alerts.incident_updates import IncidentTransaction
-from memagent_server.http import auth
+from memagent_server.http import credentials
 from memagent_server.store.models import FeedbackRow, NotificationRow, StreamRow
 from memagent_server.store.runs import lock_run
 
@@ -103,7 +103,7 @@ def token_of(sqlite_app):
     def make(scope, *projects):
         context = sqlite_app.extensions["memagent"]
         with context.database.write() as session:
-            secret, _ = auth.issue_token(
+            secret, _ = credentials.issue_token(
                 session,
                 context.settings,
                 name=f"{scope} of {projects}",

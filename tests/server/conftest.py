@@ -15,7 +15,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from memagent_server.http import auth, csrf
+from memagent_server.http import credentials, csrf
 from tests.live_server import SECRET_KEY
 from tests.python_fork import ForkServer
 
@@ -33,7 +33,7 @@ class FormClient(FlaskClient):
         """The hidden field of a form in this browser."""
         if self.get_cookie(csrf.COOKIE) is None:
             self.set_cookie(csrf.COOKIE, "a nonce for tests")
-        results = [(name, self.get_cookie(name)) for name in (csrf.COOKIE, auth.COOKIE)]
+        results = [(name, self.get_cookie(name)) for name in (csrf.COOKIE, credentials.COOKIE)]
         cookies = "; ".join(
             f"{name}={cookie.value}" for name, cookie in results if cookie is not None
         )

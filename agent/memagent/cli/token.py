@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from memagent.cli import say
 from memagent.errors import MemagentError, SettingError
 from memagent.units import parse_age
-from memagent_server.http import auth
+from memagent_server.http import credentials
 from memagent_server.schemas.base import Token
 from memagent_server.settings import Settings
 from memagent_server.store import migrate, tokens
@@ -73,7 +73,7 @@ def _create(arguments: argparse.Namespace, settings: Settings, database: Databas
         now + parse_age("--expires", arguments.expires) if arguments.expires is not None else None
     )
     with database.write() as session:
-        secret, token = auth.issue_token(
+        secret, token = credentials.issue_token(
             session,
             settings,
             name=arguments.name,

@@ -12,14 +12,6 @@
    Events say when it begins, searches, ends or is given up.
 4. The CUDA allocator's record goes with it as a page for torch's viewer. If the script requested
    the diagnosis, the record is also saved next to the run's file.
-
-Slow growth, however far the limit:
-
-1. The minimum of each block of steps counts, so what comes and goes within a block doesn't. Long
-   blocks show what grows at every fiftieth step, such as results of evaluations; the diagnosis of
-   their growth takes a longer window.
-2. Growth is suspected after several rising blocks in a row, each by a minimum amount, and by
-   similar amounts: random rises vary in size.
 """
 
 from __future__ import annotations
@@ -27,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +30,7 @@ from memagent.forecast.types import LEAK_CAUSES
 from memagent.leaks.detectors import allocator_history
 from memagent.leaks.detectors.base import StackAllocation, frame_text
 from memagent.leaks.finder import Finder
+from memagent.leaks.slow_growth import LONG_BLOCK_STEPS, SlowGrowthDetector
 from memagent.leaks.suspect import Diagnosis
 from memagent.oom.report import rate_text
 from memagent.record.git import find_repository
@@ -382,54 +375,3 @@ def _wire_stack(allocation: StackAllocation) -> Stack:
     """Return a stack with its innermost frames, if there are too many."""
     frames = [frame_text(frame) for frame in allocation.stack[-_MAX_FRAMES:]]
     return Stack(frames=frames, size_bytes=allocation.size_bytes, blocks=max(0, allocation.blocks))
-
-
-# -- slow growth --------------------------------------------------------------------------------
-
-BLOCK_STEPS = 16
-LONG_BLOCK_STEPS = 64
-RISING_BLOCKS = 5
-MAX_RISE_RATIO = 4.0
-"""Largest rise over the smallest up to which rises count as similar."""
-MIN_CUDA_BYTES_PER_STEP = 32
-MIN_OTHER_BYTES_PER_STEP = 16 * 2**10
-"""A host's readings rise while allocators and caches warm up; CUDA's allocator counts exactly."""
-
-
-class SlowGrowthDetector:
-    """Detects slow growth in one device's readings, in constant memory."""
-
-    def __init__(self, device_kind: str, block_steps: int = BLOCK_STEPS) -> None:
-        is_exact = device_kind == "cuda"
-        self._block_steps = block_steps
-        self._min_rise = block_steps * (
-            MIN_CUDA_BYTES_PER_STEP if is_exact else MIN_OTHER_BYTES_PER_STEP
-        )
-        self._previous_floor: int | None = None
-        self._floor: int | None = None
-        self._steps = 0
-        self._rises: list[int] = []
-
-    def observe(self, readings: Iterable[int | None]) -> bool:
-        """Return True when growth is suspected, then not again until it has lasted as long.
-
-        readings: bytes in use at the ends of consecutive steps, None if unknown.
-        """
-        results = [self._add(reading) for reading in readings if reading is not None]
-        return True in results
-
-    def _add(self, reading: int) -> bool:
-        self._floor = reading if self._floor is None else min(self._floor, reading)
-        self._steps += 1
-        if self._steps < self._block_steps:
-            return False
-        rise = self._floor - self._previous_floor if self._previous_floor is not None else 0
-        self._rises = [*self._rises[1 - RISING_BLOCKS :], rise] if rise >= self._min_rise else []
-        self._previous_floor = self._floor
-        self._floor = None
-        self._steps = 0
-        is_short = len(self._rises) < RISING_BLOCKS
-        if is_short or max(self._rises) > MAX_RISE_RATIO * min(self._rises):
-            return False
-        self._rises = []
-        return True

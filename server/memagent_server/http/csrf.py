@@ -18,7 +18,7 @@ import secrets
 
 from flask import Flask, Response, g, request
 
-from memagent_server.http import auth
+from memagent_server.http import auth, credentials
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 
@@ -86,5 +86,5 @@ def _cookie_name() -> str:
 
 
 def _sign(nonce: str) -> str:
-    message = f"form {nonce} {auth.session_cookie()}".encode()
+    message = f"form {nonce} {credentials.session_cookie()}".encode()
     return hmac.new(current().settings.secret_key.encode(), message, hashlib.sha256).hexdigest()

@@ -24,7 +24,7 @@ from werkzeug.routing import Rule
 import memagent
 from memagent.wire.codec import JSON, MSGPACK, REPLAYED_HEADER
 from memagent_server.http.api_route import API, Operation, operation_of
-from memagent_server.http.auth import COOKIE
+from memagent_server.http.credentials import COOKIE
 from memagent_server.http.problems import PROBLEM_JSON
 from memagent_server.schemas.base import JsonObject, Problem
 from memagent_server.schemas.examples import EXAMPLES

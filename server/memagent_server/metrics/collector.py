@@ -20,7 +20,7 @@ from memagent_server.observability.self_metrics import METRICS as OWN_METRICS
 from memagent_server.schemas.base import RUN_STATUSES
 from memagent_server.store.alerts import count_firing
 from memagent_server.store.engine import Database, Session
-from memagent_server.store.outbox import count_by_outcome
+from memagent_server.store.notifications import count_by_outcome
 from memagent_server.store.predictions import newest_components
 from memagent_server.store.streams import active_streams, phase_of
 from memagent_server.store.usage import count_runs_by_status, count_samples, dropped_samples

@@ -38,13 +38,8 @@ from memagent_server.store.models import (
     StreamRow,
     TransitionRow,
 )
-from memagent_server.store.outbox import (
-    is_overtaken,
-    last_receipt,
-    nearest_forecast,
-    ranks_of_topic,
-    topic_of,
-)
+from memagent_server.store.notifications import nearest_forecast, ranks_of_topic, topic_of
+from memagent_server.store.outbox import is_overtaken, last_receipt
 from memagent_server.store.predictions import prediction_for
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import suspects_of

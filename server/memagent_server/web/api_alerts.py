@@ -35,7 +35,7 @@ from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.store.alerts import describe_alert, list_alerts
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import acknowledge, lock_incident, mark_false, snooze
-from memagent_server.store.outbox import list_notifications, retry
+from memagent_server.store.notifications import list_notifications, retry
 from memagent_server.store.rules import forget_rules, put_rule
 from memagent_server.web import query
 

@@ -27,7 +27,7 @@ from flask import Response, redirect, render_template, request, send_from_direct
 from werkzeug.exceptions import NotFound
 from werkzeug.security import safe_join
 
-from memagent_server.http import auth
+from memagent_server.http import auth, credentials
 from memagent_server.http.context import current
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import count_firing_incidents
@@ -59,7 +59,7 @@ def frame_variables(session: Session) -> dict[str, Any]:
         "now": current().clock(),
         "may_change": access is not None and access.allows("admin"),
         "may_read": access is not None and access.allows("read"),
-        "is_logged_in": auth.has_session_cookie(),
+        "is_logged_in": credentials.has_session_cookie(),
         "server_url": current().settings.public_url,
     }
 

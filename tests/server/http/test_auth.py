@@ -7,7 +7,7 @@ from flask import Response
 
 from memagent.errors import SettingError
 from memagent_server.app import create_app
-from memagent_server.http import auth
+from memagent_server.http import credentials
 from memagent_server.settings import Settings
 from memagent_server.store.tokens import list_tokens, revoke_tokens
 
@@ -25,7 +25,9 @@ def token_of(sqlite_database, settings):
 
     def token_of(scope, name="t", **limits):
         with sqlite_database.write() as session:
-            return auth.issue_token(session, settings, name=name, scope=scope, now=NOW, **limits)[0]
+            return credentials.issue_token(
+                session, settings, name=name, scope=scope, now=NOW, **limits
+            )[0]
 
     return token_of
 
@@ -136,7 +138,7 @@ def test_a_token_is_not_in_the_database(sqlite_database, settings, token_of):
     token = token_of("read")
     with sqlite_database.read() as session:
         (row,) = list_tokens(session)
-    assert row.hash == auth.token_hash(settings, token)
+    assert row.hash == credentials.token_hash(settings, token)
     assert token not in row.hash
     assert len(row.hash) == 64
 
@@ -191,11 +193,11 @@ def log_in(sqlite_database, settings):
 
     def log_in(client, token, used=settings):
         with sqlite_database.read() as session:
-            access = auth.check_token(session, used, token, NOW)
+            access = credentials.check_token(session, used, token, NOW)
         response = Response()
-        auth.set_session_cookie(response, used, access)
+        credentials.set_session_cookie(response, used, access)
         cookie = response.headers["Set-Cookie"]
-        client.set_cookie(auth.COOKIE, cookie.partition("=")[2].partition(";")[0])
+        client.set_cookie(credentials.COOKIE, cookie.partition("=")[2].partition(";")[0])
         return cookie
 
     return log_in
@@ -229,7 +231,7 @@ def test_a_cookie_works_for_own_pages_only(sqlite_client, token_of, log_in):
 @pytest.mark.parametrize("cookie", ["", "x", "MQ.aaaa.bbbb", "MQ"])
 def test_a_forged_cookie_is_refused(sqlite_client, token_of, cookie):
     token_of("admin")
-    sqlite_client.set_cookie(auth.COOKIE, cookie)
+    sqlite_client.set_cookie(credentials.COOKIE, cookie)
     assert sqlite_client.get("/api/v1/runs").status_code == 401
 
 
@@ -269,6 +271,6 @@ def test_a_browser_without_a_token_is_sent_to_the_login_page(sqlite_client, toke
 
 
 def test_tokens_are_long_and_unique():
-    tokens = {auth.new_token() for _ in range(100)}
+    tokens = {credentials.new_token() for _ in range(100)}
     assert len(tokens) == 100
     assert min(map(len, tokens)) >= 43

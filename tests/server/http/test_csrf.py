@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 import memagent_server
 from memagent_server.app import create_app
-from memagent_server.http import auth, csrf
+from memagent_server.http import credentials, csrf
 from memagent_server.store.tokens import create_token
 
 HTML = {"Accept": "text/html"}
@@ -27,13 +27,13 @@ def plain(sqlite_app):
 @pytest.fixture
 def token(sqlite_app):
     """An admin token."""
-    context, secret = sqlite_app.extensions["memagent"], auth.new_token()
+    context, secret = sqlite_app.extensions["memagent"], credentials.new_token()
     with context.database.write() as session:
         create_token(
             session,
             name="ana",
             scope="admin",
-            token_hash=auth.token_hash(context.settings, secret),
+            token_hash=credentials.token_hash(context.settings, secret),
             now=1.0,
         )
     return secret
@@ -152,7 +152,7 @@ def test_cookies_are_out_of_reach_of_scripts_and_other_sites(make_settings, sqli
             .headers["Set-Cookie"],
         ]
         for cookie, name, site in zip(
-            cookies, (csrf.COOKIE, auth.COOKIE), ("Strict", "Lax"), strict=True
+            cookies, (csrf.COOKIE, credentials.COOKIE), ("Strict", "Lax"), strict=True
         ):
             assert cookie.startswith(f"{prefix}{name}=")
             assert (

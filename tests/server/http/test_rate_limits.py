@@ -17,7 +17,7 @@ from memagent.diagnostics import ErrorGuard
 from memagent.errors import SettingError
 from memagent.wire.messages import Batch, Chunk, RunStart
 from memagent_server.app import create_app
-from memagent_server.http.auth import issue_token
+from memagent_server.http.credentials import issue_token
 from memagent_server.http.rate_limits import BURST_S, Bucket, RateLimits
 from memagent_server.http.shared_counters import SharedCounters
 from memagent_server.settings import Settings

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from memagent_server.http.auth import issue_token
+from memagent_server.http.credentials import issue_token
 from memagent_server.http.login_throttle import MAX_FAILURES
 from memagent_server.http.shared_counters import SETS, WAYS, SharedCounters, open_counters
 from memagent_server.observability.self_metrics import FOLDER

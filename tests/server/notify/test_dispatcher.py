@@ -12,16 +12,15 @@ from memagent_server.notify.dispatcher import LEASE_S, Dispatcher
 from memagent_server.schemas.alerts import Delivery
 from memagent_server.store.alerts import add_transition, list_alerts
 from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow
+from memagent_server.store.notifications import count_by_outcome, retry
 from memagent_server.store.outbox import (
     MAX_ATTEMPTS,
     ChannelFilter,
-    count_by_outcome,
     is_any_due,
     lease_next,
     mark_failed,
     mark_sent,
     renew_lease,
-    retry,
 )
 
 TEST = ChannelFilter("test")

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from memagent.cli import main
-from memagent_server.http import auth
+from memagent_server.http import credentials
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
 from memagent_server.store.tokens import (
@@ -118,12 +118,11 @@ def test_a_token_can_have_projects_and_an_expiry(token, sqlite_url):
         settings = Settings(database_url=sqlite_url, secret_key="secret")
         ci, whole = list_tokens(session)
         assert ci.expires_at - ci.created_at == 90 * 86_400
-        assert auth.check_token(session, settings, fields["token"], ci.expires_at - 1).projects == (
-            "vision",
-            "nlp",
-        )
-        assert auth.check_token(session, settings, fields["token"], ci.expires_at) is None
-        assert auth.check_token(session, settings, secret, ci.created_at).projects == ()
+        assert credentials.check_token(
+            session, settings, fields["token"], ci.expires_at - 1
+        ).projects == ("vision", "nlp")
+        assert credentials.check_token(session, settings, fields["token"], ci.expires_at) is None
+        assert credentials.check_token(session, settings, secret, ci.created_at).projects == ()
     database.close()
     _, listed, _ = token("list")
     assert "ci for vision, nlp" in listed and f"expires {fields['expires_at']}" in listed

@@ -8,7 +8,7 @@ import pytest
 
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rules import RULES
-from memagent_server.http import auth
+from memagent_server.http import credentials
 from memagent_server.store.models import StreamRow, TokenRow
 from memagent_server.store.runs import lock_run
 
@@ -111,14 +111,14 @@ def test_an_invalid_cursor_is_refused(client, cursor):
 
 def test_readers_acknowledge_and_only_admins_set_rules(app, client, alert_id):
     context = app.extensions["memagent"]
-    tokens = {scope: auth.new_token() for scope in ("ingest", "read", "admin")}
+    tokens = {scope: credentials.new_token() for scope in ("ingest", "read", "admin")}
     with context.database.write() as session:
         for scope, token in tokens.items():
             session.add(
                 TokenRow(
                     name=f"{scope}-token",
                     scope=scope,
-                    hash=auth.token_hash(context.settings, token),
+                    hash=credentials.token_hash(context.settings, token),
                     created_at=1.0,
                 )
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, render_template, request
 
-from memagent_server.http import auth, login_throttle
+from memagent_server.http import credentials, login_throttle
 from memagent_server.http.context import current
 from memagent_server.web.rendering import redirect_to, safe_path
 
@@ -15,7 +15,7 @@ blueprint = Blueprint("login", __name__)
 def show_login() -> Response:
     context = current()
     with context.database.read() as session:
-        if auth.is_unprotected(session, context.settings):
+        if credentials.is_unprotected(session, context.settings):
             return redirect_to("/")
     return _login_form()
 
@@ -26,7 +26,7 @@ def log_in() -> Response:
     context = current()
     token = request.form.get("token", "").strip()
     with context.database.read() as session:
-        access = auth.check_token(session, context.settings, token, context.clock())
+        access = credentials.check_token(session, context.settings, token, context.clock())
     login_throttle.add_check(token, is_valid=access is not None)
     if access is None:
         return _login_form(
@@ -37,15 +37,15 @@ def log_in() -> Response:
             f"This token has scope '{access.scope}'. To see pages, use one with scope 'read'.", 403
         )
     response = redirect_to(request.form.get("next"))
-    auth.set_session_cookie(response, context.settings, access)
+    credentials.set_session_cookie(response, context.settings, access)
     return response
 
 
 @blueprint.post("/logout")
 def log_out() -> Response:
-    auth.end_current_session()
+    credentials.end_current_session()
     response = redirect_to("/login")
-    auth.clear_session_cookie(response, current().settings)
+    credentials.clear_session_cookie(response, current().settings)
     return response
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
 
-from memagent_server.http import auth
+from memagent_server.http import credentials
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
@@ -68,7 +68,7 @@ def show_runs() -> Response:
             is_filtered=is_filtered,
             endangered=summarize(session, endangered),
             next_cursor=page.next_cursor,
-            needs_token=not runs and not auth.is_unprotected(session, context.settings),
+            needs_token=not runs and not credentials.is_unprotected(session, context.settings),
             refresh_s=REFRESH_S,
         )
 

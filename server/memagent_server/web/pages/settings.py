@@ -9,13 +9,13 @@ from flask import Blueprint, Response, request
 from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import read_policy
 from memagent_server.alerts.rules import RULES, TELLS, Rule, Threshold
-from memagent_server.http import auth
+from memagent_server.http import credentials
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.notify import REQUIRED_SETTINGS
 from memagent_server.store.models import TokenRow
-from memagent_server.store.outbox import list_notifications
+from memagent_server.store.notifications import list_notifications
 from memagent_server.store.retention import Limits, find_prunable
 from memagent_server.store.rules import EVERY_PROJECT, known_projects
 from memagent_server.store.tokens import SCOPES, describe_token, list_tokens, revoke_token
@@ -181,7 +181,7 @@ def _create_token() -> Response:
     context = current()
     now = context.clock()
     with context.database.write() as session:
-        is_first = auth.is_unprotected(session, context.settings)
+        is_first = credentials.is_unprotected(session, context.settings)
         if is_first and (scope != "admin" or projects):
             raise Problem(
                 422,
@@ -189,7 +189,7 @@ def _create_token() -> Response:
                 "projects. Otherwise no further token could be created.",
                 field="scope",
             )
-        secret, token = auth.issue_token(
+        secret, token = credentials.issue_token(
             session,
             context.settings,
             name=name,
@@ -198,13 +198,13 @@ def _create_token() -> Response:
             projects=projects,
             expires_at=now + float(days) * DAY_S if days else None,
         )
-        access = auth.access_of(token)
+        access = credentials.access_of(token)
     if not is_first:
         return _tokens_page(secret=secret, name=name)
     # The server was unprotected until now: without a login, this token would lock its creator out.
-    cookie = auth.start_session(context.settings, access)
+    cookie = credentials.start_session(context.settings, access)
     response = _tokens_page(secret=secret, name=name)
-    auth.set_session_cookie(response, context.settings, access, cookie)
+    credentials.set_session_cookie(response, context.settings, access, cookie)
     return response
 
 
@@ -248,7 +248,7 @@ def _tokens_page(
             secret=secret,
             name=name,
             message=message,
-            is_unprotected=auth.is_unprotected(session, context.settings),
+            is_unprotected=credentials.is_unprotected(session, context.settings),
             scopes=SCOPES,
             lifetimes=TOKEN_LIFETIMES,
             projects=known_projects(session),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent_server.http import auth
+from memagent_server.http import credentials
 from memagent_server.store.models import EndedSessionRow, TokenRow
 from memagent_server.web.rendering import safe_path
 
@@ -16,13 +16,13 @@ def token_of(sqlite_app):
     """token_of("read"): a token of that scope."""
 
     def make(scope):
-        context, token = sqlite_app.extensions["memagent"], auth.new_token()
+        context, token = sqlite_app.extensions["memagent"], credentials.new_token()
         with context.database.write() as session:
             session.add(
                 TokenRow(
                     name=scope,
                     scope=scope,
-                    hash=auth.token_hash(context.settings, token),
+                    hash=credentials.token_hash(context.settings, token),
                     created_at=1.0,
                 )
             )
@@ -61,19 +61,19 @@ def test_a_cookie_is_refused_after_its_logout(sqlite_client, token_of):
     cookies = []
     for _ in range(2):
         sqlite_client.post("/login", data={"token": token})
-        cookies.append(sqlite_client.get_cookie(auth.COOKIE).value)
+        cookies.append(sqlite_client.get_cookie(credentials.COOKIE).value)
     sqlite_client.post("/logout")
-    assert sqlite_client.get_cookie(auth.COOKIE) is None
+    assert sqlite_client.get_cookie(credentials.COOKIE) is None
     statuses = []
     for cookie in cookies:
-        sqlite_client.set_cookie(auth.COOKIE, cookie)
+        sqlite_client.set_cookie(credentials.COOKIE, cookie)
         statuses.append(sqlite_client.get("/", headers=HTML).status_code)
     assert statuses == [200, 303], "the other session goes on"
 
 
 def test_logging_out_without_a_session_stores_nothing(sqlite_client, sqlite_app):
     for cookie in ("", "forged", "MQ.aaaa.bbbb"):
-        sqlite_client.set_cookie(auth.COOKIE, cookie)
+        sqlite_client.set_cookie(credentials.COOKIE, cookie)
         assert sqlite_client.post("/logout").status_code == 303
     with sqlite_app.extensions["memagent"].database.read() as session:
         assert session.query(EndedSessionRow).count() == 0

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from memagent_server.http.auth import token_hash
+from memagent_server.http.credentials import token_hash
 from memagent_server.store.tokens import create_token
 
 HTML = {"Accept": "text/html"}

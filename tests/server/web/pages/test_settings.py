@@ -7,7 +7,7 @@ import re
 import pytest
 
 from memagent_server.app import create_app
-from memagent_server.http import auth, csrf
+from memagent_server.http import credentials, csrf
 from memagent_server.store.tokens import list_tokens
 
 HTML = {"Accept": "text/html"}
@@ -59,7 +59,7 @@ def test_the_first_token_is_an_admin_token_and_logs_its_creator_in(client, store
     assert client.get(PAGE, headers=HTML).status_code == 200, (
         "the cookie opens what is closed to others now"
     )
-    client.delete_cookie(auth.COOKIE)
+    client.delete_cookie(credentials.COOKIE)
     assert client.get(PAGE, headers=HTML).status_code == 303
 
 

@@ -1,10 +1,12 @@
-"""Heartbeats of web processes, so that the parent replaces one that no longer answers.
+"""Web processes beside their requests: a heartbeat, and deadlines of the socket they listen on.
 
-1. A web process touches its file every BEAT_S seconds if a thread has completed a call since. An
-   idle process makes a call that does nothing.
+1. The parent replaces a process that no longer answers. A web process touches its file every BEAT_S
+   seconds if a thread has completed a call since. An idle process makes a call that does nothing.
 2. The parent looks every CHECK_S seconds, and kills a child whose file it finds unchanged
    MAX_MISSED_CHECKS times. It counts checks instead of seconds: a machine that was suspended kills
    none.
+3. Connections inherit the options of the socket. granian opens it itself and offers no timeout for
+   sending.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -24,6 +27,11 @@ from memagent_server.observability import self_metrics
 BEAT_S = 1.0
 CHECK_S = 3.0
 MAX_MISSED_CHECKS = 10
+HEAD_TIMEOUT_S = 30
+"""granian closes a connection that sends no complete head for so long."""
+SEND_TIMEOUT_S = 20
+"""A connection that accepts no data for so long is closed by the kernel."""
+_POLL_S = 0.05
 _log = logging.getLogger(__name__)
 
 
@@ -38,6 +46,23 @@ async def beat(app: AsgiApp) -> None:
             completed = app.completed_calls
             with contextlib.suppress(OSError):
                 _path(os.getpid()).touch()
+
+
+async def limit_sending() -> None:
+    """Wait until this process listens, then set the deadline for sending. Linux only."""
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return
+    while not (descriptors := _listening_descriptors()):
+        await asyncio.sleep(_POLL_S)
+    for descriptor in descriptors:
+        with socket.socket(fileno=os.dup(descriptor)) as listening:
+            option = socket.TCP_USER_TIMEOUT
+            listening.setsockopt(socket.IPPROTO_TCP, option, 1000 * SEND_TIMEOUT_S)
+
+
+def _listening_descriptors() -> list[int]:
+    connections = psutil.Process().net_connections("tcp")
+    return [one.fd for one in connections if one.status == psutil.CONN_LISTEN]
 
 
 class HeartbeatMonitor:

@@ -6,7 +6,12 @@ import random
 
 import pytest
 
-from memagent.leaks.monitor import BLOCK_STEPS, LONG_BLOCK_STEPS, RISING_BLOCKS, SlowGrowthDetector
+from memagent.leaks.slow_growth import (
+    BLOCK_STEPS,
+    LONG_BLOCK_STEPS,
+    RISING_BLOCKS,
+    SlowGrowthDetector,
+)
 
 MIB = 2**20
 

@@ -1,0 +1,223 @@
+"""Credentials: bearer tokens with a scope, and a signed cookie for browsers.
+
+1. A token is random and shown once. The database stores its HMAC-SHA256 under the server's secret
+   key: a stolen database opens nothing.
+2. Scope `ingest` may post what agents post; `read` may read everything, and acknowledge alerts;
+   `admin` may do everything. MEMAGENT_ADMIN_TOKEN is one more admin token. A token that is limited
+   to projects reads and writes only their runs, and cannot change the server as a whole.
+3. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie, which is checked
+   against the database each time: for its token, and for a logout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flask import Response, g, request
+from itsdangerous import BadData, URLSafeTimedSerializer
+
+from memagent_server.http.context import current
+from memagent_server.settings import Settings
+from memagent_server.store.engine import Connection, Session
+from memagent_server.store.models import TokenRow
+from memagent_server.store.tokens import (
+    ValidToken,
+    any_token,
+    create_token,
+    end_session,
+    find_token,
+    get_token,
+    is_session_ended,
+)
+
+COOKIE = "memagent_session"
+SESSION_S = 14 * 86400
+_NEW_COOKIE = "memagent_new_session"
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a token allows. `token_id` is None for the admin token of the settings and on an
+    unprotected server.
+
+    Empty `projects` mean all projects.
+    """
+
+    scope: str
+    token_id: int | None = None
+    name: str = ""
+    projects: tuple[str, ...] = ()
+    last_used_at: float | None = None
+
+    def allows(self, scope: str) -> bool:
+        return self.scope in (scope, "admin")
+
+    def can_see(self, project: str) -> bool:
+        return not self.projects or project in self.projects
+
+
+UNPROTECTED_ACCESS = Access("admin", name="everybody")
+_CONFIGURED_ADMIN = Access("admin", name="MEMAGENT_ADMIN_TOKEN")
+
+
+def new_token() -> str:
+    """Return a new token with 256 random bits."""
+    return f"mag_{secrets.token_urlsafe(32)}"
+
+
+def issue_token(
+    session: Session,
+    settings: Settings,
+    *,
+    name: str,
+    scope: str,
+    now: float,
+    projects: Sequence[str] = (),
+    expires_at: float | None = None,
+) -> tuple[str, TokenRow]:
+    """Create a token; return its secret, which cannot be shown again, and its row."""
+    secret = new_token()
+    token = create_token(
+        session,
+        name=name,
+        scope=scope,
+        token_hash=token_hash(settings, secret),
+        now=now,
+        projects=projects,
+        expires_at=expires_at,
+    )
+    return secret, token
+
+
+def check_token(
+    db: Session | Connection, settings: Settings, token: str, now: float
+) -> Access | None:
+    """Return what a token allows, None if it is unknown, revoked or expired.
+
+    A wrong token takes as long as a right one.
+    """
+    hashed = token_hash(settings, token)
+    if settings.admin_token is not None and hmac.compare_digest(
+        hashed, token_hash(settings, settings.admin_token)
+    ):
+        return _CONFIGURED_ADMIN
+    row = find_token(db, hashed, now)
+    is_known = row is not None and hmac.compare_digest(row.hash, hashed)
+    return access_of(row) if row is not None and is_known else None
+
+
+def is_unprotected(db: Session | Connection, settings: Settings) -> bool:
+    """Check whether no token has ever been created and no admin token is set."""
+    return settings.admin_token is None and not any_token(db)
+
+
+def access_of(token: ValidToken | TokenRow) -> Access:
+    return Access(token.scope, token.id, token.name, tuple(token.projects), token.last_used_at)
+
+
+def token_hash(settings: Settings, token: str) -> str:
+    """Return the form of a token that is stored."""
+    return hmac.new(settings.secret_key.encode(), token.encode(), hashlib.sha256).hexdigest()
+
+
+# -- sessions --------------------------------------------------------------------------------------
+
+
+def start_session(settings: Settings, access: Access) -> str:
+    """Return a new session cookie. Forms that are rendered into this response are valid for it."""
+    cookie = _new_cookie(settings, access)
+    setattr(g, _NEW_COOKIE, cookie)
+    return cookie
+
+
+def session_cookie() -> str:
+    """Return the browser's session cookie, or the one that it gets with this response."""
+    cookie: str = g.get(_NEW_COOKIE) or request.cookies.get(_cookie_name(), "")
+    return cookie
+
+
+def set_session_cookie(
+    response: Response, settings: Settings, access: Access, cookie: str | None = None
+) -> None:
+    """Log a browser in, with the cookie of `start_session` if there is one."""
+    response.set_cookie(
+        settings.cookie_name(COOKIE),
+        cookie or _new_cookie(settings, access),
+        max_age=SESSION_S,
+        httponly=True,
+        samesite="Lax",
+        secure=settings.is_https,
+    )
+
+
+def has_session_cookie() -> bool:
+    """Check whether the browser sent a session cookie, valid or not."""
+    return _cookie_name() in request.cookies
+
+
+def check_cookie(connection: Connection, settings: Settings, now: float) -> Access | None:
+    content = _read_cookie(settings)
+    if content is None:
+        return None
+    key, session_id = content
+    if is_session_ended(connection, session_id):
+        return None
+    # a token's id is a number, the admin token's key a text
+    if isinstance(key, str):
+        is_admin = settings.admin_token is not None
+        is_admin = is_admin and hmac.compare_digest(key, _admin_key(settings))
+        return _CONFIGURED_ADMIN if is_admin else None
+    row = get_token(connection, key, now)
+    return access_of(row) if row is not None else None
+
+
+def end_current_session() -> None:
+    """End the browser's session on the server, so that a copy of its cookie is refused."""
+    context = current()
+    content = _read_cookie(context.settings)
+    if content is None:
+        return
+    now = context.clock()
+    with context.database.write() as session:
+        # the cookie is younger than now, so it expires before this
+        end_session(session, content[1], expires_at=now + SESSION_S, now=now)
+
+
+def clear_session_cookie(response: Response, settings: Settings) -> None:
+    response.delete_cookie(
+        settings.cookie_name(COOKIE), httponly=True, samesite="Lax", secure=settings.is_https
+    )
+
+
+def _read_cookie(settings: Settings) -> tuple[int | str, str] | None:
+    """Return the key and the session's id of the browser's cookie, None if it isn't valid."""
+    cookie = request.cookies.get(_cookie_name())
+    if not cookie:
+        return None
+    try:
+        key, session_id = _serializer(settings).loads(cookie, max_age=SESSION_S)
+    except (BadData, TypeError, ValueError):  # also the cookie of an earlier version
+        return None
+    return key, str(session_id)
+
+
+def _new_cookie(settings: Settings, access: Access) -> str:
+    key = access.token_id if access.token_id is not None else _admin_key(settings)
+    return str(_serializer(settings).dumps([key, secrets.token_urlsafe(16)]))
+
+
+def _cookie_name() -> str:
+    return current().settings.cookie_name(COOKIE)
+
+
+def _admin_key(settings: Settings) -> str:
+    """Identify the admin token without revealing it: a new one ends the old one's sessions."""
+    return token_hash(settings, f"session {settings.admin_token}")
+
+
+def _serializer(settings: Settings) -> URLSafeTimedSerializer:
+    return URLSafeTimedSerializer(settings.secret_key, salt="memagent-session")

@@ -36,7 +36,14 @@ from memagent.leaks.suspect import (
     rank_suspects,
     suspect_at,
 )
-from memagent.leaks.user_code import UserScopes, is_script, local_values, namespace, running_frames
+from memagent.leaks.user_code import (
+    UserScopes,
+    is_script,
+    loaded_modules,
+    local_values,
+    namespace,
+    running_frames,
+)
 from memagent.wire.messages import Suspect
 
 MIN_BYTES_PER_STEP = 1024
@@ -136,9 +143,9 @@ def _containers() -> Iterator[Any]:
 
 
 def _script_values() -> Iterator[Any]:
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and is_script(getattr(module, "__file__", None) or ""):
-            yield module.__dict__
+    for _, file, space in loaded_modules():
+        if is_script(file):
+            yield space
     for frame in running_frames():
         if is_script(frame.f_code.co_filename):
             is_module = frame.f_locals is frame.f_globals

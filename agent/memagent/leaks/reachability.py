@@ -31,6 +31,7 @@ from memagent.leaks.user_code import (
     is_script,
     is_script_class,
     local_values,
+    namespace,
     running_frames,
 )
 
@@ -51,7 +52,7 @@ def holder_from_variables(
 ) -> HolderPath | None:
     """Return the lowest named object that leads to most of `tensors`, or None."""
     walk = _Walk(tensors)
-    walk.run(budget)
+    walk.run(scopes, budget)
     ways = walk.ways_up(tensors)
     leads_to = Counter(id(item) for way in ways for item in way[1:])
     enough = max(2, _MIN_COVERAGE * len(ways))
@@ -69,7 +70,7 @@ def holder_from_variables(
 def nearest_name(search: ReferrerSearch, target: Any, budget: TimeBudget) -> HolderPath:
     """Return the nearest name of a single object, else the best one that its referrers have."""
     walk = _Walk([target])
-    walk.run(budget)
+    walk.run(search.scopes, budget)
     holders = (_named(search.scopes, way, 0, 1.0) for way in walk.ways_up([target]))
     return next(filter(None, holders), None) or search.name(target)
 
@@ -123,8 +124,8 @@ class _Walk:
         self._passes: dict[type, bool | None] = {}
         """By class: whether the walk goes through its instances, None if they differ."""
 
-    def run(self, budget: TimeBudget) -> None:
-        roots = list(_roots())
+    def run(self, scopes: UserScopes, budget: TimeBudget) -> None:
+        roots = list(_roots(scopes))
         self._chunk_of = dict.fromkeys(map(id, roots), -1)
         self.reached = self._wanted & self._chunk_of.keys()
         self._walk(roots, budget)
@@ -218,10 +219,10 @@ class _Walk:
 _PLAIN = (str, bytes, int, float, complex, ModuleType, CodeType, type(None))
 
 
-def _roots() -> Iterator[Any]:
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and is_script(getattr(module, "__file__", None) or ""):
-            yield module.__dict__
+def _roots(scopes: UserScopes) -> Iterator[Any]:
+    for name in scopes.script_modules:
+        if (space := namespace(sys.modules.get(name))) is not None:
+            yield space
     for frame in running_frames():
         if is_script(frame.f_code.co_filename):
             if frame.f_locals is frame.f_globals:

@@ -38,7 +38,7 @@ def _is_main(file: str) -> bool:
     return file == main_file()
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2**16)
 def _is_outside_libraries(file: str) -> bool:
     if file.startswith("<") or not file:
         return file.startswith("<ipython") or file.startswith("<string")
@@ -75,6 +75,17 @@ def namespace(item: Any) -> dict[str, Any] | None:
     except (AttributeError, TypeError):
         return None
     return space if isinstance(space, dict) else None
+
+
+def loaded_modules() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield name, file ("" if it has none) and namespace of each module.
+
+    A module's own `__getattr__` isn't called: it's code of a library.
+    """
+    for name, module in list(sys.modules.items()):
+        space = namespace(module) if issubclass(type(module), ModuleType) else None
+        if space is not None:
+            yield name, str(space.get("__file__") or ""), space
 
 
 def running_frames() -> Iterator[FrameType]:
@@ -126,11 +137,9 @@ class UserScopes:
         self._variables: dict[int, list[LocalVariable]] = {}
         for frame in (*running_frames(), *ended):
             self._add_frame(frame)
-        for name, module in list(sys.modules.items()):
-            if isinstance(module, ModuleType):
-                file = str(getattr(module, "__file__", None) or "")
-                self.modules.setdefault(id(module.__dict__), (name, file))
-                self._add_file(file)
+        self.script_modules: dict[str, str] = {}
+        """File of each of the user's modules, by its name."""
+        self._add_modules()
         self._add_context_variables()
 
     def variables_of(self, value: Any) -> list[LocalVariable]:
@@ -154,17 +163,22 @@ class UserScopes:
                 else:
                     variables.append(variable)
 
+    def _add_modules(self) -> None:
+        main = main_file()
+        for name, file, space in loaded_modules():
+            self.modules.setdefault(id(space), (name, file))
+            if file == main or _is_outside_libraries(file):
+                self.script_modules[name] = file
+                self._add_file(file)
+
     def _add_context_variables(self) -> None:
         """Add the context variables of this thread, by the global that each is assigned to.
 
         A context doesn't show up as a referrer of their values.
         """
         values = list(contextvars.copy_context().items())
-        for name, module in list(sys.modules.items() if values else ()):
-            file = str(getattr(module, "__file__", None) or "")
-            if not isinstance(module, ModuleType) or not is_script(file):
-                continue
-            for key, item in list(module.__dict__.items()):
+        for name, file in self.script_modules.items() if values else ():
+            for key, item in list((namespace(sys.modules.get(name)) or {}).items()):
                 for variable, value in values:
                     if item is variable:
                         local = LocalVariable(key, file, name)

@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 import tracemalloc
+import types
 import weakref
 
 import pytest
@@ -53,6 +54,15 @@ def test_find_names_the_attribute_and_its_line():
         and suspect.bytes_per_step == 256
     )
     assert suspect.line == Keeper.step.__code__.co_firstlineno + 1
+
+
+def test_it_runs_no_code_of_modules(monkeypatch):
+    requested = []
+    module = types.ModuleType("lazy")
+    module.__getattr__ = requested.append
+    monkeypatch.setitem(sys.modules, "lazy", module)
+    assert find(Keeper().step).suspects
+    assert requested == []
 
 
 def test_it_returns_a_false_diagnosis_if_nothing_grows():

@@ -36,14 +36,7 @@ from memagent.leaks.suspect import (
     rank_suspects,
     suspect_at,
 )
-from memagent.leaks.user_code import (
-    UserScopes,
-    is_script,
-    loaded_modules,
-    local_values,
-    namespace,
-    running_frames,
-)
+from memagent.leaks.user_code import UserScopes, is_script, loaded_modules, namespace, script_frames
 from memagent.wire.messages import Suspect
 
 MIN_BYTES_PER_STEP = 1024
@@ -133,23 +126,14 @@ def _containers() -> Iterator[Any]:
         # isinstance() would ask proxies for their __class__, which may run their code.
         if issubclass(type(item), _KINDS) or type(item) in _BUFFERS:
             yield item
-    level = list(_script_values())
+    level: list[Any] = [space for _, file, space in loaded_modules() if is_script(file)]
+    level += [variables for variables, _ in script_frames()]
     for _ in range(_ROOT_LEVELS):
         level = gc.get_referents(*level)
         yield from (item for item in level if type(item) in _BUFFERS[:2])
         level = [item for item in level if type(item) is dict or namespace(item) is not None]
         level = [item for item in level if not issubclass(type(item), _NOT_FOLLOWED)]
         yield from (item for item in level if type(item) is dict and not gc.is_tracked(item))
-
-
-def _script_values() -> Iterator[Any]:
-    for _, file, space in loaded_modules():
-        if is_script(file):
-            yield space
-    for frame in running_frames():
-        if is_script(frame.f_code.co_filename):
-            is_module = frame.f_locals is frame.f_globals
-            yield frame.f_globals if is_module else list(local_values(frame).values())
 
 
 def _length(container: Any) -> int:

@@ -28,11 +28,9 @@ from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.user_code import (
     UserScopes,
     is_own_frame,
-    is_script,
     is_script_class,
-    local_values,
     namespace,
-    running_frames,
+    script_frames,
 )
 
 _MAX_OBJECTS = 100_000
@@ -223,12 +221,8 @@ def _roots(scopes: UserScopes) -> Iterator[Any]:
     for name in scopes.script_modules:
         if (space := namespace(sys.modules.get(name))) is not None:
             yield space
-    for frame in running_frames():
-        if is_script(frame.f_code.co_filename):
-            if frame.f_locals is frame.f_globals:
-                yield frame.f_globals
-            else:
-                yield from local_values(frame).values()
+    for variables, is_module in script_frames():
+        yield from (variables,) if is_module else variables.values()
     yield from contextvars.copy_context().values()
     yield _finalizers()
 

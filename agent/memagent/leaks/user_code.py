@@ -23,7 +23,8 @@ _FUNCTION_FLAGS = 0x1 | 0x2
 
 def is_script(file: str) -> bool:
     """Return True for the user's files: the main script, and what isn't installed or built in."""
-    return _is_main(file) or _is_outside_libraries(file)
+    # the main script may be installed, like the demo's
+    return file == main_file() or _is_outside_libraries(file)
 
 
 def main_file() -> str | None:
@@ -31,11 +32,6 @@ def main_file() -> str | None:
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     # under `python -m memagent run`, __main__ is memagent's
     return sys.argv[0] if file == _RUNNER else file
-
-
-def _is_main(file: str) -> bool:
-    """Return True for the main script. It may be installed, like the demo's."""
-    return file == main_file()
 
 
 @lru_cache(maxsize=2**16)
@@ -52,7 +48,7 @@ def _is_outside_libraries(file: str) -> bool:
 
 def is_own(file: str) -> bool:
     """Return True for memagent's files, except for the demo's script while it is run."""
-    return file.startswith(_PACKAGE) and not _is_main(file)
+    return file.startswith(_PACKAGE) and file != main_file()
 
 
 def is_own_frame(frame: FrameType) -> bool:
@@ -110,6 +106,14 @@ def local_values(frame: FrameType) -> dict[str, Any]:
     if sys.version_info < (3, 13) and is_function and sys.getrefcount(local_dict) <= 3:
         local_dict.clear()
     return values
+
+
+def script_frames() -> Iterator[tuple[dict[str, Any], bool]]:
+    """Yield the variables of the user's running code, and whether they are a module's own dict."""
+    for frame in running_frames():
+        if is_script(frame.f_code.co_filename):
+            is_module = frame.f_locals is frame.f_globals
+            yield (frame.f_globals if is_module else local_values(frame)), is_module
 
 
 @dataclass(frozen=True)

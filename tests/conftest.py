@@ -132,11 +132,13 @@ def sqlite_database(sqlite_url: str) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def make_settings() -> Callable[..., Any]:
-    """Settings(**changes) with a secret key for tests."""
+    """Settings(**changes) with a secret key for tests, open to this machine without tokens."""
     from memagent_server.settings import Settings
 
     def make(database_url: str, **changes: Any) -> Settings:
-        return Settings(database_url=database_url, secret_key=SECRET_KEY, **changes)
+        return Settings(
+            database_url=database_url, secret_key=SECRET_KEY, **{"is_open": True, **changes}
+        )
 
     return make
 

@@ -59,6 +59,7 @@ class LiveServer:
             "TMPDIR": str(data),  # removed with the test's folder, also after a kill
             "MEMAGENT_SECRET_KEY": SECRET_KEY,
             "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
+            "MEMAGENT_OPEN": "1",  # until a test creates tokens
         }
         with (data / "stderr.log").open("a") as errors:
             process = subprocess.Popen(

@@ -90,6 +90,7 @@ def running(command: list[str], environ: dict[str, str]) -> Iterator[Server]:
     ):
         environ = {
             "MEMAGENT_SECRET_KEY": "a secret for benchmarks only",
+            "MEMAGENT_OPEN": "1",
             "TMPDIR": folder,
             **environ,
         }

@@ -20,6 +20,7 @@ import msgspec
 
 from memagent.delivery.api_client import ApiClient
 from memagent.errors import MemagentError
+from memagent.wire.local_tokens import find_token
 
 TRAIN = Path(__file__).with_name("train.py")
 START_TIMEOUT_S = 60.0
@@ -34,11 +35,15 @@ class Server:
     process: subprocess.Popen[str] = field(init=False)
     url: str = field(init=False, default="")
     database: str = field(init=False)
+    token_file: Path = field(init=False)
+    """Has the token for agents that don't have the demo's data folder."""
+    _environment: dict[str, str] = field(init=False, repr=False)
 
     def start(self) -> None:
         """Start the server, and return before it answers."""
         self.database = f"sqlite:///{self.folder / 'demo.db'}"
-        environment = _environment() | {
+        self.token_file = self.folder / "token"
+        self._environment = _environment() | {
             "MEMAGENT_DATABASE_URL": self.database,
             "MEMAGENT_SECRET_KEY": os.urandom(24).hex(),
             "MEMAGENT_SLACK_WEBHOOK_URL": self.slack_url,
@@ -49,7 +54,7 @@ class Server:
         with (self.folder / "server.log").open("w") as log:
             self.process = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", "memagent", *serve],
-                env=environment,
+                env=self._environment,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -65,10 +70,28 @@ class Server:
         if not self.url:
             log = (self.folder / "server.log").read_text()[-2000:]
             raise MemagentError(f"the demo's server did not start:\n{log}")
+        self.token_file.touch(mode=0o600)
+        self.token_file.write_text(find_token(self.url, "ingest", self._environment) or "")
+
+    def links(self, *pages: str) -> dict[str, str]:
+        """Return a link for each page, which logs a browser in once. Raises MemagentError."""
+        address = self.url.removeprefix("http://")
+        link = ["token", "link", "--listen", address, "--expires", "24h", *pages]
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, "-m", "memagent", *link],
+            env=self._environment,
+            capture_output=True,
+            check=False,
+            text=True,
+        )
+        if done.returncode:
+            raise MemagentError(f"the demo's server has no links: {done.stderr.strip()}")
+        return dict(zip(pages, done.stdout.split(), strict=True))
 
     def get(self, path: str) -> Any:
         """Return the JSON of a GET request."""
-        with closing(ApiClient(self.url)) as client:
+        token = find_token(self.url, "read", self._environment)
+        with closing(ApiClient(self.url, token)) as client:
             response = client.request(path, timeout_s=10)
         if response.status != 200:
             raise MemagentError(f"{path} answered {response.status}: {response.body[:200]!r}")
@@ -118,6 +141,7 @@ def train(
         "MEMAGENT_NAME": name,
         "MEMAGENT_RUN_ID": run_id,
         "MEMAGENT_DIR": str(server.folder / "runs"),
+        "XDG_DATA_HOME": str(server.folder),  # has the token
         "TMPDIR": str(server.folder),  # for torch's own folders, which it leaves
         "PYTHONUNBUFFERED": "1",
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from memagent_demo.processes import Server, TrainingResult
 
 MAX_ERROR_LENGTH = 160
 DEFAULT_URL = "http://127.0.0.1:8420"
+DOCS = "/docs/quickstart"
 WEBHOOK = "https://hooks.slack.com/services/..."
 
 
@@ -135,17 +137,28 @@ def to_json(healthy: HealthyRun, leaking: LeakingRun, server: Server) -> dict[st
     }
 
 
-def to_text(healthy: HealthyRun, leaking: LeakingRun, url: str | None) -> str:
+def pages(healthy: HealthyRun, leaking: LeakingRun) -> tuple[str, ...]:
+    """Return the pages that the text links to."""
+    return _run_page(healthy.run_id), _run_page(leaking.run_id), DOCS
+
+
+def to_text(
+    healthy: HealthyRun,
+    leaking: LeakingRun,
+    links: Mapping[str, str] | None,
+    attach: str | None = None,
+) -> str:
     """Return the timeline, the Slack message and what to do next.
 
-    `url` is the server's if it stays up; otherwise the text has no links to it.
+    `links` are those of `pages`, and `attach` the settings for a script, if the server stays up;
+    otherwise the text has no links to it.
     """
     lines = [
         "",
         f"healthy  {healthy.steps:,} steps, peak {format_bytes(healthy.peak_bytes)} "
         f"of {format_bytes(healthy.limit_bytes)}: "
         f"{healthy.status}, {healthy.alerts} alerts",
-        *_link(url, healthy.run_id),
+        *_link(links, healthy.run_id),
         f"leaking  {_warning_line(leaking)}",
         f"         step {leaking.oom_step:,}: ended as {leaking.status} ({_short(leaking.error)})",
     ]
@@ -155,25 +168,29 @@ def to_text(healthy: HealthyRun, leaking: LeakingRun, url: str | None) -> str:
         lines.append(f"         Slack had the warning {ahead} before the crash{error}")
     if leaking.checkpoint_step is not None:
         lines.append(f"         on_risk saved a checkpoint at step {leaking.checkpoint_step:,}")
-    lines += [*_link(url, leaking.run_id), "", "The Slack message:", ""]
+    lines += [*_link(links, leaking.run_id), "", "The Slack message:", ""]
     message = leaking.slack_text or "none arrived before the crash"
     is_dead = re.compile(r"https?://127\.0\.0\.1|^Runbook:")
-    lines += [f"  {line}" for line in message.splitlines() if url or not is_dead.search(line)]
-    return "\n".join([*lines, "", *_next_steps(url)])
+    lines += [f"  {line}" for line in message.splitlines() if links or not is_dead.search(line)]
+    return "\n".join([*lines, "", *_next_steps(links, attach)])
 
 
-def _link(url: str | None, run_id: str) -> list[str]:
-    return [f"         {url}/runs/{run_id}"] if url else []
+def _run_page(run_id: str) -> str:
+    return f"/runs/{run_id}"
 
 
-def _next_steps(url: str | None) -> list[str]:
+def _link(links: Mapping[str, str] | None, run_id: str) -> list[str]:
+    return [f"         {links[_run_page(run_id)]}"] if links else []
+
+
+def _next_steps(links: Mapping[str, str] | None, attach: str | None) -> list[str]:
     program = "memagent" if shutil.which("memagent") else Path(sys.executable).parent / "memagent"
-    server, start = (url, "") if url else (DEFAULT_URL, f"start `{program} serve`, then ")
+    start = "" if attach else f"start `{program} serve`, then "
     return [
         "Next:",
         f"  attach  {start}put `run = memagent.attach(model, optimizer)` into your script, "
-        f"and run it with MEMAGENT_SERVER={server}",
-        f"  read    {server}/docs/quickstart",
+        f"and run it with {attach or f'MEMAGENT_SERVER={DEFAULT_URL}'}",
+        f"  read    {links[DOCS] if links else DEFAULT_URL + DOCS}",
         f"  Slack   MEMAGENT_SLACK_WEBHOOK_URL={WEBHOOK} {program} serve",
     ]
 

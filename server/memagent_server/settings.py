@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 
 from memagent.environment import SERVER_SETTINGS, read_settings
 from memagent.errors import SettingError
+from memagent.wire.local_tokens import LOOPBACK_HOSTS
 
 DEFAULT_LISTEN = "127.0.0.1:8420"
-LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+DEFAULT_PORT = 8420
 CHANNEL_NAMES = (
     "slack_bot",
     "slack_webhook",
@@ -54,6 +55,8 @@ class Settings:
     port: int = 8420
     public_url: str = "http://127.0.0.1:8420"
     admin_token: str | None = field(default=None, repr=False)
+    is_open: bool = False
+    """Without tokens, serve everybody on this machine."""
     retention_days: int = 30
     rollup_days: int = 365
     metrics_streams: int = 2_000
@@ -94,9 +97,21 @@ class Settings:
         """True if the server's public address uses TLS."""
         return self.public_url.startswith("https://")
 
+    @property
+    def local_url(self) -> str:
+        """The address for clients on this machine."""
+        # a client cannot connect to the address that means any interface
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
+        return f"http://{_bracketed(host)}:{self.port}"
+
     def cookie_name(self, name: str) -> str:
-        """Add `__Host-` behind TLS: browsers then bind the cookie to this host and to TLS."""
-        return f"__Host-{name}" if self.is_https else name
+        """Add `__Host-` behind TLS: browsers then bind the cookie to this host and to TLS.
+
+        On loopback, add an unusual port: servers there share a browser's cookies.
+        """
+        if self.is_https:
+            return f"__Host-{name}"
+        return f"{name}_{self.port}" if self.is_loopback and self.port != DEFAULT_PORT else name
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -122,6 +137,7 @@ class Settings:
             port=port,
             public_url=_url("MEMAGENT_PUBLIC_URL", values) or local_url,
             admin_token=_token("MEMAGENT_ADMIN_TOKEN", values),
+            is_open=_flag("MEMAGENT_OPEN", values),
             retention_days=_days("MEMAGENT_RETENTION_DAYS", values, default=30),
             rollup_days=_days("MEMAGENT_ROLLUP_DAYS", values, default=365),
             metrics_streams=_count("MEMAGENT_METRICS_STREAMS", values, default=2_000),

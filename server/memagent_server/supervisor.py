@@ -24,20 +24,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import urllib3
 from flask import Flask
 
 from memagent.errors import MemagentError, SettingError
 from memagent_server import files
-from memagent_server.http import web_process
+from memagent_server.http import local_access, web_process
 from memagent_server.http.asgi import AsgiApp
+from memagent_server.http.credentials import has_admin_tokens
 from memagent_server.observability import logs, self_metrics
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
-from memagent_server.store.tokens import any_token
 
 BLOCKING_THREADS = 8
 """Concurrent requests of a web process. SQLite allows one writer at a time anyway."""
@@ -87,22 +87,27 @@ def serve(
     workers: int,
     with_worker: bool,
     announce: Callable[[str], None],
+    is_terminal: bool = False,
     parent_pid: int | None = None,
 ) -> int:
     """Serve until a signal arrives, or until the parent is gone; return the exit status.
 
-    `announce` gets the address once it answers. `settings` must be those of the environment,
-    because children read them there. Raises ServeError.
+    `announce` gets the address once it answers; if it writes to a terminal, also a link that logs
+    in. `settings` must be those of the environment, because children read them there. Raises
+    ServeError.
     """
     logs.configure(settings)
     if parent_pid is not None:
         exit_with_parent(parent_pid)
     prepare(settings)
     check_port(settings)
+    hints = _login_hints(settings, is_terminal=is_terminal)
     stopping = threading.Event()
     with _metrics_folder():
         worker = WorkerProcess() if with_worker else None
-        threading.Thread(target=_announce, args=(settings, stopping, announce), daemon=True).start()
+        threading.Thread(
+            target=_announce, args=(settings, stopping, announce, hints), daemon=True
+        ).start()
         monitor = web_process.HeartbeatMonitor()
         threading.Thread(target=monitor.run, args=(stopping,), daemon=True).start()
         try:
@@ -138,7 +143,7 @@ def prepare(settings: Settings) -> None:
     try:
         migrate.upgrade(database)
         with database.read() as session:
-            has_token = settings.admin_token is not None or any_token(session)
+            has_token = has_admin_tokens(session, settings)
     finally:
         database.close()
     if not has_token and not settings.is_loopback:
@@ -281,20 +286,37 @@ def _run_granian(settings: Settings, workers: int) -> int:
     return 0
 
 
+def _login_hints(settings: Settings, *, is_terminal: bool) -> list[str]:
+    """Create a loopback server's own tokens, and return what says how to log in.
+
+    The link is for a terminal only: a pipe may lead to a log that others read.
+    """
+    database = Database(settings.database_url)
+    try:
+        local_access.ensure_tokens(database, settings, time.time())
+        link = local_access.new_link(database, settings, time.time())
+    finally:
+        database.close()
+    if settings.is_open or link is None:
+        return []
+    address = settings.local_url.removeprefix("http://")
+    hint = f"memagent: `memagent token link --listen {address}` prints a link that logs in once"
+    return [*([f"memagent: open {link} (once, within 10 minutes)"] if is_terminal else []), hint]
+
+
 def _announce(
-    settings: Settings, stopping: threading.Event, announce: Callable[[str], None]
+    settings: Settings,
+    stopping: threading.Event,
+    announce: Callable[[str], None],
+    hints: Sequence[str],
 ) -> None:
-    """Wait until the server answers, then announce its address."""
-    # a client cannot connect to the address that means any interface
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104
-    address = (
-        f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
-    )
+    """Wait until the server answers, then announce its address, and how to log in."""
+    address = settings.local_url
     with urllib3.PoolManager(retries=False) as pool:
         while not stopping.is_set():
             with contextlib.suppress(urllib3.exceptions.HTTPError, OSError):
                 if pool.request("GET", f"{address}/healthz", timeout=2.0).status == 200:
-                    announce(f"memagent: listening on {address}")
+                    announce("\n".join([f"memagent: listening on {address}", *hints]))
                     return
             stopping.wait(0.05)
 

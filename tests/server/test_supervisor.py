@@ -91,6 +91,7 @@ def start_gunicorn(tmp_path, memagent):
         environ = {
             **os.environ,
             "XDG_DATA_HOME": str(data),
+            "MEMAGENT_OPEN": "1",
             "MEMAGENT_SECRET_KEY": SECRET_KEY,
             "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
         }

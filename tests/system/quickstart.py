@@ -28,6 +28,7 @@ def play(programs: Path, folder: Path) -> list[tuple[str, int]]:
         **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "MEMAGENT_DIR": str(folder / "runs"),
+        "XDG_DATA_HOME": str(folder),
         "MEMAGENT_DATABASE_URL": f"sqlite:///{folder / 'memagent.db'}",
     }
     commands = [block.text for block in blocks(PAGE, "sh")]

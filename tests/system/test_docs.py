@@ -53,6 +53,7 @@ NEEDS_MORE = {
     "python -m benchmarks.*": "minutes; tests/system/test_docs.py asks for their help, make test-long runs them with --quick",
     "python dashboards/build.py": "writes into the checkout; tests/contract/test_dashboards.py",
     "memagent serve *": "stays; tests/server/test_supervisor.py",
+    "memagent token link": "needs a server with its own token; tests/server/security/test_loopback_server.py",
     "memagent run --live": "needs a terminal; tests/agent/live/test_supervisor.py",
     "memagent run -m torch.distributed.run *": "tests/agent/cli/test_run.py",
     "torchrun *": "tests/agent/integrations/test_distributed.py",

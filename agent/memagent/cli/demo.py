@@ -76,7 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print(json.dumps(summary.to_json(healthy, leaking, server)), flush=True)
         else:
-            print(summary.to_text(healthy, leaking, server.url if is_kept else None), flush=True)
+            links = server.links(*summary.pages(healthy, leaking)) if is_kept else None
+            settings = f"MEMAGENT_SERVER={server.url} MEMAGENT_TOKEN_FILE={server.token_file}"
+            attach = settings if is_kept else None
+            print(summary.to_text(healthy, leaking, links, attach), flush=True)
         if is_kept:
             _serve_until_interrupted(server)
     return 0 if summary.is_success(healthy, leaking) else 1
@@ -108,7 +111,8 @@ def _running_server(folder: Path, slack: SlackReceiver) -> Iterator[tuple[proces
                 "Without a GPU the demo needs Linux: this system can't limit a process's memory."
             )
         server.wait_until_ready()
-        _say(f"1/4 open {server.url}: it shows the runs while they train")
+        link = server.links("/")["/"]
+        _say(f"1/4 open {link}: it shows the runs while they train")
         yield server, on_gpu
     finally:
         server.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from memagent_server import supervisor
 from memagent_server.settings import DEFAULT_LISTEN, Settings
@@ -40,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         settings,
         workers=arguments.workers,
         with_worker=arguments.role == "all",
-        announce=lambda line: print(line, flush=True),
+        announce=lambda text: print(text, flush=True),
+        is_terminal=sys.stdout.isatty(),
         parent_pid=arguments.parent,
     )
 

@@ -1,4 +1,4 @@
-"""Create, list and revoke access tokens.
+"""Create, list and revoke access tokens, and print links that log in once.
 
 A token is shown once, on creation; the database stores only its keyed hash."""
 
@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from memagent.cli import say
 from memagent.errors import MemagentError, SettingError
 from memagent.units import parse_age
-from memagent_server.http import credentials
+from memagent_server.http import credentials, local_access
 from memagent_server.schemas.base import Token
 from memagent_server.settings import Settings
 from memagent_server.store import migrate, tokens
@@ -23,7 +23,7 @@ MAX_NAME_LENGTH = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|revoke")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="create|list|revoke|link")
     create = actions.add_parser("create", help="create a token and print it")
     create.add_argument("name", help="name that says what or whom it's for")
     create.add_argument(
@@ -46,14 +46,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--json", action="store_true", help="print JSON")
     revoke = actions.add_parser("revoke", help="revoke a token immediately")
     revoke.add_argument("which", metavar="NAME|ID")
+    link = actions.add_parser("link", help="print a link that logs a browser in once, per page")
+    link.add_argument("pages", nargs="*", default=["/"], metavar="PAGE", help="such as /runs/ID")
+    link.add_argument("--listen", metavar="HOST:PORT", help="address of the server, on loopback")
+    link.add_argument("--expires", metavar="AGE", help="expire after 12h (default: 10 minutes)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = Settings.from_environ()
+    settings = Settings.from_environ(listen=getattr(arguments, "listen", None))
     database = Database(settings.database_url)
     try:
         migrate.upgrade(database)
-        {"create": _create, "list": _list, "revoke": _revoke}[arguments.action](
+        {"create": _create, "list": _list, "revoke": _revoke, "link": _link}[arguments.action](
             arguments, settings, database
         )
     finally:
@@ -118,3 +122,16 @@ def _revoke(arguments: argparse.Namespace, _settings: Settings, database: Databa
             f"No valid token has the name or id {arguments.which!r}: see `memagent token list`."
         )
     print(f"revoked {revoked} token{'s' if revoked > 1 else ''}")
+
+
+def _link(arguments: argparse.Namespace, settings: Settings, database: Database) -> None:
+    age = arguments.expires
+    valid_s = parse_age("--expires", age) if age is not None else local_access.LINK_S
+    for page in arguments.pages:
+        link = local_access.new_link(database, settings, time.time(), path=page, valid_s=valid_s)
+        if link is None:
+            raise MemagentError(
+                f"{settings.local_url} has no token of its own: start `memagent serve` there, or "
+                "log in with a token that `memagent token create` prints."
+            )
+        print(link)

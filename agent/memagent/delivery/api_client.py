@@ -23,6 +23,7 @@ from memagent.errors import DeliveryError, RejectedError
 from memagent.units import format_bytes
 from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
 from memagent.wire.deadline import Deadline
+from memagent.wire.local_tokens import Scope, find_token
 from memagent.wire.messages import BatchReply
 
 _random = random.SystemRandom()
@@ -82,13 +83,20 @@ class ApiResponse:
 class ApiClient:
     """A client of one server, with one kept connection. Redirects aren't followed.
 
-    The token is sent with each request and kept out of every message and repr.
+    The token is sent with each request and kept out of every message and repr. Without one, that
+    of `local_scope` is sent to a server on this machine, which may replace it at each start.
     """
 
     def __init__(
-        self, server: str, token: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        server: str,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        local_scope: Scope | None = "read",
     ) -> None:
         self.server = server
+        self._local_scope = None if token else local_scope
         self._headers = {
             "Accept": "application/json",
             "Accept-Encoding": "identity",
@@ -162,12 +170,15 @@ class ApiClient:
             hide_log_records()
             # no retries here: the sender has its own delays and deadline
             self._pool = pool_manager(num_pools=1, maxsize=1, retries=False)
+        headers = self._headers if accept is None else {**self._headers, "Accept": accept}
+        if self._local_scope and (token := find_token(self.server, self._local_scope)):
+            headers = {**headers, "Authorization": f"Bearer {token}"}
         try:
             return self._pool.request(
                 method,
                 self.server + path,
                 body=body,
-                headers=self._headers if accept is None else {**self._headers, "Accept": accept},
+                headers=headers,
                 timeout=urllib3.Timeout(connect=timeout_s, read=timeout_s),
                 redirect=False,
                 preload_content=False,
@@ -223,7 +234,7 @@ class HttpTransport(Transport):
 
     def __init__(self, server: str, token: str | None = None, *, replayed: bool = False) -> None:
         headers = {"Content-Type": MSGPACK, **({REPLAYED_HEADER: "1"} if replayed else {})}
-        self._client = ApiClient(server, token, headers)
+        self._client = ApiClient(server, token, headers, local_scope="ingest")
 
     def deliver(self, item: Envelope, *, timeout_s: float) -> BatchReply | None:
         path = _PATHS[item.kind].format(run_id=item.run_id)

@@ -10,6 +10,7 @@ from memagent import __version__
 from memagent.delivery.api_client import ApiClient, ApiResponse
 from memagent.doctor.check import Environment, Finding, ok, problem, warning
 from memagent.errors import DeliveryError
+from memagent.wire.local_tokens import find_token
 
 _MAX_SKEW_S = 5.0
 """The header `Date` has whole seconds: a small difference means nothing."""
@@ -22,13 +23,15 @@ def check(environment: Environment) -> Iterator[Finding]:
         return
     try:
         # The token is sent only to a server that has identified itself as memagent's.
-        with closing(ApiClient(server)) as client:
+        with closing(ApiClient(server, local_scope=None)) as client:
             health = client.request("/healthz")
         yield from _judge_health(server, health)
         if _is_memagent(health):
             with closing(ApiClient(server, token)) as client:
                 read = client.request("/api/v1/runs?limit=1")
+            with closing(ApiClient(server, token, local_scope="ingest")) as client:
                 post = client.request("/api/v1/runs", method="POST")
+            token = token or find_token(server, "ingest")
             yield from judge_access(read, post, has_token=token is not None)
     except DeliveryError as error:
         yield problem(

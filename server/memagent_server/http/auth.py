@@ -2,10 +2,10 @@
 
 1. A route declares the scope that it requires with `require_scope`; `credentials` tells which
    scope a token or a cookie has.
-2. While no token has ever been created and no admin token is set, the server is unprotected: anyone
-   on this machine may do everything. It then listens on loopback only, and refuses remote clients
-   and requests with the mark of a proxy. Because a web page can reach loopback through DNS
-   rebinding, the Host header must be a loopback name.
+2. With MEMAGENT_OPEN, and while nobody has created a token, the server is unprotected: anyone on
+   this machine may do everything. It then listens on loopback only, and refuses remote clients and
+   requests with the mark of a proxy. Because a web page can reach loopback through DNS rebinding,
+   the Host header must be a loopback name.
 3. A request of a browser that changes something must come from the server's own origin; `csrf` adds
    a token for forms.
 """

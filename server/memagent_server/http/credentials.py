@@ -111,8 +111,13 @@ def check_token(
 
 
 def is_unprotected(db: Session | Connection, settings: Settings) -> bool:
-    """Check whether no token has ever been created and no admin token is set."""
-    return settings.admin_token is None and not any_token(db)
+    """Check whether MEMAGENT_OPEN is set, and neither an admin token nor any token ever created."""
+    return settings.is_open and not has_admin_tokens(db, settings)
+
+
+def has_admin_tokens(db: Session | Connection, settings: Settings) -> bool:
+    """Check whether an administrator has set or ever created a token."""
+    return settings.admin_token is not None or any_token(db)
 
 
 def access_of(token: ValidToken | TokenRow) -> Access:

@@ -1,6 +1,7 @@
 """Access tokens: created, listed, looked up by keyed hash, revoked. The token isn't stored.
 
-Sessions of browsers are in signed cookies; only those that have ended early are stored.
+Sessions of browsers are in signed cookies, and links to log in have signed codes; only what has
+ended early or was used is stored.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from sqlalchemy.sql.elements import ColumnElement
 from memagent_server.schemas import base as schemas
 from memagent_server.store.models import EndedSessionRow, TokenRow
 from memagent_server.store.reading import to_schema
-from memagent_server.store.statements import CompiledSelect
+from memagent_server.store.statements import CompiledSelect, insert_if_missing
 
 SCOPES = ("ingest", "read", "admin")
+LOCAL_PREFIX = "local@"
+"""Names of the tokens that a server on loopback creates by itself begin with it."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,16 @@ class ValidToken:
 
 
 # compiled, for each request runs one or two of these
-_ANY = CompiledSelect(select(TokenRow.id).limit(1))
+_IS_LOCAL = TokenRow.name.startswith(LOCAL_PREFIX)
+_ANY = CompiledSelect(select(TokenRow.id).where(~_IS_LOCAL).limit(1))
+_ANY_LOCAL = CompiledSelect(select(TokenRow.id).where(_IS_LOCAL).limit(1))
 _VALID = select(*(getattr(TokenRow, field.name) for field in fields(ValidToken))).where(
     TokenRow.revoked_at.is_(None),
     or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > bindparam("now")),
 )
 _BY_HASH = CompiledSelect(_VALID.where(TokenRow.hash == bindparam("hash")))
 _BY_ID = CompiledSelect(_VALID.where(TokenRow.id == bindparam("id")))
+_BY_NAME = CompiledSelect(_VALID.where(TokenRow.name == bindparam("name")))
 
 _ENDED = CompiledSelect(select(EndedSessionRow.id).where(EndedSessionRow.id == bindparam("id")))
 
@@ -89,9 +95,22 @@ def get_token(connection: Session | Connection, token_id: int, now: float) -> Va
     return _find(_BY_ID, connection, {"id": token_id, "now": now})
 
 
+def find_named(connection: Session | Connection, name: str, now: float) -> ValidToken | None:
+    """Return a valid token of this name."""
+    return _find(_BY_NAME, connection, {"name": name, "now": now})
+
+
 def any_token(connection: Session | Connection) -> bool:
-    """Return True if a token was ever created: revoking the last one must not open the server."""
+    """Return True if anyone ever created a token: revoking the last must not open the server.
+
+    Those that a server on loopback creates by itself don't count.
+    """
     return bool(_ANY.rows(_connection_of(connection), {}))
+
+
+def any_local_token(connection: Session | Connection) -> bool:
+    """Return True if a server on loopback ever created tokens by itself."""
+    return bool(_ANY_LOCAL.rows(_connection_of(connection), {}))
 
 
 def revoke_token(session: Session, token_id: int, now: float) -> bool | None:
@@ -115,10 +134,14 @@ def mark_used(session: Session, token_id: int, now: float) -> None:
     session.execute(update(TokenRow).where(TokenRow.id == token_id).values(last_used_at=now))
 
 
-def end_session(session: Session, session_id: str, *, expires_at: float, now: float) -> None:
-    """Store that a session has ended, and forget those whose cookies have expired."""
+def end_session(session: Session, session_id: str, *, expires_at: float, now: float) -> bool:
+    """Store that a session has ended, and forget those whose cookies have expired.
+
+    Return False if it had ended before.
+    """
     session.execute(delete(EndedSessionRow).where(EndedSessionRow.expires_at < now))
-    session.merge(EndedSessionRow(id=session_id, expires_at=expires_at))
+    values = {"id": session_id, "expires_at": expires_at}
+    return insert_if_missing(session, EndedSessionRow, values)
 
 
 def is_session_ended(connection: Session | Connection, session_id: str) -> bool:

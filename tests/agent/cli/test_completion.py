@@ -63,7 +63,7 @@ def complete(capsys, tmp_path):
         ("memagent ", set(VERBS)),
         ("memagent runs --stat", {"--status"}),
         ("memagent runs --status ", {"running", "completed", "failed", "oom", "lost_contact"}),
-        ("memagent token ", {"create", "list", "revoke"}),
+        ("memagent token ", {"create", "list", "revoke", "link"}),
         ("memagent token create x --scope ", {"ingest", "read", "admin"}),
         ("memagent run --report r", {"report.json"}),
         ("memagent sync r", {"report.json"}),

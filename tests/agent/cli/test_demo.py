@@ -11,12 +11,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-import urllib3
 
 from memagent.cli import demo as cli
 from memagent_demo import processes, summary
@@ -91,16 +92,21 @@ def terminal(tmp_path):
         demo.process.wait()
 
 
-def status_of(url: str) -> int:
-    return urllib3.request("GET", url, retries=False).status
+def status_of(link: str) -> int:
+    """Open a link in a browser that hasn't opened any other."""
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with browser.open(link) as response:
+        assert "/login" not in response.url
+        return response.status
 
 
 @pytest.mark.slow
 def test_the_links_answer_during_and_after_the_demo_until_ctrl_c(terminal, tmp_path):
     demo = terminal("--limit", "700MiB", "--steps", "60")
     demo.wait_for("demo: 1/4 start")
-    url = demo.wait_for(r"demo: 1/4 open (http://\S+):")[1]
-    assert status_of(url) == 200
+    link = demo.wait_for(r"demo: 1/4 open (http://\S+):")[1]
+    assert status_of(link) == 200
+    url = link.partition("/login")[0]
     for stage in (2, 3, 4):
         demo.wait_for(rf"demo: {stage}/4 .*\(.*\)$")
     demo.wait_for("^healthy ")
@@ -114,7 +120,7 @@ def test_the_links_answer_during_and_after_the_demo_until_ctrl_c(terminal, tmp_p
     assert warned < died and "Slack had the warning" in demo.text
     assert "on_risk saved a checkpoint" in demo.text
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(urllib3.exceptions.HTTPError):
+    with pytest.raises(urllib.error.URLError):
         status_of(url)
 
 
@@ -136,8 +142,10 @@ def test_the_summary_has_no_links_to_a_server_that_stops():
 
 
 def test_the_summary_links_the_runs_of_a_server_that_stays():
-    text = summary.to_text(HEALTHY, LEAKING, "http://127.0.0.1:1")
+    links = {page: f"http://127.0.0.1:1{page}" for page in summary.pages(HEALTHY, LEAKING)}
+    text = summary.to_text(HEALTHY, LEAKING, links, "MEMAGENT_SERVER=http://127.0.0.1:1")
     assert "http://127.0.0.1:1/runs/healthy-1" in text and "Runbook: " in text
+    assert "run it with MEMAGENT_SERVER=http://127.0.0.1:1" in text and "serve`, then" not in text
 
 
 def test_the_summary_says_if_no_message_arrived():

@@ -94,6 +94,22 @@ def test_the_servers_runs_are_listed(live_server, training, capsys):
     assert listed(capsys, "--server", live_server.url, "--status", "oom") == []
 
 
+def test_an_agent_and_a_verb_find_the_token_of_their_own_server(
+    start_server, training, capsys, monkeypatch
+):
+    server = start_server("--role", "web", environ={"MEMAGENT_OPEN": "0"})
+    monkeypatch.setenv("XDG_DATA_HOME", str(server.data))
+    model, optimizer, step = training
+    with memagent.attach(model, optimizer, run_id="found", server=server.url):
+        step()
+    (result,) = listed(capsys, "--server", server.url)
+    assert (result["id"], result["status"], result["step"]) == ("found", "completed", 1)
+    assert main(["runs", "--server", server.url, "--token", "mag_wrong"]) == 1
+    monkeypatch.setenv("XDG_DATA_HOME", str(server.data / "another user"))
+    assert main(["runs", "--server", server.url]) == 1
+    assert capsys.readouterr().err.count("401") == 2
+
+
 def test_an_unreachable_server_is_one_line(capsys):
     assert main(["runs", "--server", "http://127.0.0.1:1"]) == 1
     assert "cannot be reached" in capsys.readouterr().err

@@ -1,10 +1,10 @@
-"""Log in with a token for a signed cookie, and log out again. Only matters once a token exists."""
+"""Log in with a token, or once with a link, for a signed cookie, and log out again."""
 
 from __future__ import annotations
 
 from flask import Blueprint, Response, render_template, request
 
-from memagent_server.http import credentials, login_throttle
+from memagent_server.http import credentials, local_access, login_throttle
 from memagent_server.http.context import current
 from memagent_server.web.rendering import redirect_to, safe_path
 
@@ -16,8 +16,9 @@ def show_login() -> Response:
     context = current()
     with context.database.read() as session:
         if credentials.is_unprotected(session, context.settings):
-            return redirect_to("/")
-    return _login_form()
+            return redirect_to(request.args.get("next"))
+    code = request.args.get("code")
+    return _login_form() if code is None else _follow_link(code)
 
 
 @blueprint.post("/login")
@@ -38,6 +39,26 @@ def log_in() -> Response:
         )
     response = redirect_to(request.form.get("next"))
     credentials.set_session_cookie(response, context.settings, access)
+    return response
+
+
+def _follow_link(code: str) -> Response:
+    context = current()
+    now = context.clock()
+    access = None
+    if request.method == "GET":  # HEAD must change nothing
+        access = local_access.spend_code(context.database, context.settings, code, now)
+    response = redirect_to(request.args.get("next"))
+    if access is not None:
+        credentials.set_session_cookie(response, context.settings, access)
+    else:
+        with context.database.connect() as connection:
+            if credentials.check_cookie(connection, context.settings, now) is None:
+                return _login_form(
+                    "This link was used or has expired. `memagent token link` prints a new one.",
+                    401,
+                )
+    response.headers["Cache-Control"] = "no-store"
     return response
 
 

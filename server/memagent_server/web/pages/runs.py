@@ -68,7 +68,7 @@ def show_runs() -> Response:
             is_filtered=is_filtered,
             endangered=summarize(session, endangered),
             next_cursor=page.next_cursor,
-            needs_token=not runs and not credentials.is_unprotected(session, context.settings),
+            needs_token=not runs and credentials.has_admin_tokens(session, context.settings),
             refresh_s=REFRESH_S,
         )
 

@@ -129,6 +129,8 @@ class BackgroundEstimator:
     def abandon(self) -> None:
         """Forget the thread and the tracing child, in a forked child: both are the parent's."""
         self._is_closed = True
+        if self._tracing is not None:
+            self._tracing.end()  # closes this process's copies of the pipes
         self._tracing = None
         self._thread = None
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+from memagent.probe.detached import without_child_signals
 from memagent.record.masking import mask_text
 
 _DIFF_COMMAND = [
@@ -62,25 +65,47 @@ def has_changes(tree: Path, timeout_s: float) -> bool | None:
 
     Writes nothing, not even the index.
     """
-    try:
-        process = subprocess.Popen(  # noqa: S603
-            _DIFF_COMMAND,
-            cwd=tree,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # git or sh is not installed
+        run = _run_detached if hasattr(os, "killpg") else _run
+        status = run(_DIFF_COMMAND, tree, timeout_s)
+        return bool(status) if status in (0, 1) else None
+    return None
+
+
+def _run(command: list[str], folder: Path, timeout_s: float) -> int | None:
+    return subprocess.run(  # noqa: S603
+        command,
+        cwd=folder,
+        env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        timeout=timeout_s,
+        check=False,
+    ).returncode
+
+
+def _run_detached(command: list[str], folder: Path, timeout_s: float) -> int | None:
+    """Run `command` in the background of a shell that exits at once: see `detached`."""
+    with without_child_signals():
+        shell = subprocess.Popen(  # noqa: S603
+            ["/bin/sh", "-c", '{ "$@"; echo $?; } &', "sh", *command],
+            cwd=folder,
             env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
         )
-    except OSError:  # git is not installed
-        return None
-    try:
-        return {0: False, 1: True}.get(process.wait(timeout_s))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        # A process that hangs on a dead network drive can't be waited for.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.1)
-        return None
+        shell.wait()
+    assert shell.stdout is not None
+    with shell.stdout as results:
+        if select.select([results], [], [], timeout_s)[0]:
+            return int(results.read() or -1)
+    # A process that hangs on a dead network drive survives this: nothing waits for it.
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(shell.pid, signal.SIGKILL)
+    return None
 
 
 def _git_folder(tree: Path) -> Path:

@@ -53,7 +53,7 @@ def describe_process(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "memagent": __version__,
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": _platform(),
         "command": _shorten(shlex.join(mask_arguments(sys.orig_argv)), _MAX_COMMAND_CHARACTERS),
         "directory": os.getcwd(),
         "cpus": os.cpu_count(),
@@ -73,6 +73,16 @@ def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
         text = _shorten(mask_text(environ[name]), _MAX_VARIABLE_CHARACTERS)
         variables[name] = str(mask_value(name, text))
     return variables
+
+
+def _platform() -> str:
+    """Return `platform.platform()`, on Linux without running `uname` for the processor's name."""
+    if sys.platform != "linux":
+        return platform.platform()
+    system = os.uname()
+    libc = "".join(platform.libc_ver())
+    parts = (system.sysname, system.release, system.machine, libc and f"with-{libc}")
+    return "-".join(filter(None, parts))
 
 
 def _versions(torch: Any) -> dict[str, Any]:

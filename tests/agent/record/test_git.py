@@ -85,15 +85,17 @@ def test_an_empty_repository_has_no_commit(tmp_path):
 def test_a_slow_git_is_killed(repository, tmp_path, monkeypatch):
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    duration = f"600.{os.getpid()}"
+    slow.write_text(f"#!/bin/sh\nexec sleep {duration}\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(record.process, "GIT_TIMEOUT_S", 0.01)
-    before = set(psutil.Process().children())
     facts = describe_process({})
     assert "git_commit" in facts
     assert "git_dirty" not in facts
-    assert set(psutil.Process().children()) <= before
+    commands = [["running", duration]]
+    while any(command and duration in command for command in commands):  # it is dying
+        commands = [process.info["cmdline"] for process in psutil.process_iter(["cmdline"])]
 
 
 def test_without_git_the_rest_is_recorded(repository, monkeypatch):
@@ -101,3 +103,22 @@ def test_without_git_the_rest_is_recorded(repository, monkeypatch):
     facts = describe_process({})
     assert "git_dirty" not in facts
     assert facts["git_branch"] == "main"
+
+
+def test_git_is_no_child_of_the_script(repository):
+    """A handler of SIGCHLD isn't called, and there is nothing to wait for."""
+    code = """
+import os, signal
+from memagent.record import describe_process
+signal.signal(signal.SIGCHLD, lambda *_: print("child ended"))
+facts = describe_process({})
+print(facts["git_dirty"])
+try:
+    os.wait()
+except ChildProcessError:
+    print("no child")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\nno child\n"

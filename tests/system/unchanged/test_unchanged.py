@@ -35,26 +35,19 @@ ALWAYS = (
     "word_language_model",
 )
 """The scripts that `make test` runs. `make test-long` runs the others."""
-KNOWN_DIFFERENCES = {
-    "child_signals": "the fork of the first trace, and git at the start, end as children of the script",
-    "forks": "os.wait() may return the child of the first trace",
-}
-"""Why a script isn't the same yet, by its file's stem."""
 FRAMEWORKS = ("transformers", "accelerate", "lightning", "torchmetrics", "safetensors.torch")
 
 
 def scripts() -> list[Any]:
     together = pytest.mark.xdist_group("unchanged")
     return [
-        pytest.param(Script(path), id=path.stem, marks=[together, *marks(path.stem)])
+        pytest.param(
+            Script(path),
+            id=path.stem,
+            marks=[together] if path.stem in ALWAYS else [together, pytest.mark.long],
+        )
         for path in sorted(SCRIPTS.glob("*.py"))
     ]
-
-
-def marks(name: str) -> list[pytest.MarkDecorator]:
-    if name in KNOWN_DIFFERENCES:
-        return [pytest.mark.long, pytest.mark.xfail(reason=KNOWN_DIFFERENCES[name])]
-    return [] if name in ALWAYS else [pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

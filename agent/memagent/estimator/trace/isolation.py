@@ -11,11 +11,13 @@
    named by "path.py:factory", or be picklable by reference without its data.
 4. If a signal kills the child (torch aborts on some operators), the parent gets an error and may
    try other device rules.
+5. The fork is detached (`memagent.probe.detached`): the script can't wait for it. So it supervises
+   the child that does the work, and sends its exit code. The kernel kills it when the script's end
+   of a pipe is closed, whether by `cancel` or by the script's death, and its child with it.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -24,14 +26,18 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import NoReturn
 
 from memagent.errors import TraceError
+from memagent.probe.detached import fork_detached, fork_without_hooks
 from memagent.probe.host_limits import close_own, file_id, read_text
 
 _POLL_S = 0.05
-_HEADER = struct.Struct("<Q")
-"""The length of the message that follows in the pipe."""
+_START = struct.Struct("<QQ")
+"""The first message: process ids of the supervisor and of the process that works."""
+_HEADER = struct.Struct("<q")
+"""The length of the message that follows, or -1 less the exit status that `waitpid` returned."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -67,7 +73,7 @@ class MemoryGrowth:
 
 
 class ForkedProcess:
-    """A forked child that runs `work` and sends each of its results, which are bytes.
+    """A detached process that runs `work` and sends each of its results, which are bytes.
 
     Raises OSError if the system refuses the fork. Another thread than the one that forked may
     receive the results, one after the other. Call `end` once; `cancel` is allowed from any thread.
@@ -75,43 +81,66 @@ class ForkedProcess:
 
     def __init__(self, work: Callable[[], Iterable[bytes]]) -> None:
         reader, writer = os.pipe()
-        with warnings.catch_warnings():
-            # Python warns that a fork of a process with threads "may lead to deadlocks": see 2.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            self._pid = os.fork()
-        if self._pid == 0:
-            _run_child(work, reader, writer)
-        # otherwise the reader would never see the end of the pipe
-        os.close(writer)
+        lifeline, own_end = os.pipe()
+        try:
+            if fork_detached():
+                os.close(reader)
+                os.close(own_end)
+                _supervise(work, writer, lifeline)
+        except OSError:
+            os.close(reader)
+            os.close(own_end)
+            raise
+        finally:
+            # otherwise the reader would never see the end of the pipe
+            os.close(writer)
+            os.close(lifeline)
         self._reader = reader
         self._file_id = file_id(reader)
+        self._lifeline = [(own_end, file_id(own_end))]
+        self._processes: tuple[int, int] | None = None
+        """The supervisor, and the process that works."""
+        self._wait_status: int = signal.SIGKILL
 
     def receive(self, *, timeout_s: float, limit_growth_bytes: int | None = None) -> bytes | None:
         """Return the next result; b"" if the child ended without one, None at the timeout.
 
         Raises TraceError if the child grows by more than the limit.
         """
-        growth = MemoryGrowth(limit_growth_bytes, self._pid)
         deadline = time.monotonic() + timeout_s
+        if self._processes is None:
+            start = self._read(_START.size, deadline, None)
+            if not start:
+                return start
+            self._processes = _START.unpack(start)
+        growth = MemoryGrowth(limit_growth_bytes, self._processes[1])
         header = self._read(_HEADER.size, deadline, growth)
-        return self._read(_HEADER.unpack(header)[0], deadline, growth) if header else header
+        if not header:
+            return header
+        (size,) = _HEADER.unpack(header)
+        if size < 0:
+            self._wait_status = -1 - size
+            return b""
+        return self._read(size, deadline, growth)
 
     def end(self) -> int:
-        """Kill the child if it still runs; return its exit code (negative: the signal)."""
-        close_own(self._reader, self._file_id)
+        """Kill the child if it still runs.
+
+        Return the exit code of one that ended without a result (negative: the signal).
+        """
         self.cancel()
-        try:
-            return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        except ChildProcessError:  # the program's own reaper was faster
-            return 0
+        close_own(self._reader, self._file_id)
+        if self._processes is not None:
+            with suppress(ChildProcessError):  # as process 1, the script adopts all orphans
+                os.waitpid(self._processes[0], 0)
+        return os.waitstatus_to_exitcode(self._wait_status)
 
     def cancel(self) -> None:
         """Kill the child, and with it the children it forked."""
-        # it may have ended, or been reaped by the program
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
+        with suppress(IndexError):  # cancelled before
+            close_own(*self._lifeline.pop())
 
-    def _read(self, size: int, deadline: float, growth: MemoryGrowth) -> bytes | None:
+    def _read(self, size: int, deadline: float, growth: MemoryGrowth | None) -> bytes | None:
         """Read `size` bytes and check the growth while waiting; see `receive` for b"" and None."""
         data = bytearray()
         while len(data) < size:
@@ -123,7 +152,8 @@ class ForkedProcess:
             except OSError:
                 is_ready = [self._reader]
             if not is_ready:
-                growth.check()
+                if growth is not None:
+                    growth.check()
                 continue
             if file_id(self._reader) != self._file_id:  # the script has closed all files
                 return b""
@@ -135,11 +165,37 @@ class ForkedProcess:
         return bytes(data)
 
 
-def _run_child(work: Callable[[], Iterable[bytes]], reader: int, writer: int) -> NoReturn:
+def _supervise(work: Callable[[], Iterable[bytes]], writer: int, lifeline: int) -> NoReturn:
+    """Run `work` in a child, and send how that ended: see 5."""
     try:
-        os.close(reader)
+        _end_with_pipe(lifeline)
         _silence_process()
+        supervisor = os.getpid()
+        worker = fork_without_hooks()
+        if worker == 0:
+            _run_child(work, writer, supervisor)
+        os.write(writer, _HEADER.pack(-1 - os.waitpid(worker, 0)[1]))
+    finally:
+        os._exit(0)
+
+
+def _end_with_pipe(lifeline: int) -> None:
+    """Have the kernel kill this process when the other end of a pipe is closed."""
+    import fcntl
+
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)
+    if select.select([lifeline], [], [], 0)[0]:  # it was closed before
+        os._exit(0)
+
+
+def _run_child(work: Callable[[], Iterable[bytes]], writer: int, supervisor: int) -> NoReturn:
+    try:
+        _end_with_parent(supervisor)
         with os.fdopen(writer, "wb") as file:
+            file.write(_START.pack(supervisor, os.getpid()))
+            file.flush()
             for result in work():
                 file.write(_HEADER.pack(len(result)) + result)
                 file.flush()
@@ -149,20 +205,22 @@ def _run_child(work: Callable[[], Iterable[bytes]], reader: int, writer: int) ->
 
 
 def _silence_process() -> None:
-    """Drop output, reset signals, lower the priority, and end with the parent."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(null, descriptor)
+    """Drop output, reset signals, and lower the priority."""
     # Notebooks and test runners replace the streams with objects that have no descriptor.
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGSEGV, signal.SIGALRM):
-        with contextlib.suppress(ValueError, OSError):  # only the main thread may set handlers
-            signal.signal(number, signal.SIG_DFL)
+    for name in ("SIGINT", "SIGTERM", "SIGABRT", "SIGSEGV", "SIGALRM", "SIGCHLD"):
+        with suppress(ValueError, OSError):  # only the main thread may set handlers
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
     warnings.simplefilter("ignore")
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os.nice(10)
-    with contextlib.suppress(OSError, AttributeError):
+
+
+def _end_with_parent(parent: int) -> None:
+    with suppress(OSError, AttributeError):
         import ctypes
 
         # a killed parent cannot end the child
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)

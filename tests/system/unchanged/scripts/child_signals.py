@@ -7,6 +7,9 @@ import time
 
 import torch
 
+events = []
+signal.signal(signal.SIGCHLD, lambda *_: events.append("child ended"))
+os.register_at_fork(before=lambda: events.append("fork"))
 torch.manual_seed(60)
 model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -21,9 +24,6 @@ def step():
     return loss.item()
 
 
-events = []
-signal.signal(signal.SIGCHLD, lambda *_: events.append("child ended"))
-os.register_at_fork(before=lambda: events.append("fork"))
 for _ in range(3):
     print(step())
 print(subprocess.run([sys.executable, "-S", "-c", "print(6 * 7)"], capture_output=True, text=True).stdout)

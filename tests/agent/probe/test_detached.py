@@ -1,0 +1,158 @@
+"""What a script sees of memagent's child processes: nothing; and what it sees of its own: all."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memagent.estimator.trace.isolation import can_fork
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
+
+LISTEN = """
+import os, signal, sys, threading, time
+from memagent.probe.detached import fork_detached, without_child_signals
+from memagent.estimator.trace.isolation import ForkedProcess
+events = []
+signal.signal(signal.SIGCHLD, lambda *_: events.append("child ended"))
+os.register_at_fork(
+    before=lambda: events.append("before"),
+    after_in_parent=lambda: events.append("parent"),
+    after_in_child=lambda: print("in the child", flush=True),
+)
+def has_children():
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) or True
+    except ChildProcessError:
+        return False
+"""
+"""A script that listens to children, and `has_children()`."""
+
+
+def run(code: str) -> str:
+    """Run a script and return its output; its errors fail the test."""
+    command = [sys.executable, "-c", LISTEN + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_trace_is_no_child_calls_no_hook_and_sends_no_signal():
+    output = run("""
+process = ForkedProcess(lambda: [b"42"])
+print(has_children(), process.receive(timeout_s=60))
+process.end()
+time.sleep(0.1)
+print(has_children(), events)
+""")
+    assert output == "False b'42'\nFalse []\n"
+
+
+def test_it_forks_beside_busy_threads_and_in_any_thread():
+    """Other threads ask for the GIL while it forks: no bytecode may run before the state is new."""
+    output = run("""
+is_over = False
+def work():
+    while not is_over:
+        sum(range(50))
+threads = [threading.Thread(target=work) for _ in range(4)]
+[thread.start() for thread in threads]
+def fork():
+    process = ForkedProcess(lambda: [bytes(100_000)])
+    print(len(process.receive(timeout_s=60)))
+    process.end()
+[fork() for _ in range(8)]
+thread = threading.Thread(target=fork)
+thread.start()
+thread.join()
+is_over = True
+""")
+    assert output == "100000\n" * 9
+
+
+def test_it_repeats_the_signal_of_a_child_that_ended_meanwhile():
+    output = run("""
+with without_child_signals():
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-S", "-c", ""], os.environ)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    print(events)
+print(events, os.waitpid(pid, 0)[0] == pid)
+""")
+    assert output == "[]\n['child ended'] True\n"
+
+
+def test_a_handler_that_the_script_sets_meanwhile_stays():
+    output = run("""
+with without_child_signals():
+    signal.signal(signal.SIGCHLD, lambda *_: events.append("new"))
+os.kill(os.getpid(), signal.SIGCHLD)
+print(events)
+""")
+    assert output == "['new']\n"
+
+
+def test_it_reports_how_its_process_ended():
+    output = run("""
+process = ForkedProcess(lambda: [os.kill(os.getpid(), signal.SIGSEGV)])
+print(process.receive(timeout_s=60), process.end())
+""")
+    assert output == "b'' -11\n"
+
+
+HANG = """
+def hang():
+    yield b"started"
+    time.sleep(600)
+process = ForkedProcess(hang)
+assert process.receive(timeout_s=60)
+"""
+FORK = """
+import torch, memagent
+from memagent.estimator import background
+background._run_child = lambda _request: time.sleep(600)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+run = memagent.attach(model, optimizer)
+model(torch.ones(1, 4)).sum().backward()
+if os.fork() == 0:
+    os.close(writer)
+    time.sleep(600)
+"""
+"""A worker that outlives the script: it has copies of all files that were open."""
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        pytest.param(HANG, "os.kill(os.getpid(), signal.SIGKILL)", id="killed"),
+        pytest.param(HANG, "os._exit(0)", id="exit"),
+        pytest.param(HANG, "process.cancel(); time.sleep(600)", id="cancelled"),
+        pytest.param(HANG, "os.execlp('sleep', 'sleep', '600')", id="another program"),
+        pytest.param(FORK, "os.kill(os.getpid(), signal.SIGKILL)", id="with a worker"),
+    ],
+)
+def test_the_trace_ends_with_the_script(tmp_path: Path, start: str, end: str):
+    """Its processes hold the write end of a pipe, which ends with the last of them."""
+    reader, writer = os.pipe()
+    code = f"{LISTEN}\nwriter = int(sys.argv[1]){start}os.close(writer)\n{end}\n"
+    script = subprocess.Popen(
+        [sys.executable, "-c", code, str(writer)],
+        pass_fds=[writer],
+        env={**os.environ, "MEMAGENT_DIR": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    os.close(writer)
+    try:
+        assert select.select([reader], [], [], 60)[0] and os.read(reader, 1) == b""
+    finally:
+        os.killpg(script.pid, signal.SIGKILL)
+        script.wait()
+        os.close(reader)

@@ -79,7 +79,7 @@ def diagnose(
     last = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
     growths = census.growing_groups(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
     longer = lengthening_tensors(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
-    more_nodes = last.nodes - first.nodes
+    more_nodes = _more_nodes(first, middle, last)
     steps = max(1, last.step - first.step)
     counts = census.group_counts(growths, first, last)
     if not growths and not longer and more_nodes < steps // 2:
@@ -284,6 +284,18 @@ class _Case:
             text = f"{name.expression}: reference cycle"
             return [suspect_at(name, line, text, "cycle", self.unheld_bytes_per_step, 0.7)]
         return []
+
+
+def _more_nodes(first: Census, middle: Census | None, last: Census) -> int:
+    """Return by how much the graphs grew, 0 if they didn't in both halves.
+
+    A graph that is cut every few steps is larger at one of them than at another.
+    """
+    more = last.nodes - first.nodes
+    if middle is None or last.nodes >= autograd_graphs.MAX_NODES:
+        return more
+    halves = middle.nodes - first.nodes, last.nodes - middle.nodes
+    return more if min(halves) >= more / 4 else 0
 
 
 def _frees_most(survivors: Sequence[Any], growths: Sequence[GroupGrowth]) -> bool:

@@ -65,6 +65,24 @@ def test_it_runs_no_code_of_modules(monkeypatch):
     assert requested == []
 
 
+@pytest.mark.parametrize("steps_before", [1, 4, 7, 10, 13])
+def test_a_graph_that_is_cut_every_few_steps_does_not_leak(steps_before):
+    cell = torch.nn.RNNCell(4, 8)
+    state, steps = torch.zeros(2, 8), steps_before
+
+    def step():
+        nonlocal state, steps
+        state = cell(torch.randn(2, 4), state)
+        steps += 1
+        if steps % 16 == 0:
+            state.mean().backward()
+            state = state.detach()
+
+    for _ in range(steps_before):
+        step()
+    assert find(step).suspects == ()
+
+
 def test_it_returns_a_false_diagnosis_if_nothing_grows():
     diagnosis = find(lambda: torch.zeros(64))
     assert (

@@ -44,13 +44,16 @@ class TensorDetector(Detector):
         self.thread_s += survey.thread_s
         return tensors
 
+    def _take_with_nodes(self, step: int) -> Census:
+        tensors = self._live_tensors()
+        return census.take(step, tensors, autograd_graphs.count_nodes(tensors))
+
     def begin(self, step: int) -> None:
         self._first_used_bytes = self._used_bytes()
-        tensors = self._live_tensors()
-        self._first = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
+        self._first = self._take_with_nodes(step)
 
     def middle(self, step: int) -> None:
-        self._middle = census.take(step, self._live_tensors())
+        self._middle = self._take_with_nodes(step)
 
     def before_last(self, step: int) -> None:
         self._before_last = census.take(step, self._live_tensors())

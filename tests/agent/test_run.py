@@ -77,6 +77,7 @@ def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_fa
         ("sys.exit(0)", "completed", None),
         ("os._exit(3)", "failed", "SystemExit: 3"),
         ("os._exit(status=0)", "completed", None),
+        ("os.execlp('true', 'true')", "completed", None),
         ("if os.fork() == 0: os._exit(3)\nos.wait()", "completed", None),
         ("try: torch.empty(2**50)\nexcept RuntimeError: sys.exit(1)", "oom", "SystemExit: 1"),
         ("try: sys.exit(1)\nexcept SystemExit: step()", "completed", None),

@@ -23,7 +23,7 @@ from memagent.attach import start_run
 from memagent.cli.target import end_by_interrupt, run_target
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import MemagentError, SettingError
-from memagent.hooks.exit import status_of
+from memagent.hooks.exit import EXEC_FUNCTIONS, is_program, status_of
 from memagent.integrations.autoattach import AutoAttach
 from memagent.integrations.timed_run import TimedRun
 from memagent.lifecycle.options import AttachOptions
@@ -180,7 +180,7 @@ class Recorder:
 class ReportFile:
     """The file of --report, and the budget of --fail-over.
 
-    1. `begin` before the script runs, `end` after it; `os._exit` ends it, too.
+    1. `begin` before the script runs, `end` after it; `os._exit` and `os.exec*` end it, too.
     2. Until then the file is written every ten seconds, with the status `running`: that's what a
        script leaves that is killed. The report of an earlier run is deleted first.
     3. Without a path only the budget is checked.
@@ -194,7 +194,7 @@ class ReportFile:
         self._pid = os.getpid()
 
     def begin(self, finish: Callable[[int], object]) -> None:
-        """Watch for the end by `os._exit(status)`: then `finish(status)` ends the run."""
+        """Watch for the end by `os._exit(status)` or `os.exec*`: then `finish` ends the run."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             threading.Thread(target=self._update, name="memagent-report", daemon=True).start()
@@ -207,6 +207,8 @@ class ReportFile:
             original(status)
 
         os._exit = exit_at_once  # type: ignore[assignment]
+        for name in EXEC_FUNCTIONS:
+            setattr(os, name, self._wrap_exec(getattr(os, name), finish))
 
     def end(self, status: int) -> int:
         """Write the report. Return the exit status, which an exceeded budget makes a failure."""
@@ -226,6 +228,17 @@ class ReportFile:
             f"the peak of {format_bytes(peak)} exceeds the budget of {format_bytes(self._budget)}"
         )
         return OVER_BUDGET
+
+    def _wrap_exec(
+        self, original: Callable[..., Any], finish: Callable[[int], object]
+    ) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def run_program(path: Any, *arguments: Any, **keywords: Any) -> Any:
+            if os.getpid() == self._pid and not self._is_over.is_set() and is_program(path):
+                self._end_on_thread(finish, 0)
+            return original(path, *arguments, **keywords)
+
+        return run_program
 
     def _end_on_thread(self, finish: Callable[[int], object], status: int) -> int:
         """End the run elsewhere, since the exiting thread may hold any lock."""

@@ -1,4 +1,4 @@
-"""Hooks on the end of the process: uncaught exceptions, `sys.exit`, `os._exit` and normal exit.
+"""Hooks on the end of the process: uncaught errors, exits, `os.exec*`, and the normal end.
 
 1. `sys.excepthook` gets an uncaught exception of the main thread. The hook that was there before
    gets it next.
@@ -6,7 +6,8 @@
    wrapped. `raise SystemExit(1)` goes unnoticed.
 3. `threading.excepthook` gets that of another thread. The process continues, and the training may.
 4. `os._exit` ends the process at once, without `atexit`. It is wrapped too, and waits some seconds
-   for the run to end on another thread: this one may hold any lock.
+   for the run to end on another thread: this one may hold any lock. So are `os.execv` and
+   `os.execve`, which the other functions of that family call, if the program exists.
 5. `atexit` comes last. An event of 2 or 3 was the end if no step followed: the caller decides.
 
 Wrapped functions are restored on removal. Below a wrapper that other code has added meanwhile, ours
@@ -32,6 +33,7 @@ from memagent.wire.messages import FinalStatus
 
 MAX_ERROR_LENGTH = 2000
 """Characters of an error that the wire takes."""
+EXEC_FUNCTIONS = ("execv", "execve")
 OS_EXIT_DEADLINE_S = 4.0
 """Longest that `os._exit` is delayed; a run normally ends within `FINISH_DEADLINE_S`."""
 _OUT_OF_MEMORY_TEXTS = (
@@ -107,6 +109,13 @@ def install_exit_hooks(
 
     def os_exit(status: int) -> None:
         on_possible_exit(SystemExit(status), threading.get_ident())
+        end_on_thread()
+
+    def os_exec(path: Any, *_arguments: Any, **_keywords: Any) -> None:
+        if is_program(path):
+            end_on_thread()
+
+    def end_on_thread() -> None:
         end = threading.Thread(target=on_exit, name="memagent-exit", daemon=True)
         with suppress(RuntimeError):  # no threads any more: the interpreter is shutting down
             end.start()
@@ -116,6 +125,7 @@ def install_exit_hooks(
         _wrap(sys, "excepthook", main_thread_error),
         _wrap(sys, "exit", sys_exit),
         _wrap(os, "_exit", os_exit),
+        *(_wrap(os, name, os_exec) for name in EXEC_FUNCTIONS if hasattr(os, name)),
         _wrap(threading, "excepthook", other_thread_error),
     ]
     atexit.register(on_exit)
@@ -126,6 +136,11 @@ def install_exit_hooks(
         atexit.unregister(on_exit)
 
     return remove
+
+
+def is_program(path: Any) -> bool:
+    """Return whether `os.execv(path, ...)` will probably succeed; `os.execvp` tries many paths."""
+    return isinstance(path, int) or (os.path.isfile(path) and os.access(path, os.X_OK))  # noqa: PTH113
 
 
 @dataclass(frozen=True, eq=False)

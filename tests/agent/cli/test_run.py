@@ -186,6 +186,24 @@ def test_os_exit_leaves_a_report_and_checks_the_budget(memagent_run, script, bud
     assert ("exceeds the budget" in process.stderr) == (status == 1)
 
 
+@pytest.mark.parametrize("script", [SCRIPT, "import torch\nmemory = torch.ones(100)\n"])
+def test_another_program_in_the_process_leaves_a_report_and_ends_the_run(memagent_run, script):
+    """`os.execlp` tries each folder of PATH: a candidate that doesn't exist ends nothing."""
+    exec_script = """
+import os
+try:
+    os.execv("/nowhere/program", ["program"])
+except FileNotFoundError:
+    print("still here", flush=True)
+os.execlp("echo", "echo", "another program")
+"""
+    process, report = memagent_run(script + exec_script)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.endswith("still here\nanother program\n")
+    assert report["status"] == "completed" and report["peaks"]
+    assert report["steps"] == (12 if script is SCRIPT else 0)
+
+
 @pytest.mark.parametrize("number", ["SIGKILL", "SIGTERM"])
 def test_a_killed_script_leaves_its_newest_report(memagent_run, tmp_path, number):
     path = tmp_path / "out" / "report.json"

@@ -85,7 +85,7 @@ def install(reported: list) -> object:
 
 
 def hooks() -> tuple:
-    return sys.excepthook, sys.exit, os._exit, threading.excepthook
+    return sys.excepthook, sys.exit, os._exit, os.execv, os.execve, threading.excepthook
 
 
 def test_removal_restores_everything_in_any_order():

@@ -135,6 +135,12 @@ class Forecaster:
         if eval_bytes not in (None, self._eval_hint):
             self._eval_bytes = self._eval_hint = eval_bytes
 
+    def set_limits(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
+        """Go on with other limits: the script or the system has changed them."""
+        self.limit_bytes = limit_bytes
+        self.host_limit_bytes = host_limit_bytes
+        self._signals.set_limits(limit_bytes, host_limit_bytes)
+
     @property
     def newest(self) -> Forecast:
         """Return what the last update returned."""

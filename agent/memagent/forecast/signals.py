@@ -40,13 +40,8 @@ class Signals:
     """Call `update` for each step; `trends` then holds what grows."""
 
     def __init__(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
-        device_causes: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes", "input")
-        self._min_rise: dict[Cause, float] = dict.fromkeys(
-            device_causes, max(MIN_GROWTH_RATIO * limit_bytes, MIN_GROWTH_BYTES)
-        )
-        if host_limit_bytes:
-            host_rise = max(MIN_GROWTH_RATIO * host_limit_bytes, MIN_GROWTH_BYTES)
-            self._min_rise["host_memory"] = host_rise
+        self._min_rise: dict[Cause, float] = {}
+        self.set_limits(limit_bytes, host_limit_bytes)
         self._series: dict[Cause, BucketedSeries] = {
             cause: BucketedSeries(max if cause == "input" else min) for cause in self._min_rise
         }
@@ -58,6 +53,15 @@ class Signals:
         """Maximum within the newest step."""
         self.floor = self.split = self.others = self.host = 0.0
         self._new_buckets = 0
+
+    def set_limits(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
+        """Expect growth of a size that matters for these limits."""
+        device_causes: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes", "input")
+        device_rise = max(MIN_GROWTH_RATIO * limit_bytes, MIN_GROWTH_BYTES)
+        self._min_rise.update(dict.fromkeys(device_causes, device_rise))
+        if host_limit_bytes:
+            host_rise = max(MIN_GROWTH_RATIO * host_limit_bytes, MIN_GROWTH_BYTES)
+            self._min_rise["host_memory"] = host_rise
 
     @property
     def need(self) -> float:

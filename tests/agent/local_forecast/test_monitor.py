@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -229,3 +231,42 @@ def test_the_forecast_at_the_end_is_the_newest_alarm_unless_memory_came_down():
     assert forecast_monitor.at_the_end()["first_step"] == alarm["first_step"]
     observe(420, *[2 * GIB] * 200)
     assert forecast_monitor.at_the_end() is None
+
+
+LIMITED_LATER = """
+import resource, time
+import torch, memagent
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+risks = []
+run = memagent.attach(model, optimizer, predict=False, on_risk=risks.append)
+def step():
+    optimizer.zero_grad()
+    model(torch.randn(8, 64)).sum().backward()
+    optimizer.step()
+    time.sleep(0.02)
+for _ in range(100):
+    step()
+used = next(line for line in open("/proc/self/status") if line.startswith("VmData"))
+limit = int(used.split()[1]) * 1024 + 2**29
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+kept = []
+while not risks:  # until the limit is hit, if there is no warning
+    kept.append(torch.ones(2**18))
+    step()
+print(risks[0].limit_bytes == limit, risks[0].cause)
+"""
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
+def test_4_it_warns_of_a_limit_that_the_script_set_after_attach(tmp_path):
+    """Without the limit, the leak is far from the machine's memory."""
+    process = subprocess.run(
+        [sys.executable, "-c", LIMITED_LATER],
+        env={**os.environ, "MEMAGENT_DIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert process.stdout == "True leak\n", process.stderr

@@ -11,8 +11,9 @@ from __future__ import annotations
 import errno
 import logging
 import sys
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -64,6 +65,33 @@ def with_display_path(item: Mapping[str, Any], roots: Sequence[str]) -> dict[str
     """Return a suspect or a tensor as a dict whose `file` is shortened."""
     return {**item, "file": display_path(str(item.get("file") or ""), roots)}
 
+
+ROOM_EVERY_S = 0.05
+"""Pause before the next try where a script has no memory left."""
+
+
+def outlast_memory_errors(work: Callable[[], None]) -> None:
+    """Call `work`, and call it again after a MemoryError: a thread must not end with it.
+
+    The script may free memory soon, at the latest when its own error ends it.
+    """
+    has_failed = False
+    while True:
+        try:
+            if has_failed:
+                time.sleep(ROOM_EVERY_S)
+            return work()
+        # nothing in the handlers takes memory: a second MemoryError there would not be caught
+        except MemoryError:
+            has_failed = True
+        except RuntimeError as error:
+            if error.args != _NO_LOCK:
+                raise
+            has_failed = True
+
+
+_NO_LOCK = ("can't allocate lock",)
+"""Arguments of the error that waiting for a condition or an event raises without memory."""
 
 MAX_REPORTED_MISTAKES = 5
 """Mistakes of a script that are reported: one in each step must not fill the terminal."""

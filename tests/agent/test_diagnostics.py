@@ -15,6 +15,7 @@ from memagent.diagnostics import (
     display_path,
     display_roots,
     notify_user,
+    outlast_memory_errors,
     with_display_path,
 )
 from memagent.errors import SettingError
@@ -108,3 +109,25 @@ def test_a_lack_of_memory_is_one_line(caplog):
         "memagent had no memory left for leak diagnosis and goes on without it"
     ]
     assert caplog.records[0].exc_info is None
+
+
+def test_work_is_repeated_while_there_is_no_memory():
+    errors = [MemoryError(), RuntimeError("can't allocate lock"), None]
+
+    def work():
+        if (error := errors.pop(0)) is not None:
+            raise error
+
+    outlast_memory_errors(work)
+    assert errors == []
+
+
+def test_other_errors_are_raised():
+    errors = [RuntimeError("of another kind"), None]
+
+    def work():
+        raise errors.pop(0)
+
+    with pytest.raises(RuntimeError, match="of another kind"):
+        outlast_memory_errors(work)
+    assert errors == [None]

@@ -47,7 +47,7 @@ def test_every_channel_names_the_leaking_line(live_server, tmp_path):
     first = report["suspects"][0]
     assert (first["file"], first["line"], first["kind"]) == ("leak.py", LINE, "list")
     assert first["holder"].startswith("outputs: list of ")
-    assert first["bytes_per_step"] > 2**20 and 0.5 < first["confidence"] <= 1
+    assert first["bytes_per_step"] > 2**20 and 0.5 <= first["confidence"] <= 1
 
     body = live_server.get("/api/v1/runs/doomed/suspects").json["suspects"][0]
     assert {name: body[name] for name in first} == first

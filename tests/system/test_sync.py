@@ -213,6 +213,46 @@ def test_files_of_a_killed_run_are_uploaded(
     assert list(folder.iterdir()) == [] and sync(shared_server) == (0, [])
 
 
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
+def test_a_script_that_leaves_no_memory_for_a_while_loses_nothing(
+    shared_server, train, steps_on, status_on
+):
+    process = train(
+        """
+        import resource
+        run = memagent.attach(model, optimizer, predict=False)
+        for _ in range(50): step()
+        sys.stdin.readline()
+        hog, limit = [None] * 2_000_000, resource.getrlimit(resource.RLIMIT_DATA)
+        until = time.monotonic() + 2
+        resource.setrlimit(resource.RLIMIT_DATA, (1, limit[1]))
+        at = 0
+        for size in (4096, 1024, 512, 256, 128, 64, 32, 16, 1):
+            try:
+                while True:
+                    hog[at] = bytes(size)
+                    at += 1
+            except MemoryError:
+                pass
+        while time.monotonic() < until:
+            pass
+        hog.clear()
+        resource.setrlimit(resource.RLIMIT_DATA, limit)
+        for _ in range(50): step()
+        run.finish()
+        """,
+        MEMAGENT_SERVER=shared_server.url,
+    )
+    wait_for(lambda: len(steps_on(shared_server)) > 0)
+    print(file=process.stdin, flush=True)
+    output, _ = process.communicate()
+    assert "memagent failed" not in output and "MemoryError" not in output
+    assert status_on(shared_server) == "completed"
+    assert sorted(steps_on(shared_server)) == list(range(101))
+
+
 def test_a_run_delivers_everything_to_a_server_that_returns(
     start_server, train, steps_on, status_on, folder
 ):

@@ -10,12 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer, to_columns
-from memagent.delivery.envelope import seal
+from memagent.delivery.envelope import Envelope, seal
 from memagent.delivery.partial_batch import StreamColumns, pack_chunk
 from memagent.delivery.sender import Sender
-from memagent.diagnostics import ErrorGuard
+from memagent.diagnostics import ErrorGuard, outlast_memory_errors
 from memagent.wire.codec import encode
 from memagent.wire.messages import Batch, Chunk, Event
 
@@ -70,10 +71,16 @@ class Collector:
         self._sent_at = time.monotonic()
         self._stop = threading.Event()
         self._collecting = threading.Thread(
-            target=self._collect, name="memagent-collector", daemon=True
+            target=outlast_memory_errors,
+            args=(self._collect,),
+            name="memagent-collector",
+            daemon=True,
         )
         self._refreshing = threading.Thread(
-            target=self._refresh_periodically, name="memagent-refresher", daemon=True
+            target=outlast_memory_errors,
+            args=(self._refresh_periodically,),
+            name="memagent-refresher",
+            daemon=True,
         )
         self._collecting.start()
         self._refreshing.start()
@@ -105,7 +112,8 @@ class Collector:
             now = time.monotonic()
             # after a late tick, the ones that were missed are not made up for
             due_at = max(due_at, now) + TICK_S
-            with self._guard.section("collector"):
+            # what has no room now waits for the next tick
+            with self._guard.section("collector"), suppress(MemoryError):
                 self._tick(now)
 
     def _refresh_periodically(self) -> None:
@@ -140,11 +148,11 @@ class Collector:
             rows = buffer.drain()
             if not rows:
                 continue
-            new_rows.append((buffer.stream, to_columns(buffer.columns, rows)))
             room = MAX_PENDING_ROWS - len(pending)
             pending.extend(rows[:room])
             if len(rows) > room:
                 self._drops["queue_full"] += len(rows) - room
+            new_rows.append((buffer.stream, to_columns(buffer.columns, rows)))
         return new_rows
 
     def _notify(self, new_rows: list[tuple[str, StreamColumns]]) -> None:
@@ -162,22 +170,33 @@ class Collector:
         self._sender.draft(encode(self._batch(chunks, events)))
 
     def _send(self) -> None:
-        """Send a batch of all pending rows. Its number is taken only now, so drops leave no gap."""
+        """Send a batch of all pending rows. Its number is taken only now, so drops leave no gap.
+
+        Without room for the batch, its rows and events stay. Raises MemoryError then.
+        """
         pending, self._pending = self._pending, [[] for _ in self._buffers]
         events = list(self._events)
         # Not a new list: another thread may be about to append to this one.
         del self._events[: len(events)]
+        try:
+            envelope = self._seal(pending, events)
+        except MemoryError:
+            self._pending = pending
+            self._events[:0] = events
+            raise
         self._drafted_events = 0
+        self._sender.put(envelope)
+        self._seq += 1
+        self._sent_at = time.monotonic()
+
+    def _seal(self, pending: list[list[Row]], events: list[Event]) -> Envelope:
         chunks = [
             chunk
             for buffer, rows in zip(self._buffers, pending, strict=True)
             if rows and (chunk := self._pack(buffer, rows))
         ]
-        self._sender.put(
-            seal(self._run_id, self._batch(chunks, events), samples=sum(map(len, pending)))
-        )
-        self._seq += 1
-        self._sent_at = time.monotonic()
+        samples = sum(map(len, pending))
+        return seal(self._run_id, self._batch(chunks, events), samples=samples)
 
     def _batch(self, chunks: list[Chunk], events: list[Event]) -> Batch:
         return Batch(
@@ -190,8 +209,11 @@ class Collector:
         )
 
     def _pack(self, buffer: SampleBuffer, rows: list[Row]) -> Chunk | None:
-        with self._guard.section("packing samples"):
+        try:
             return pack_chunk(buffer.stream, to_columns(buffer.columns, rows))
-        # only reached if packing raised: the guard swallowed the error
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the guard raises or reports it
+            self._guard.caught("packing samples", error)
         self._drops["internal_error"] += len(rows)
         return None

@@ -13,10 +13,12 @@
 6. `close` gives the queue a deadline, a short one if the server is away; the first failure ends it.
    The rest stays in the file, and `memagent sync` uploads it. Samples that are only in memory are
    counted as dropped.
+7. Where the script leaves no memory, delivery is tried again, too.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +29,12 @@ from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import Envelope, Transport
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.spool import Spool
-from memagent.diagnostics import MAX_REPORTED_MISTAKES, ErrorGuard, notify_user
+from memagent.diagnostics import (
+    MAX_REPORTED_MISTAKES,
+    ErrorGuard,
+    notify_user,
+    outlast_memory_errors,
+)
 from memagent.errors import DeliveryError, RejectedError
 from memagent.wire.messages import BatchReply
 
@@ -85,7 +92,10 @@ class Sender:
         self._thread: threading.Thread | None = None
         if transport is not None:
             self._thread = threading.Thread(
-                target=self._run, args=(transport,), name="memagent-sender", daemon=True
+                target=outlast_memory_errors,
+                args=(functools.partial(self._run, transport),),
+                name="memagent-sender",
+                daemon=True,
             )
             self._thread.start()
 
@@ -148,14 +158,10 @@ class Sender:
     # -- on the sender's thread -----------------------------------------------------------------
 
     def _run(self, transport: Transport) -> None:
-        outcome = None
-        with self._guard.section("sender"):
-            outcome = self._deliver(transport, self._file.start)
+        outcome = self._deliver_guarded(transport, self._file.start)
         can_send = outcome in (DeliveryOutcome.DELIVERED, DeliveryOutcome.REJECTED)
         while can_send and (item := self._next()) is not None:
-            outcome = None
-            with self._guard.section("sender"):
-                outcome = self._deliver(transport, item)
+            outcome = self._deliver_guarded(transport, item)
             if outcome is DeliveryOutcome.UNDELIVERED:
                 break
             if outcome is None:  # the guard has reported an internal error
@@ -178,6 +184,16 @@ class Sender:
                     return None
                 self._changed.wait()
             return None if self._is_over() else item
+
+    def _deliver_guarded(self, transport: Transport, item: Envelope) -> DeliveryOutcome | None:
+        """Return None after an internal error. Raises MemoryError: the item is delivered later."""
+        try:
+            return self._deliver(transport, item)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the guard raises or reports it
+            self._guard.caught("sender", error)
+            return None
 
     def _deliver(self, transport: Transport, item: Envelope) -> DeliveryOutcome:
         """Deliver an envelope, with retries until the deadline."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.diagnostics import notify_user
+from memagent.diagnostics import notify_user, outlast_memory_errors
 from memagent.local_forecast.monitor import warning_text
 from memagent.mirror.aggregate import Point, PointWindow
 from memagent.mirror.trackers import Tracker
@@ -54,7 +54,9 @@ class Mirror:
         self._warnings: deque[_Warning] = deque(maxlen=_MAX_WAITING_WARNINGS)
         self._reported_trackers: set[str] = set()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="memagent-mirror", daemon=True)
+        self._thread = threading.Thread(
+            target=outlast_memory_errors, args=(self._work,), name="memagent-mirror", daemon=True
+        )
         if trackers:
             self._thread.start()
 

@@ -59,6 +59,9 @@ class HttpsPool(urllib3.HTTPSConnectionPool):
 
 def pool_manager(proxy: str | None = None, **options: Any) -> urllib3.PoolManager:
     """Return a pool manager whose connections obey deadlines."""
+    # urllib3-future, by which some packages replace urllib3, would start a thread for each host
+    if "key_background_watch_delay" in urllib3.poolmanager.PoolKey._fields:
+        options["background_watch_delay"] = None
     manager = (
         urllib3.PoolManager(**options) if proxy is None else urllib3.ProxyManager(proxy, **options)
     )

@@ -256,7 +256,10 @@ def _compress(raw: bytes, codec: Codec) -> bytes:
         return zlib.compress(raw, 1)
     if zstandard is None:
         raise WireError("codec zstd requires the package zstandard", field="codec")
-    packed: bytes = zstandard.ZstdCompressor(level=1).compress(raw)
+    try:
+        packed: bytes = zstandard.ZstdCompressor(level=1).compress(raw)
+    except zstandard.ZstdError as error:
+        raise MemoryError(str(error)) from error  # compressing fails for nothing else
     return packed
 
 

@@ -5,13 +5,15 @@
 2. A thread waits for the deadline, then shuts the connection down, whichever call is waiting.
 3. It does so by a duplicate of the descriptor: TLS replaces the socket, and a closed descriptor may
    already belong to another file.
-4. If no thread can be started, as during the interpreter's exit, only the timeouts hold.
+4. The thread is started without `threading`, whose `start` waits for ever if a script has left no
+   memory for the thread's first call. If none can be started, only the timeouts hold.
 
 Resolving the name of a host is up to the system, and not covered.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import socket
 import threading
@@ -28,10 +30,9 @@ class Deadline:
     """
 
     def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._ends_at = time.monotonic() + seconds
-        self._timer = threading.Timer(seconds, self._shut_down)
-        self._timer.daemon = True
-        self._timer.name = "memagent-deadline"
+        self._is_running = threading.Lock()
         self._lock = threading.Lock()
         self._duplicates: list[socket.socket] = []
 
@@ -41,8 +42,9 @@ class Deadline:
 
     def __enter__(self) -> Deadline:
         self._outer = _CURRENT.set(self)
+        self._is_running.acquire()
         with contextlib.suppress(RuntimeError):
-            self._timer.start()
+            _thread.start_new_thread(self._wait, ())
         return self
 
     def __exit__(
@@ -52,7 +54,7 @@ class Deadline:
         trace: TracebackType | None,
     ) -> None:
         _CURRENT.reset(self._outer)
-        self._timer.cancel()
+        self._is_running.release()
         with self._lock:
             for duplicate in self._duplicates:
                 duplicate.close()
@@ -63,6 +65,10 @@ class Deadline:
         with self._lock:
             self._duplicates.append(duplicate)
         if self.is_over:
+            self._shut_down()
+
+    def _wait(self) -> None:
+        if not self._is_running.acquire(timeout=self._seconds):
             self._shut_down()
 
     def _shut_down(self) -> None:

@@ -177,3 +177,11 @@ def test_only_requests_of_the_script_are_logged(
     thread.join()
     records = [record for record in caplog.records if record.name.startswith("urllib3")]
     assert bool(records) == is_logged
+
+
+def test_a_request_starts_no_thread_that_the_script_could_see(live_server):
+    client = ApiClient(live_server.url)
+    before = threading.enumerate()
+    assert client.request("/healthz").status == 200
+    assert set(threading.enumerate()) <= set(before)
+    client.close()

@@ -183,3 +183,21 @@ def wait_for(condition, timeout_s=20.0):
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
+
+
+def test_rows_and_events_stay_while_there_is_no_memory_for_a_batch(recorder, monkeypatch):
+    recorder.step(1)
+    recorder.collector.emit(Event(kind="oom", step=1))
+
+    def fail(*_arguments, **_options):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(collecting, "pack_chunk", fail)
+        with pytest.raises(MemoryError):
+            recorder.tick(1.0)
+    recorder.step(2)
+    recorder.tick(1.2)
+    (batch,) = recorder.batches()
+    assert recorder.steps() == [[1, 2]] and [event.step for event in batch.events] == [1]
+    assert batch.seq == 0 and recorder.drops == {}

@@ -109,7 +109,10 @@ OOM_FORECAST = Rule(
 
 def _decide_leak(rule_input: RuleInput, thresholds: Thresholds, is_open: bool) -> RuleResult:
     forecast = rule_input.forecast
-    if forecast is None or forecast.level in PAGING_LEVELS:  # oom_forecast has it
+    if forecast is None:
+        return CALM
+    # oom_forecast has it; but a leak that was noted isn't over because it now threatens the run
+    if forecast.level in PAGING_LEVELS and not is_open:
         return CALM
     if forecast.cause not in (None, *LEAK_CAUSES) or forecast.growing_since_step is None:
         return CALM

@@ -7,9 +7,12 @@ tone comes with a text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+
+from markupsafe import Markup, escape
 
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
@@ -268,6 +271,11 @@ def to_seconds(at: str) -> float:
 
 
 _SPELLINGS = {"oom": "OOM", "pagerduty": "PagerDuty"}
+
+
+def with_code(text: str) -> Markup:
+    """Return a text as HTML, with what is in backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 - escaped
 
 
 def humanize(identifier: str) -> str:

@@ -54,6 +54,7 @@ def _install(state: BlueprintSetupState) -> None:
         count=labels.count,
         signed_bytes=labels.signed_bytes,
         humanize=labels.humanize,
+        with_code=labels.with_code,
         pairs=view_models.pairs,
     )
     app.jinja_env.globals.update(

@@ -290,6 +290,13 @@ def test_growth_that_is_no_leak_is_none_of_its_business(forecast):
     assert decide("leak", RuleInput(forecast=replace(GROWING, cause=None))).cause == "leak"
 
 
+def test_a_leak_stays_open_when_it_threatens_the_run():
+    paging = RuleInput(forecast=replace(GROWING, level="critical"))
+    assert decide("leak", paging, is_open=True).level == "warning"
+    other = RuleInput(forecast=replace(GROWING, level="critical", cause="input"))
+    assert decide("leak", other, is_open=True).level == "ok"
+
+
 @pytest.mark.parametrize(
     ("name", "facts"),
     [

@@ -202,3 +202,10 @@ def test_times_are_relative_to_now():
     assert labels.duration_between("2025-12-31T22:00:00Z", "2025-12-31T23:00:00Z", NOW) == "60 min"
     assert labels.duration_between("2025-12-31T22:00:00Z", None, NOW) == "2 h"
     assert labels.duration_between(None, None, NOW) == "–"
+
+
+def test_what_is_in_backticks_is_code_and_everything_is_escaped():
+    text = labels.with_code("Append `x.item()`, `<b>` & <i>no</i> `.")
+    assert text == (
+        "Append <code>x.item()</code>, <code>&lt;b&gt;</code> &amp; &lt;i&gt;no&lt;/i&gt; `."
+    )

@@ -130,9 +130,10 @@ def test_the_oom_event_leaves_the_process(run_script, recording):
     result = recording()
     assert result.finish.status == "oom", process.stderr + str(result.finish)
     assert result.finish.step == result.columns()["step"][-1] > 10
-    (event,) = result.events
+    # a forecast may have begun a diagnosis before
+    [event] = [event for event in result.events if event.kind == "oom"]
     host = event.data["devices"]["host"]
-    assert event.kind == "oom" and host["used_bytes"] > 0.8 * 2**30 == 0.8 * host["limit_bytes"]
+    assert host["used_bytes"] > 0.8 * 2**30 == 0.8 * host["limit_bytes"]
     assert host["components"]["parameters"] == host["components"]["gradients"] > 0
     assert event.data["phase"] == "data" and event.data["asked_bytes"] is None
 

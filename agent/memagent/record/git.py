@@ -65,38 +65,42 @@ def has_changes(tree: Path, timeout_s: float) -> bool | None:
 
     Writes nothing, not even the index.
     """
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # git or sh is not installed
+    with contextlib.suppress(OSError):  # git or sh is not installed
         run = _run_detached if hasattr(os, "killpg") else _run
         status = run(_DIFF_COMMAND, tree, timeout_s)
         return bool(status) if status in (0, 1) else None
     return None
 
 
-def _run(command: list[str], folder: Path, timeout_s: float) -> int | None:
-    return subprocess.run(  # noqa: S603
+def _start(
+    command: list[str], folder: Path, stdout: int, *, in_session: bool = False
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603
         command,
         cwd=folder,
         env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
+        stdout=stdout,
         stderr=subprocess.DEVNULL,
-        timeout=timeout_s,
-        check=False,
-    ).returncode
+        start_new_session=in_session,
+    )
+
+
+def _run(command: list[str], folder: Path, timeout_s: float) -> int | None:
+    with _start(command, folder, subprocess.DEVNULL) as git:
+        try:
+            return git.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            git.kill()
 
 
 def _run_detached(command: list[str], folder: Path, timeout_s: float) -> int | None:
     """Run `command` in the background of a shell that exits at once: see `detached`."""
     with without_child_signals():
-        shell = subprocess.Popen(  # noqa: S603
-            ["/bin/sh", "-c", '{ "$@"; echo $?; } &', "sh", *command],
-            cwd=folder,
-            env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        background = ["/bin/sh", "-c", '{ "$@"; echo $?; } &', "sh", *command]
+        shell = _start(background, folder, subprocess.PIPE, in_session=True)
         shell.wait()
     assert shell.stdout is not None
     with shell.stdout as results:

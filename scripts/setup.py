@@ -24,14 +24,6 @@ UV = "uv>=0.8,<1"
 MIN_PYTHON = (3, 10)
 EXTRAS = {"demo": "server", "dev": "dev"}
 DURATIONS = {"demo": "30 packages, about 20 s", "dev": "200 packages, 1 GB, about a minute"}
-UV_SETTINGS = {
-    "index-url": "UV_DEFAULT_INDEX",
-    "extra-index-url": "UV_INDEX",
-    "find-links": "UV_FIND_LINKS",
-    "trusted-host": "UV_INSECURE_HOST",
-    "cert": "SSL_CERT_FILE",
-}
-"""Environment variable of uv for each option of pip."""
 FIND_TORCH = """
 import pathlib, torch
 assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)
@@ -137,12 +129,17 @@ def pip_options(python: Path) -> dict[str, str]:
 
 
 def uv_settings(options: dict[str, str]) -> dict[str, str]:
-    """Return uv's environment variables for options of pip, and pip's way to choose an index."""
+    """Return pip's options as uv's environment variables, and pip's way to choose an index.
+
+    Most have the same name, and uv ignores those that it doesn't know.
+    """
     settings = {"UV_INDEX_STRATEGY": "unsafe-best-match"}
-    for option, variable in UV_SETTINGS.items():
-        if option in options:
-            separator = "," if option == "find-links" else " "
-            settings[variable] = separator.join(options[option].split())
+    for option, value in options.items():
+        # uv separates lists by spaces, except for links
+        separator = "," if option.endswith("links") else " "
+        settings[f"UV_{option.replace('-', '_').upper()}"] = separator.join(value.split())
+    if "cert" in options:
+        settings["SSL_CERT_FILE"] = options["cert"]
     return settings
 
 

@@ -63,8 +63,8 @@ def test_the_demo_borrows_the_torch_that_is_there(tmp_path, capsys):
 
 
 @pytest.fixture
-def wheels(tmp_path):
-    """Return pip's options to install `tiny` from a folder, into `tmp_path / "into"`."""
+def wheel(tmp_path):
+    """Return the arguments that install the wheel of `tiny` into `tmp_path / "into"`."""
     info = "tiny-1.0.dist-info"
     files = {
         "tiny.py": "",
@@ -72,36 +72,38 @@ def wheels(tmp_path):
         f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/RECORD": f"tiny.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n",
     }
-    with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as wheel:
+    with zipfile.ZipFile(tmp_path / "tiny-1.0-py3-none-any.whl", "w") as archive:
         for name, text in files.items():
-            wheel.writestr(name, text)
-    return ["--no-index", "--find-links", str(tmp_path), "--target", str(tmp_path / "into"), "tiny"]
+            archive.writestr(name, text)
+    return ["--no-deps", "--target", str(tmp_path / "into"), archive.filename]
 
 
-def test_uv_installs_where_it_is_there(wheels, tmp_path, capfd):
-    setup.install(Path(sys.executable), *wheels)
+def test_uv_installs_where_it_is_there(wheel, tmp_path, capfd):
+    setup.install(Path(sys.executable), *wheel)
     assert (tmp_path / "into/tiny-1.0.dist-info/INSTALLER").read_text() == "uv"
     assert capfd.readouterr().out == ""
 
 
-def test_pip_installs_where_uv_fails(wheels, tmp_path, monkeypatch, capfd):
+def test_pip_installs_where_uv_fails(wheel, tmp_path, monkeypatch, capfd):
     monkeypatch.setenv("UV_LINK_MODE", "nonsense")
-    setup.install(Path(sys.executable), *wheels)
+    setup.install(Path(sys.executable), *wheel)
     assert (tmp_path / "into/tiny-1.0.dist-info/INSTALLER").read_text().strip() == "pip"
     assert capfd.readouterr().out == "setup: uv failed, so pip installs instead\n"
 
 
 def test_uv_gets_the_configuration_of_pip(tmp_path, monkeypatch):
     config = tmp_path / "pip.conf"
-    config.write_text(
-        "[global]\ncert = /other.pem\nextra-index-url =\n  https://a/simple\n  https://b/simple\n"
-    )
+    config.write_text("[global]\ncert = /other.pem\nindex-url = https://a/simple\n")
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
     monkeypatch.setenv("PIP_CERT", "/own.pem")
-    monkeypatch.setenv("PIP_FIND_LINKS", "/one /two")
     settings = setup.uv_settings(setup.pip_options(Path(sys.executable)))
-    assert settings["UV_INDEX"] == "https://a/simple https://b/simple"
-    assert settings["UV_FIND_LINKS"] == "/one,/two"
+    assert settings["UV_INDEX_URL"] == "https://a/simple"
     assert settings["SSL_CERT_FILE"] == "/own.pem"
+
+
+def test_lists_are_separated_as_uv_expects():
+    settings = setup.uv_settings({"more-url": "https://a\n\nhttps://b", "more-links": "one\ntwo"})
+    assert settings["UV_MORE_URL"] == "https://a https://b"
+    assert settings["UV_MORE_LINKS"] == "one,two"

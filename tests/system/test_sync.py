@@ -227,6 +227,7 @@ def test_a_script_that_leaves_no_memory_for_a_while_loses_nothing(
         sys.stdin.readline()
         hog, limit = [None] * 2_000_000, resource.getrlimit(resource.RLIMIT_DATA)
         until = time.monotonic() + 2
+        for _ in range(50): step()
         resource.setrlimit(resource.RLIMIT_DATA, (1, limit[1]))
         at = 0
         for size in (4096, 1024, 512, 256, 128, 64, 32, 16, 1):
@@ -240,7 +241,6 @@ def test_a_script_that_leaves_no_memory_for_a_while_loses_nothing(
             pass
         hog.clear()
         resource.setrlimit(resource.RLIMIT_DATA, limit)
-        for _ in range(50): step()
         run.finish()
         """,
         MEMAGENT_SERVER=shared_server.url,

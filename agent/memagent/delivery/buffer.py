@@ -55,12 +55,19 @@ class SampleBuffer:
         self._entries.append(entry)
 
     def drain(self) -> list[Row]:
-        """Remove all entries and return their rows, oldest first."""
+        """Remove all entries and return their rows, oldest first.
+
+        Without room for the rows, the entries stay. Raises MemoryError then.
+        """
         # as many as there are now: the training thread may append meanwhile
         entries = [self._entries.popleft() for _ in range(len(self._entries))]
         if self._build_row is None:
             return entries
-        return [row for entry in entries if (row := self._build_row(entry)) is not None]
+        try:
+            return [row for entry in entries if (row := self._build_row(entry)) is not None]
+        except MemoryError:
+            self._entries.extendleft(reversed(entries))
+            raise
 
 
 def to_columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Value]]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from memagent.delivery.buffer import DroppedSamples, SampleBuffer, to_columns
 
 
@@ -22,3 +24,19 @@ def test_a_full_buffer_drops_and_counts_instead_of_growing():
         buffer.append(((step,), None))
     assert len(buffer) == 3 and drops == {"buffer_full": 2}
     assert [row for row, _ in buffer.drain()] == [(0,), (1,), (2,)]
+
+
+def test_entries_stay_while_there_is_no_memory_for_their_rows():
+    errors = [None, MemoryError(), None, None]
+
+    def build(entry):
+        if (error := errors.pop(0)) is not None:
+            raise error
+        return (entry,), None
+
+    buffer = SampleBuffer("host", ("step",), DroppedSamples(), build)
+    buffer.append(1)
+    buffer.append(2)
+    with pytest.raises(MemoryError):
+        buffer.drain()
+    assert buffer.drain() == [((1,), None), ((2,), None)]

@@ -5,9 +5,7 @@
    processes use (`signals`).
 2. Each of these is a series (`bucketed_series`). Those that grow in a lasting way (`trend`) are
    extrapolated together, with their bend (`projection`). The one that grows most is the cause.
-3. A trend pages only as far ahead as about half the steps it has lasted, and is a notice up to
-   twice as many. It's silent if it ends beyond the planned steps, or if it has lasted less than an
-   epoch and would be freed at the epoch's end.
+3. How urgent that is depends on how long the trend has lasted and on what is planned (`levels`).
 4. Some OOMs are known without a trend: optimizer state that doesn't exist yet, an evaluation that
    was tried and doesn't fit next to the present floor, the largest input that is still to
    come.
@@ -25,16 +23,14 @@ from math import inf
 
 from memagent.forecast.gc_check import GarbageCheck, GcProbe
 from memagent.forecast.hysteresis import ForecastHysteresis
-from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Projection, project
+from memagent.forecast.levels import Situation, level_of
+from memagent.forecast.projection import Projection, project
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, valid_reading
 from memagent.forecast.trend import Trend
 from memagent.forecast.types import PAGING_LEVELS, Cause, Forecast, Level
 
 # Probabilities and factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
-CRITICAL_S = 120.0
-CRITICAL_STEPS = 20
-"""Used instead of CRITICAL_S if samples have no times."""
 SETTLING_STEPS = 5
 """First steps of a run, not part of any trend: lazy allocation, autotuning."""
 OPTIMIZER_STATE_PROBABILITY = 0.97
@@ -48,17 +44,8 @@ MAX_SILENT_PROBABILITY = 0.3
 """Reported at most for growth that isn't a notice."""
 MIN_PROBABILITY = 0.01
 """Reported if nothing grows."""
-EXPECTED_GROWTH_FACTOR = 3
-"""Growth that may be intended is trusted less far ahead, by this factor."""
-UNEXPECTED_GROWTH_FACTOR = 1.5
-"""A leak above the estimator's prediction is trusted further ahead, by this factor."""
-PREDICTION_ERROR = 1.02
-"""Observed over predicted peak from which a leak has outgrown the prediction: its usual error."""
-FIRST_EPOCH_RATIO = 0.2
-"""Share of the plan that a first epoch of unknown length seldom exceeds."""
 HORIZON_STEPS = 1000
 """A run of unknown length is expected to last as long again, and at least this many steps."""
-FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 
 class Forecaster:
@@ -135,12 +122,6 @@ class Forecaster:
         if eval_bytes not in (None, self._eval_hint):
             self._eval_bytes = self._eval_hint = eval_bytes
 
-    def set_limits(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
-        """Go on with other limits: the script or the system has changed them."""
-        self.limit_bytes = limit_bytes
-        self.host_limit_bytes = host_limit_bytes
-        self._signals.set_limits(limit_bytes, host_limit_bytes)
-
     @property
     def newest(self) -> Forecast:
         """Return what the last update returned."""
@@ -161,12 +142,19 @@ class Forecaster:
         input_size: float | None = None,
         phase: str = "train",
         optimizer_steps: int | None = None,
+        limit_bytes: int | None = None,
+        host_limit_bytes: int | None = None,
     ) -> Forecast:
         """Return the forecast after the readings at the end of `step`; None if one wasn't taken.
+
+        limit_bytes, host_limit_bytes: the limits as they are now, since they may change.
 
         A step that goes back starts again. `alloc_retries` isn't used: retries alone predict
         nothing (torchtitan 2389 survives six of them).
         """
+        self._set_limits(
+            valid_reading(limit_bytes) or None, valid_reading(host_limit_bytes) or None
+        )
         if self._step is not None and step <= self._step:
             self._reset()
         if self._step is None or optimizer_steps == 0:
@@ -193,6 +181,14 @@ class Forecaster:
         forecast = self._without_trend(step, optimizer_steps) or self._by_trends(step)
         self._forecast = self._hysteresis.settle(forecast, self._clock.seconds(1))
         return self._forecast
+
+    def _set_limits(self, limit: float | None, host_limit: float | None) -> None:
+        if limit in (None, self.limit_bytes) and host_limit in (None, self.host_limit_bytes):
+            return
+        self.limit_bytes = int(limit or self.limit_bytes)
+        if self.host_limit_bytes is not None:
+            self.host_limit_bytes = int(host_limit or self.host_limit_bytes)
+        self._signals.set_limits(self.limit_bytes, self.host_limit_bytes)
 
     # -- OOMs that need no trend ----------------------------------------------------------------
 
@@ -330,58 +326,17 @@ class Forecaster:
         return signals.excess.at_input(self._max_input) is not None
 
     def _level(self, step: int, nearest: Projection) -> Level:
-        is_paging = self._forecast.level in PAGING_LEVELS
-        # double tolerance while paging, so that the level doesn't flap (7)
-        if nearest.steps_left > self._planned_steps_left(step) * (1.1 if is_paging else 1.0):
-            return "ok"
-        page_ahead = nearest.page_ahead * (2.0 if is_paging else 1.0)
-        if nearest.steps_left > LAST_STEPS and self._may_be_intended(step, nearest):
-            page_ahead /= EXPECTED_GROWTH_FACTOR
-        elif self._exceeds_prediction(nearest):
-            page_ahead *= UNEXPECTED_GROWTH_FACTOR
-        if nearest.ahead <= page_ahead and not self._ends_with_epoch(step, nearest):
-            return "critical" if self._is_close(nearest) else "warning"
-        return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
-
-    def _is_close(self, nearest: Projection) -> bool:
-        tolerance = 1.2 if self._forecast.level == "critical" else 1.0
-        seconds = self._clock.seconds(nearest.steps_left)
-        if seconds is None:
-            return nearest.steps_left <= CRITICAL_STEPS * tolerance
-        return seconds <= CRITICAL_S * tolerance
-
-    def _ends_with_epoch(self, step: int, nearest: Projection) -> bool:
-        """Return True for growth of less than an epoch that may be freed at the epoch's end."""
-        epoch = self._epoch_steps
-        if not epoch or nearest.cause not in FREED_WITH_EPOCH or nearest.span_steps > 1.2 * epoch:
-            return False
-        return 0.8 * nearest.steps_left > epoch - step % epoch
-
-    def _may_be_intended(self, step: int, nearest: Projection) -> bool:
-        """Return True for growth that needs more evidence.
-
-        That is growth up to the prediction, or in what may be the first epoch of a long plan.
-        """
-        if self._predicted_peak:
-            observed = self._signals.floor + self._signals.excess.recent
-            if observed < 0.98 * self._predicted_peak:
-                return True
-        if self._epoch_steps or not self.total_steps or nearest.cause not in FREED_WITH_EPOCH:
-            return False
-        # An accumulator looks like a leak until its first epoch ends.
-        return step + nearest.steps_left < FIRST_EPOCH_RATIO * self.total_steps
-
-    def _exceeds_prediction(self, nearest: Projection) -> bool:
-        """Return True for a leak that has outgrown the prediction, so nothing explains it.
-
-        If the run was above it all along, the prediction is wrong. Growth by jumps, or that dies
-        out, may be that of compiled graphs, which no estimate covers.
-        """
-        if not self._predicted_peak or nearest.cause != "leak" or nearest.page_ahead < PAGE_AHEAD:
-            return False
-        observed = self._signals.floor + self._signals.excess.recent
-        before = observed - nearest.slope * nearest.span_steps
-        return before < self._predicted_peak < observed / PREDICTION_ERROR
+        situation = Situation(
+            step=step,
+            previous=self._forecast.level,
+            planned_steps_left=self._planned_steps_left(step),
+            seconds_left=self._clock.seconds(nearest.steps_left),
+            peak_bytes=self._signals.floor + self._signals.excess.recent,
+            total_steps=self.total_steps,
+            epoch_steps=self._epoch_steps,
+            predicted_peak_bytes=self._predicted_peak,
+        )
+        return level_of(nearest, situation)
 
     def _check_garbage(self, step: int, nearest: Projection, level: Level) -> Level:
         """Return the level of a leak after a garbage collection, or while one is pending."""

@@ -26,6 +26,8 @@ READINGS = {
     "device_used_bytes": "device_used_bytes",
     "host_rss_bytes": "host_used_bytes",
     "input_size": "input_size",
+    "limit_bytes": "limit_bytes",
+    "host_limit_bytes": "host_limit_bytes",
 }
 """Argument of `Forecaster.update` by sample column."""
 OTHER_PHASES = (
@@ -80,7 +82,10 @@ def select_columns(
     """Return the columns for a forecaster that was made with `is_secondary_host`."""
     if not is_secondary_host or "allocated_bytes" not in columns:
         return columns
-    selected = {name: columns[name] for name in ("step", "time_s", "phase") if name in columns}
+    names = ("step", "time_s", "phase", "limit_bytes")
+    selected = {name: columns[name] for name in names if name in columns}
+    if "limit_bytes" in columns:
+        selected["host_limit_bytes"] = columns["limit_bytes"]
     # On a host, `allocated_bytes` is what counts against its limit.
     return {**selected, "host_rss_bytes": columns["allocated_bytes"]}
 

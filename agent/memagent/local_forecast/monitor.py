@@ -7,7 +7,6 @@ The server runs the same forecaster; here it gets samples a quarter of a second 
 2. The first of these also calls `on_risk`. A level that falls and rises again within a minute is
    the same warning: a forecast that hesitates must not cost a checkpoint each time.
 3. "No longer expected" is reported once for each time that a warning was.
-4. The limit is that of the newest sample: a script may set one of the host at any time.
 """
 
 from __future__ import annotations
@@ -95,10 +94,6 @@ class ForecastMonitor:
         entry = self._forecasts.get(stream)
         if entry is None:
             return
-        limit = next(filter(None, reversed(columns.get("limit_bytes", ()))), None)
-        if limit is not None and limit != entry.forecaster.limit_bytes:
-            host_limit = int(limit) if entry.is_secondary_host else None
-            entry.forecaster.set_limits(int(limit), host_limit)
         selected = select_columns(columns, is_secondary_host=entry.is_secondary_host)
         for forecast in feed_columns(entry.forecaster, selected):
             entry.newest = forecast

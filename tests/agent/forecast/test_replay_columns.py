@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.forecast import Forecaster, feed_columns, select_columns
+from memagent.forecast import Forecaster, Hints, feed_columns, select_columns
 from memagent.forecast.replay_columns import FORECAST_COLUMNS
 
 GIB = 2**30
@@ -117,6 +117,7 @@ def test_each_column_is_the_argument_of_its_meaning():
         "step": [7], "time_s": [1.0], "allocated_bytes": [2], "peak_allocated_bytes": [3],
         "reserved_bytes": [4], "inactive_split_bytes": [5], "alloc_retries_total": [6],
         "device_used_bytes": [8], "host_rss_bytes": [9], "input_size": [10], "power_w": [11],
+        "limit_bytes": [12], "host_limit_bytes": [13],
     }  # fmt: skip
     recorder = Heard()
     list(feed_columns(recorder, columns))
@@ -125,6 +126,7 @@ def test_each_column_is_the_argument_of_its_meaning():
             "step": 7, "phase": "train", "optimizer_steps": 7, "time_s": 1.0, "allocated_bytes": 2,
             "peak_allocated_bytes": 3, "reserved_bytes": 4, "inactive_split_bytes": 5,
             "alloc_retries": 6, "device_used_bytes": 8, "host_used_bytes": 9, "input_size": 10,
+            "limit_bytes": 12, "host_limit_bytes": 13,
         }
     ]  # fmt: skip
     assert all(name in FORECAST_COLUMNS for name in columns if name != "power_w")
@@ -174,3 +176,18 @@ def test_a_secondary_host_reads_its_allocated_bytes_as_host_memory():
     assert select_columns(columns, is_secondary_host=False) is columns
     without = {"step": [1], "host_rss_bytes": [9]}
     assert select_columns(without, is_secondary_host=True) is without
+
+
+@pytest.mark.parametrize("is_secondary_host", [False, True])
+def test_the_limit_is_that_of_the_newest_row(is_secondary_host):
+    forecaster = Hints().forecaster("host", 400 * GIB, is_secondary_host=is_secondary_host)
+    steps = range(1, 401)
+    columns = {
+        "step": list(steps),
+        "allocated_bytes": [GIB + step * GIB // 50 for step in steps],
+        "limit_bytes": [None if step % 2 else (400 if step < 300 else 10) * GIB for step in steps],
+    }
+    selected = select_columns(columns, is_secondary_host=is_secondary_host)
+    forecasts = {forecast.step: forecast for forecast in feed_columns(forecaster, selected)}
+    assert forecasts[299].level == "ok" and forecasts[400].level == "warning"
+    assert {forecasts[step].limit_bytes for step in (299, 400)} == {400 * GIB, 10 * GIB}

@@ -261,7 +261,7 @@ print(risks[0].limit_bytes == limit, risks[0].cause)
 @pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
 )
-def test_4_it_warns_of_a_limit_that_the_script_set_after_attach(tmp_path):
+def test_it_warns_of_a_limit_that_the_script_set_after_attach(tmp_path):
     """Without the limit, the leak is far from the machine's memory."""
     process = subprocess.run(
         [sys.executable, "-c", LIMITED_LATER],

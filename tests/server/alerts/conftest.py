@@ -47,13 +47,14 @@ class Bench:
         seq: int,
         run_id: str = "r",
         events: tuple[Event, ...] = (),
+        limit_bytes: int = LIMIT,
     ) -> None:
         steps = list(range(first, last))
         columns = {
             "step": steps,
             "time_s": [START + step for step in steps],
             "allocated_bytes": [int(gib(step) * GIB) for step in steps],
-            "limit_bytes": [LIMIT] * len(steps),
+            "limit_bytes": [limit_bytes] * len(steps),
         }
         self.now = START + last
         with self.database.write() as session:

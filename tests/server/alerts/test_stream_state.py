@@ -86,6 +86,22 @@ def test_an_alert_that_fired_and_was_averted_before_it_was_read_notifies_no_one(
     assert alert.summary.startswith("is no longer expected to run out of memory at step ")
 
 
+def test_a_limit_that_falls_during_the_run_is_forecast_with(bench):
+    bench.start()
+    for number in range(8):
+        limit = LIMIT if number < 4 else LIMIT // 8
+        bench.feed(
+            100 * number,
+            100 * number + 100,
+            lambda step: 1 + step / 150,
+            seq=number,
+            limit_bytes=limit,
+        )
+        bench.worker.evaluate()
+        assert bool(bench.alerts()) == (number >= 4)
+    assert "of 5.00 GiB used" in bench.alerts()[0].summary
+
+
 def fill(bench, steps: int, gib, *, rows: int = 500) -> None:
     bench.start()
     bench.now = START + steps

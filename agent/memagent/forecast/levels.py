@@ -1,0 +1,103 @@
+"""The level of a projection: how urgent it is that memory runs out.
+
+A trend pages only as far ahead as about half the steps it has lasted: further if it has outgrown
+the prediction, less far if it may be intended. It's a notice up to twice as many steps ahead, and
+silent if it ends beyond the planned steps or with the epoch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Projection
+from memagent.forecast.types import PAGING_LEVELS, Level
+
+# Factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
+CRITICAL_S = 120.0
+CRITICAL_STEPS = 20
+"""Used instead of CRITICAL_S if samples have no times."""
+EXPECTED_GROWTH_FACTOR = 3
+"""Growth that may be intended is trusted less far ahead, by this factor."""
+UNEXPECTED_GROWTH_FACTOR = 1.5
+"""A leak above the estimator's prediction is trusted further ahead, by this factor."""
+PREDICTION_ERROR = 1.02
+"""Observed over predicted peak from which a leak has outgrown the prediction: its usual error."""
+FIRST_EPOCH_RATIO = 0.2
+"""Share of the plan that a first epoch of unknown length seldom exceeds."""
+FREED_WITH_EPOCH = ("leak", "input", "host_memory")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What is known beside a projection. Sizes are bytes."""
+
+    step: int
+    previous: Level
+    """Level after the step before."""
+    planned_steps_left: float
+    """Infinite without a plan."""
+    seconds_left: float | None
+    """Until memory runs out; None if samples have no times."""
+    peak_bytes: float
+    """Peak of the recent steps."""
+    total_steps: int | None
+    epoch_steps: int | None
+    predicted_peak_bytes: int | None
+
+
+def level_of(nearest: Projection, situation: Situation) -> Level:
+    """Return the level of the projection that ends first."""
+    is_paging = situation.previous in PAGING_LEVELS
+    # double tolerance while paging, so that the level doesn't flap
+    if nearest.steps_left > situation.planned_steps_left * (1.1 if is_paging else 1.0):
+        return "ok"
+    page_ahead = nearest.page_ahead * (2.0 if is_paging else 1.0)
+    if nearest.steps_left > LAST_STEPS and _may_be_intended(nearest, situation):
+        page_ahead /= EXPECTED_GROWTH_FACTOR
+    elif _exceeds_prediction(nearest, situation):
+        page_ahead *= UNEXPECTED_GROWTH_FACTOR
+    if nearest.ahead <= page_ahead and not _ends_with_epoch(nearest, situation):
+        return "critical" if _is_close(nearest, situation) else "warning"
+    return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
+
+
+def _is_close(nearest: Projection, situation: Situation) -> bool:
+    tolerance = 1.2 if situation.previous == "critical" else 1.0
+    if situation.seconds_left is None:
+        return nearest.steps_left <= CRITICAL_STEPS * tolerance
+    return situation.seconds_left <= CRITICAL_S * tolerance
+
+
+def _ends_with_epoch(nearest: Projection, situation: Situation) -> bool:
+    """Return True for growth of less than an epoch that may be freed at the epoch's end."""
+    epoch = situation.epoch_steps
+    if not epoch or nearest.cause not in FREED_WITH_EPOCH or nearest.span_steps > 1.2 * epoch:
+        return False
+    return 0.8 * nearest.steps_left > epoch - situation.step % epoch
+
+
+def _may_be_intended(nearest: Projection, situation: Situation) -> bool:
+    """Return True for growth that needs more evidence.
+
+    That is growth up to the prediction, or in what may be the first epoch of a long plan.
+    """
+    predicted, total_steps = situation.predicted_peak_bytes, situation.total_steps
+    if predicted and situation.peak_bytes < 0.98 * predicted:
+        return True
+    if situation.epoch_steps or not total_steps or nearest.cause not in FREED_WITH_EPOCH:
+        return False
+    # An accumulator looks like a leak until its first epoch ends.
+    return situation.step + nearest.steps_left < FIRST_EPOCH_RATIO * total_steps
+
+
+def _exceeds_prediction(nearest: Projection, situation: Situation) -> bool:
+    """Return True for a leak that has outgrown the prediction, so nothing explains it.
+
+    If the run was above it all along, the prediction is wrong. Growth by jumps, or that dies out,
+    may be that of compiled graphs, which no estimate covers.
+    """
+    predicted = situation.predicted_peak_bytes
+    if not predicted or nearest.cause != "leak" or nearest.page_ahead < PAGE_AHEAD:
+        return False
+    before = situation.peak_bytes - nearest.slope * nearest.span_steps
+    return before < predicted < situation.peak_bytes / PREDICTION_ERROR

@@ -107,6 +107,10 @@ class RunFile:
 
     def abandon(self) -> None:
         """Close the descriptor in a forked child. File and lock stay the parent's."""
+        if self._fd is None and not self._is_closed:
+            # another thread of the parent may be creating the file, and rename it meanwhile
+            for path in (_temporary(self.path), self.path):
+                _close_all(path)
         # flock belongs to the open file, which the parent still has: its lock survives
         self.close()
 
@@ -192,7 +196,7 @@ def _frames(path: Path) -> Iterator[tuple[bytes, bytes, int]]:
 
 def _create(path: Path, content: bytes) -> int:
     """Create a file with its content, locked, under its final name. Return the descriptor."""
-    temporary = path.with_name(path.name + ".new")
+    temporary = _temporary(path)
     fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with contextlib.suppress(OSError):  # without locks, `memagent sync` skips the file
@@ -208,6 +212,18 @@ def _create(path: Path, content: bytes) -> int:
             temporary.unlink()
         raise
     return fd
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
+
+
+def _close_all(path: Path) -> None:
+    """Close every descriptor of a file. There may be none, and no file."""
+    with contextlib.suppress(OSError):
+        status = path.stat()
+        for entry in Path("/dev/fd").iterdir():
+            close_own(int(entry.name), (status.st_dev, status.st_ino))
 
 
 def _frame(letter: bytes, body: bytes) -> bytes:

@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+from pathlib import Path
 
 import pytest
 
+from memagent.delivery import run_file
 from memagent.delivery.envelope import seal
 from memagent.delivery.run_file import MAGIC, RunFile, read_frames, try_lock, unread_bytes
 from memagent.errors import WireError
@@ -162,6 +165,36 @@ def test_a_forked_child_neither_writes_to_it_nor_holds_the_lock(file):
     _, status = os.waitpid(child, os.WUNTRACED)
     try:
         assert os.WIFSTOPPED(status), "the child could write"
+        assert is_locked(file.path) and seqs(file.path) == [0]
+        file.close()
+        assert not is_locked(file.path)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize(("owner", "name"), [(run_file, "_write_all"), (Path, "rename")])
+def test_a_child_forked_while_it_is_created_does_not_hold_the_lock(file, monkeypatch, owner, name):
+    is_creating, has_forked = threading.Event(), threading.Event()
+    proceed = getattr(owner, name)
+
+    def wait(*arguments):
+        is_creating.set()
+        has_forked.wait()
+        return proceed(*arguments)
+
+    monkeypatch.setattr(owner, name, wait)
+    sender = threading.Thread(target=file.append, args=(batch(0),))
+    sender.start()
+    is_creating.wait()
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    has_forked.set()
+    try:
+        sender.join()
+        os.waitpid(child, os.WUNTRACED)
         assert is_locked(file.path) and seqs(file.path) == [0]
         file.close()
         assert not is_locked(file.path)

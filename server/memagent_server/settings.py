@@ -104,6 +104,12 @@ class Settings:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         return f"http://{_bracketed(host)}:{self.port}"
 
+    @property
+    def link_command(self) -> str:
+        """What a person on this machine runs for a link that logs in; for loopback servers."""
+        address = self.local_url.removeprefix("http://")
+        return f"memagent token link --listen {address}"
+
     def cookie_name(self, name: str) -> str:
         """Add `__Host-` behind TLS: browsers then bind the cookie to this host and to TLS.
 

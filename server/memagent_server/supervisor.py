@@ -299,8 +299,7 @@ def _login_hints(settings: Settings, *, is_terminal: bool) -> list[str]:
         database.close()
     if settings.is_open or link is None:
         return []
-    address = settings.local_url.removeprefix("http://")
-    hint = f"memagent: `memagent token link --listen {address}` prints a link that logs in once"
+    hint = f"memagent: `{settings.link_command}` prints a link that logs in once"
     return [*([f"memagent: open {link} (once, within 10 minutes)"] if is_terminal else []), hint]
 
 

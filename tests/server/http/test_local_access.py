@@ -131,7 +131,8 @@ def test_a_link_logs_in_once_in_all_web_processes(link, browser):
     assert first.get(page).status_code == 303, "the same browser is logged in"
     other = browser()
     refused = other.get(page)
-    assert refused.status_code == 401 and "memagent token link" in refused.text
+    assert refused.status_code == 401 and "This link was used or has expired." in refused.text
+    assert "<code>memagent token link --listen 127.0.0.1:8420</code>" in refused.text
     assert other.get("/api/v1/runs").status_code == 401
 
 

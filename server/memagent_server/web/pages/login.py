@@ -54,10 +54,7 @@ def _follow_link(code: str) -> Response:
     else:
         with context.database.connect() as connection:
             if credentials.check_cookie(connection, context.settings, now) is None:
-                return _login_form(
-                    "This link was used or has expired. `memagent token link` prints a new one.",
-                    401,
-                )
+                return _login_form("This link was used or has expired.", 401)
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -72,5 +69,8 @@ def log_out() -> Response:
 
 def _login_form(error: str | None = None, status: int = 200) -> Response:
     target = safe_path(request.values.get("next"))
-    page = render_template("login.html", error=error, target=target)
+    settings = current().settings
+    uses_links = settings.is_loopback and not settings.is_open
+    command = settings.link_command if uses_links else None
+    page = render_template("login.html", error=error, target=target, link_command=command)
     return Response(page, status, {"Cache-Control": "no-store"}, mimetype="text/html")

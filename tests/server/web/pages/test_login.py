@@ -87,6 +87,7 @@ def test_an_invalid_token_is_refused_with_an_error(sqlite_client, token_of):
     assert "Unknown, revoked or expired token" in html
     assert 'value="/alerts"' in html
     assert "mag_guess" not in html
+    assert "memagent token create" in html and "token link" not in html, "it has no links"
     assert sqlite_client.get("/", headers=HTML).status_code == 303
 
 

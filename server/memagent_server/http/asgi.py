@@ -2,12 +2,15 @@
 
 1. The event loop reads a body within BODY_TIMEOUT_S, and only then takes a thread. After the
    deadline the application gets a body that can't be read, and answers 408.
-2. A body that declares more than MAX_SENT_BYTES isn't read. All bodies together may take
+2. A body of more than SMALL_BODY_BYTES is read only if the application requests it: before that,
+   the application is called with the head alone, and most refusals need no more. It's called again
+   with the body and CALLED_BEFORE in its environment.
+3. A body that declares more than MAX_SENT_BYTES isn't read. All bodies together may take
    MAX_BUFFERED_BYTES; above it, those that exceed SMALL_BODY_BYTES aren't read on.
-3. The event loop sends the response. A thread of its own makes the pieces of MAX_STREAMS downloads
+4. The event loop sends the response. A thread of its own makes the pieces of MAX_STREAMS downloads
    at a time, each when the last one is sent. A client that takes no piece within SEND_TIMEOUT_S
    loses its response.
-4. After a body that wasn't read, the connection closes.
+5. After a body that wasn't read, the connection closes.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ SMALL_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 30.0
 MAX_STREAMS = 16
+CALLED_BEFORE = "memagent.called_before"
 _PIECE_BYTES = 64 * 1024
 
 Message = MutableMapping[str, Any]
@@ -61,10 +65,7 @@ class AsgiApp:
             return
         body = _Body(_declared_size(scope))
         try:
-            with suppress(asyncio.TimeoutError), _Deadline(BODY_TIMEOUT_S):
-                await self._receive(receive, body)
-            response = _Response(self._app, environ_of(scope, body.stream()))
-            await self.run(response.start)
+            response = await self._respond(scope, receive, body)
         finally:
             self._buffered_bytes -= body.size
         if not body.is_whole:
@@ -84,15 +85,37 @@ class AsgiApp:
         task.cancel()
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _receive(self, receive: Receive, body: _Body) -> None:
-        limit = MAX_SENT_BYTES if body.declared_size <= MAX_SENT_BYTES else -1
-        while not body.is_whole and body.size <= limit:
-            message = await receive()
-            part = message.get("body", b"")
-            body.add(part, is_last=not message.get("more_body"))
-            self._buffered_bytes += len(part)
-            is_crowded = self._buffered_bytes > MAX_BUFFERED_BYTES
-            limit = SMALL_BODY_BYTES if is_crowded else MAX_SENT_BYTES
+    async def _respond(self, scope: Message, receive: Receive, body: _Body) -> _Response:
+        """Return a response that has started. The body is read as far as the application asks."""
+        await self._receive(receive, body, SMALL_BODY_BYTES)
+        called_before = body.is_pending
+        if called_before:
+            response = _Response(self._app, environ_of(scope, _NotRead()))
+            await self.run(response.start)
+            if not response.requests_body:
+                return response
+            await self._receive(receive, body, MAX_SENT_BYTES)
+        environ = environ_of(scope, body.stream())
+        environ[CALLED_BEFORE] = called_before
+        response = _Response(self._app, environ)
+        await self.run(response.start)
+        return response
+
+    async def _receive(self, receive: Receive, body: _Body, limit: int) -> None:
+        """Read up to a little more than `limit` bytes, and none of a body that declares more."""
+        try:
+            with _Deadline(BODY_TIMEOUT_S):
+                while not body.is_whole and body.least_size <= self._room(limit):
+                    message = await receive()
+                    part = message.get("body", b"")
+                    body.add(part, is_last=not message.get("more_body"))
+                    self._buffered_bytes += len(part)
+        except asyncio.TimeoutError:
+            body.is_late = True
+
+    def _room(self, limit: int) -> int:
+        is_crowded = self._buffered_bytes > MAX_BUFFERED_BYTES
+        return SMALL_BODY_BYTES if is_crowded else limit
 
     async def _send(self, response: _Response, send: Send) -> None:
         head = {"status": response.status, "headers": response.headers}
@@ -122,7 +145,18 @@ class _Body:
         self.size = 0
         # granian reports the end of a body by a message of its own, which costs a turn of the loop
         self.is_whole = declared_size == 0
+        self.is_late = False
         self._parts: list[bytes] = []
+
+    @property
+    def least_size(self) -> int:
+        return max(self.size, self.declared_size)
+
+    @property
+    def is_pending(self) -> bool:
+        """Check for a large body whose rest may arrive in time."""
+        is_large = self.least_size > SMALL_BODY_BYTES
+        return is_large and not self.is_whole and not self.is_late
 
     def add(self, part: bytes, *, is_last: bool) -> None:
         self._parts.append(part)
@@ -144,6 +178,18 @@ class _Unreadable(io.RawIOBase):
         raise TimeoutError("the body has not arrived in time")
 
 
+class _NotRead(io.RawIOBase):
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        raise _BodyRequestedError
+
+
+class _BodyRequestedError(BaseException):
+    """Leaves the application past its error handlers."""
+
+
 class _Response:
     """A response of the WSGI application. Its methods are called on threads, one at a time."""
 
@@ -157,6 +203,7 @@ class _Response:
         self.headers: list[tuple[bytes, bytes]] = []
         self.piece = b""
         self.is_last = False
+        self.requests_body = False
 
     def start(self) -> None:
         """Run the application, and make all of a response whose length is known."""
@@ -171,7 +218,11 @@ class _Response:
         self._context.run(self._close)
 
     def _start(self) -> None:
-        self._chunks = self._app(self._environ, self._start_response)
+        try:
+            self._chunks = self._app(self._environ, self._start_response)
+        except _BodyRequestedError:
+            self.requests_body = True
+            return
         self._rest = iter(self._chunks)
         if any(name == b"content-length" for name, _ in self.headers):
             self._read_piece(sys.maxsize)

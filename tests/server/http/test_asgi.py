@@ -148,12 +148,12 @@ def test_a_large_body_is_refused_unread(connect):
     assert head.startswith(b"HTTP/1.1 413") and b"connection: close" in head
 
 
-def call(app, parts, headers=()):
+def call(app, parts, headers=(), path="/"):
     """Return the messages with which an ASGI application answers a body of `parts`."""
     scope = {
         "type": "http",
         "method": "POST",
-        "path": "/",
+        "path": path,
         "query_string": b"",
         "http_version": "1.1",
         "scheme": "http",

@@ -13,7 +13,18 @@ from typing import Protocol
 import benchmarks.server
 from benchmarks.figures import Figure, table
 from benchmarks.machine import describe
-from benchmarks.server import cycle, disk, fleet, in_process, over_http, paced, peers, reads, scrape
+from benchmarks.server import (
+    cycle,
+    disk,
+    fleet,
+    in_process,
+    over_http,
+    paced,
+    peers,
+    reads,
+    scrape,
+    worst,
+)
 
 
 class Group(Protocol):
@@ -35,6 +46,7 @@ GROUPS: dict[str, Group] = {
     "reads": reads,
     "scrape": scrape,
     "disk": disk,
+    "worst": worst,
 }
 
 FAILED = "failed:"

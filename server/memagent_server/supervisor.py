@@ -263,6 +263,8 @@ def _run_granian(settings: Settings, workers: int) -> int:
 
     # spawn, not fork: a fork would copy the locks of this process's threads in any state
     multiprocessing.set_start_method("spawn", force=True)
+    # each thread's own arena would keep the memory of the largest message that it decoded
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")
     server = Granian(
         "memagent_server.supervisor:asgi_app",
         factory=True,

@@ -29,6 +29,7 @@ class Probe(Protocol):
     """
 
     device: Device
+    """With the limit as it was at the last `refresh`: a script may change it."""
     columns: tuple[str, ...]
     """Fields of `readings`, in order; the first is `allocated_bytes`."""
 
@@ -37,7 +38,7 @@ class Probe(Protocol):
 
     @property
     def limit_bytes(self) -> int | None:
-        """The current limit; `device` has the limit at the start."""
+        """The limit at the last `refresh`."""
         ...
 
     @property

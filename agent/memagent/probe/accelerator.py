@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from memagent.diagnostics import notify_user
@@ -68,7 +69,10 @@ class XpuProbe(AcceleratorProbe):
         properties = torch.xpu.get_device_properties(index)
         uuid = getattr(properties, "uuid", None)
         device_id = f"xpu:{uuid if uuid is not None else index}"
-        self.device = torch_device(torch.xpu, index, properties, device_id, "xpu", limit_bytes)
+        self._describe = partial(
+            torch_device, torch.xpu, index, properties, device_id, "xpu", limit_bytes
+        )
+        self.device = self._describe()
         self._used: int | None = None
         self._peak = _peak(self._stats(index))
         self._last = self.used_bytes()
@@ -106,6 +110,7 @@ class XpuProbe(AcceleratorProbe):
         return int(self._stats(self._index)["allocated_bytes"]["all"]["current"])
 
     def refresh(self) -> None:
+        self.device = self._describe()
         if self._memory_info is None:
             return
         try:

@@ -8,6 +8,7 @@ during graph capture.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from memagent.probe import RawReading
@@ -54,8 +55,10 @@ class CudaProbe:
         properties = torch.cuda.get_device_properties(index)
         uuid = getattr(properties, "uuid", None)
         device_id = f"GPU-{uuid}" if uuid is not None else f"cuda:{index}"
-        self.device = torch_device(torch.cuda, index, properties, device_id, "cuda", limit_bytes)
-        self._limit = self.device.limit_bytes
+        self._describe = partial(
+            torch_device, torch.cuda, index, properties, device_id, "cuda", limit_bytes
+        )
+        self.device = self._describe()
         # ROCm builds of torch call their GPUs cuda, but NVML doesn't know them
         is_amd = getattr(torch.version, "hip", None) is not None
         self._nvml = EmptyNvml() if is_amd else DeviceNvml(self.device.id)
@@ -70,7 +73,7 @@ class CudaProbe:
 
     @property
     def limit_bytes(self) -> int | None:
-        return self._limit
+        return self.device.limit_bytes
 
     def mark(self) -> RawReading:
         """Return the exact peak since the last mark, which has reset the counters.
@@ -114,7 +117,7 @@ class CudaProbe:
         return sample[0], (
             *sample[1:],
             self._pinned,
-            self._limit,
+            self.device.limit_bytes,
             nvml.used_bytes,
             nvml.process_bytes,
             nvml.other_processes_bytes,
@@ -131,6 +134,7 @@ class CudaProbe:
         return self._counters.peak_allocated(self._index)
 
     def refresh(self) -> None:
+        self.device = self._describe()
         reserved = self._last["reserved_bytes"]["all"]["current"]
         nvml = self._nvml_reading = self._nvml.reading()
         self.context_bytes = (

@@ -70,7 +70,6 @@ class HostProbe:
         self._oom_kills: int | None = None
         self._events: list[Event] = []
         self._set_limit(self._find_limit())
-        self.device = _describe_host(self._limit)
         self._last = self.used_bytes()
         self.context_bytes: int | None = None
 
@@ -155,6 +154,7 @@ class HostProbe:
 
     def _set_limit(self, limit: MemoryLimit) -> None:
         self._limit = limit
+        self.device = _describe_host(limit)
         self._usage_index = _USAGE_INDEX.get(limit.kind, _RESIDENT_INDEX)
         self._counts_resident = limit.kind not in _USAGE_INDEX
 

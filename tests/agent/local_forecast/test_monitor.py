@@ -254,7 +254,8 @@ kept = []
 while not risks:  # until the limit is hit, if there is no warning
     kept.append(torch.ones(2**18))
     step()
-print(risks[0].limit_bytes == limit, risks[0].cause)
+host = run.report()["peaks"]["host"]
+print(risks[0].limit_bytes == limit == host["limit_bytes"], host["limit_source"], risks[0].cause)
 """
 
 
@@ -269,4 +270,4 @@ def test_it_warns_of_a_limit_that_the_script_set_after_attach(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert process.stdout == "True leak\n", process.stderr
+    assert process.stdout == "True RLIMIT_DATA leak\n", process.stderr

@@ -127,13 +127,19 @@ def test_during_graph_capture_the_allocator_is_left_alone(cuda_allocator, probe)
     assert after["peak_allocated_bytes"] == 8 * MIB
 
 
-def test_a_lower_limit_of_the_process_is_the_limit(cuda_allocator, monkeypatch):
+def test_a_lower_limit_of_the_process_is_the_limit_whenever_it_was_set(
+    cuda_allocator, probe, monkeypatch
+):
     monkeypatch.setattr(
         torch.cuda, "get_per_process_memory_fraction", lambda index: 0.25, raising=False
     )
-    probe = CudaProbe(torch, 0)
-    probe.close()
-    assert (probe.device.limit_bytes, probe.device.limit_source) == (2**28, "per-process fraction")
+    probe.refresh()
+    limit = dict(zip(probe.columns, probe.readings(probe.sample())[1], strict=True))["limit_bytes"]
+    later = CudaProbe(torch, 0)
+    later.close()
+    for device in (probe.device, later.device):
+        assert (device.limit_bytes, device.limit_source) == (2**28, "per-process fraction")
+    assert limit == probe.limit_bytes == 2**28
 
 
 class Board:

@@ -116,6 +116,7 @@ class Machine:
 
 @pytest.fixture
 def machine(library, tmp_path, monkeypatch):
+    nvml._library.reset()  # another test may have looked for the system's
     machine = Machine(tmp_path, monkeypatch)
     machine.load(library)
     yield machine

@@ -10,12 +10,13 @@ import importlib.util
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import wait_until
 
 CHROMIUM = (
     os.environ.get("MEMAGENT_TEST_CHROMIUM")
@@ -102,14 +103,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
     Playwright's wait_for_function evaluates strings, which the policy forbids.
     """
-
-    def wait(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 15
-        while not condition():
-            assert time.monotonic() < deadline, "the page did not get there in 15 seconds"
-            time.sleep(0.05)
-
-    return wait
+    return wait_until
 
 
 @pytest.fixture

@@ -21,15 +21,9 @@ import pytest
 import urllib3
 
 from tests.live_server import SECRET_KEY, LiveServer
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("supervisor")
-
-
-def wait_for(condition, timeout_s=60.0):
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +98,7 @@ def start_gunicorn(tmp_path, memagent):
         server = SimpleNamespace(process=process, url=f"http://{address}", data=data)
         server.post = lambda path, body: urllib3.request("POST", server.url + path, json=body)
         started.append(process)
-        wait_for(lambda: answers(server, "/readyz"))
+        wait_until(lambda: answers(server, "/readyz"))
         return server
 
     yield start
@@ -123,7 +117,7 @@ def wait_for_the_end_of(processes):
             return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         return False
 
-    wait_for(lambda: not any(map(is_alive, processes)))
+    wait_until(lambda: not any(map(is_alive, processes)))
 
 
 def pids_of(server, word):
@@ -152,7 +146,7 @@ subprocess.run(serve)
 def test_it_takes_a_free_port_and_prints_its_address(server):
     assert server.url.startswith("http://127.0.0.1:")
     assert server.get("/healthz").json["status"] == "ok"
-    wait_for(lambda: server.get("/readyz").json == {"status": "ready", "workers": 1})
+    wait_until(lambda: server.get("/readyz").json == {"status": "ready", "workers": 1})
     assert server.post("/api/v1/runs", {"run_id": "r"}).status == 201
     assert [run["id"] for run in server.get("/api/v1/runs").json["runs"]] == ["r"]
 
@@ -198,17 +192,17 @@ def test_an_unread_body_keeps_the_connection(server):
 
 
 def test_a_dead_worker_is_restarted(server):
-    wait_for(lambda: len(pids_of(server, WORKER)) == 1)
+    wait_until(lambda: len(pids_of(server, WORKER)) == 1)
     (first,) = pids_of(server, WORKER)
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: set(pids_of(server, WORKER)) - {first})
+    wait_until(lambda: set(pids_of(server, WORKER)) - {first})
     assert "restarting in" in server.errors
 
 
 def test_a_dead_web_process_is_restarted(server):
     (first,) = pids_of(server, WEB)
     os.kill(first, signal.SIGKILL)
-    wait_for(lambda: set(pids_of(server, WEB)) - {first} and answers(server))
+    wait_until(lambda: set(pids_of(server, WEB)) - {first} and answers(server))
     assert "Unexpected exit from worker-1" in server.errors
 
 
@@ -230,7 +224,7 @@ def test_requests_accepted_before_a_stop_are_answered_and_stored(
             )
             for rank in range(6)
         ]
-        wait_for(lambda: all(future.running() for future in posted))
+        wait_until(lambda: all(future.running() for future in posted))
         time.sleep(0.5)  # the requests wait for the lock inside the server
         server.process.terminate()
         time.sleep(0.5)

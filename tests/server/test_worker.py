@@ -15,9 +15,9 @@ from memagent_server.store.alerts import list_alerts
 from memagent_server.store.engine import Database
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
+from tests.waiting import PATIENCE_S, wait_until
 
 GIB = 2**30
-PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -83,13 +83,6 @@ def add_leaking_run(database, run_id: str) -> None:
 def alerts(database) -> dict[str, dict]:
     with database.read() as session:
         return {alert.run_id: alert for alert in list_alerts(session).alerts}
-
-
-def wait_until(condition, what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, f"never happened: {what}"
-        time.sleep(0.05)
 
 
 def test_a_hanging_slack_does_not_delay_the_next_warning(

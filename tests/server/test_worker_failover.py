@@ -19,9 +19,9 @@ from memagent_server.store.alerts import list_alerts
 from memagent_server.store.models import SHARDS, ForecastRow, NotificationRow, ShardRow, WorkerRow
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
+from tests.waiting import PATIENCE_S, wait_until
 
 GIB = 2**30
-PATIENCE_S = 60.0
 RUNS = [f"run-{number}" for number in range(10)]
 
 
@@ -76,13 +76,6 @@ def set_clock(file, offset_s: str) -> None:
     new = file.with_suffix(".new")
     new.write_text(offset_s)
     new.replace(file)
-
-
-def wait_until(condition, what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, f"never happened: {what}"
-        time.sleep(0.05)
 
 
 def parts(database) -> list[int]:

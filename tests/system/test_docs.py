@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -24,6 +23,7 @@ import urllib3
 
 from tests.snippets import PAGES, ROOT, Block, blocks, commands, output_after, spans
 from tests.system.snippet_runner import PAGE_OF, SETUPS
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("docs")  # the pages are played once
 
@@ -89,7 +89,6 @@ PROGRAMS = (
 )
 LONG_PAGES = ("integrations.md",)
 LONG_COMMANDS = ("memagent completion *", "memagent run *")  # what tests/agent/cli covers in full
-READY_WITHIN_S = 60.0
 
 
 def why_not(block: Block) -> str | None:
@@ -289,7 +288,7 @@ def test_serving_commands_become_ready_and_stop_on_request(block, environ, start
             ["bash", "-ec", f"{text}\nwait"], cwd=tmp_path, env={**environ, **variables}, start_new_session=True, stdout=out, stderr=out
         )  # fmt: skip
     try:
-        wait_for(lambda: workers_at(url), log.read_text)
+        wait_until(lambda: workers_at(url), log.read_text)
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         process.wait(30)
@@ -308,13 +307,6 @@ def workers_at(url: str) -> int:
     except urllib3.exceptions.HTTPError:
         return 0
     return response.json().get("workers", 0) if response.status == 200 else 0
-
-
-def wait_for(condition, describe) -> None:
-    deadline = time.monotonic() + READY_WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, describe()
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize(

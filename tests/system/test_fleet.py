@@ -17,10 +17,10 @@ from memagent_server.store.engine import Database
 from memagent_server.store.incidents import list_incidents
 from memagent_server.store.models import SHARDS, ShardRow, StreamRow
 from memagent_server.store.samples import read_samples
+from tests.waiting import wait_until
 
 GIB = 2**30
 RUNS, BATCHES, ROWS = 6, 8, 150
-PATIENCE_S = 90.0
 
 
 def columns(seq: int) -> dict:
@@ -50,13 +50,6 @@ def send(servers, number: int) -> None:
 def post(server, path: str, message) -> None:
     response = server.post(f"/api/v1/runs{path}", encode(message))
     assert response.status in (200, 201), response.body
-
-
-def wait_until(condition, what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, f"never happened: {what}"
-        time.sleep(0.1)
 
 
 @pytest.mark.postgres

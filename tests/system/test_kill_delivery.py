@@ -29,8 +29,7 @@ from memagent_server.store.engine import Database
 from memagent_server.store.models import NotificationRow
 from memagent_server.store.runs import start_run
 from tests.python_fork import ForkedProcess
-
-PATIENCE_S = 60.0
+from tests.waiting import PATIENCE_S, wait_until
 
 
 class SlowReceiver:
@@ -220,10 +219,3 @@ def finish(database: Database, start_worker) -> None:
 def states(database: Database) -> list[str]:
     with database.read() as session:
         return list(session.scalars(select(NotificationRow.state).order_by(NotificationRow.id)))
-
-
-def wait_until(condition, what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, f"never happened: {what}"
-        time.sleep(0.05)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.python_fork import ForkedProcess
+from tests.waiting import wait_until
 
 TRAINING = """
 import sys, time
@@ -95,7 +96,7 @@ def test_a_server_that_is_killed_and_comes_back_gets_every_sample_once(
     server = start_server(data=data)
     listen = server.url.removeprefix("http://")
     process = train(server.url, "survivor", 1200)
-    wait_for(
+    wait_until(
         lambda: (
             server.get("/api/v1/runs/survivor").status == 200
             and server.get("/api/v1/runs/survivor").json["step"] > 50
@@ -127,8 +128,8 @@ def test_slack_reports_a_leak_before_the_run_runs_out_of_memory(start_server, tr
         output, _ = process.communicate()
         died_at = time.time()
         assert process.returncode == 1 and "allocate" in output
-        wait_for(lambda: server.get("/api/v1/runs/doomed").json["status"] == "oom")
-        wait_for(
+        wait_until(lambda: server.get("/api/v1/runs/doomed").json["status"] == "oom")
+        wait_until(
             lambda: all(
                 alert["state"] == "oom"
                 for alert in server.get("/api/v1/alerts?run=doomed").json["alerts"]
@@ -141,7 +142,7 @@ def test_slack_reports_a_leak_before_the_run_runs_out_of_memory(start_server, tr
         ]
         assert early and "out of memory" in early[0].text
         assert "will run out of memory" in early[0].text
-        wait_for(lambda: any("ran out of memory" in message.text for message in slack.messages))
+        wait_until(lambda: any("ran out of memory" in message.text for message in slack.messages))
     assert "will run out of memory" in output  # the same warning, on the training's own stderr
 
 
@@ -177,10 +178,3 @@ def test_the_demo_meets_its_claims(tmp_path):
         "it is there to be looked into"
     )
     assert leaking["first_warning_step"] / 2 < leaking["checkpoint_step"] < leaking["oom_step"]
-
-
-def wait_for(condition, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.1)

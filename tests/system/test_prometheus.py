@@ -19,6 +19,7 @@ from memagent.wire.codec import encode
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, PredictionMessage, RunStart
 from memagent_demo.fake_slack import SlackReceiver
+from tests.waiting import wait_until
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
 GIB = 2**30
@@ -185,20 +186,20 @@ def expressions() -> list[tuple[str, str, str]]:
 def test_no_panel_is_empty_and_an_alert_reaches_slack(
     live_server, training, gpu_run, prometheus, slack
 ):
-    wait_for(
+    wait_until(
         lambda: (
             live_server.get("/api/v1/runs/cpu-run").status == 200
             and live_server.get("/api/v1/runs/cpu-run").json["step"] == 100
         )
     )
-    wait_for(lambda: live_server.get("/api/v1/runs/gpu-run/forecast").json["forecasts"])
-    wait_for(
+    wait_until(lambda: live_server.get("/api/v1/runs/gpu-run/forecast").json["forecasts"])
+    wait_until(
         lambda: (
             len(prometheus_up(prometheus)) == 1
             and prometheus.query("rate(memagent_ingested_samples_total[1m])")
         )
     )
-    wait_for(
+    wait_until(
         lambda: len(prometheus.query("memagent_oom_probability")) == 2
     )  # each run has a first forecast of its own
     assert {item["metric"]["run_id"] for item in prometheus.query("memagent_run_info")} == {
@@ -214,7 +215,7 @@ def test_no_panel_is_empty_and_an_alert_reaches_slack(
     assert empty == []
     assert prometheus.query('ALERTS{alertname="MemagentRunWillRunOutOfMemory", run_id="gpu-run"}')
     assert not prometheus.query('ALERTS{run_id="cpu-run"}')
-    wait_for(lambda: slack.messages)
+    wait_until(lambda: slack.messages)
     payloads = json.dumps([message.payload for message in slack.messages])
     assert (
         "Run gpu-run (rank 0, GPU-1) will run out of memory" in payloads
@@ -255,10 +256,3 @@ def prometheus_up(prometheus) -> list:
         return [item for item in prometheus.query('up{job="memagent"} == 1') if item]
     except urllib3.exceptions.HTTPError:
         return []
-
-
-def wait_for(condition, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.2)

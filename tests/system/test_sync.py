@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +32,7 @@ from memagent_server.store.models import RunRow, StreamRow
 from memagent_server.store.samples import read_samples
 from tests.live_server import LiveServer
 from tests.python_fork import ForkedProcess
+from tests.waiting import wait_until
 
 AWAY = "http://127.0.0.1:9"
 """The port `discard`: nobody listens there."""
@@ -182,13 +182,6 @@ def wait_for_line(process, text):
     raise AssertionError(f"it ended with {process.wait()} and never said {text!r}")
 
 
-def wait_for(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("how", "is_away"),
     [
@@ -201,8 +194,8 @@ def test_files_of_a_killed_run_are_uploaded(
 ):
     process = train(LATE_BATCHES, MEMAGENT_SERVER=AWAY if is_away else shared_server.url)
     wait_for_line(process, "stepped")
-    wait_for(lambda: steps_in(folder)[-1:] == [70])
-    wait_for(lambda: is_away or len(steps_on(shared_server)) >= 50)
+    wait_until(lambda: steps_in(folder)[-1:] == [70])
+    wait_until(lambda: is_away or len(steps_on(shared_server)) >= 50)
     process.send_signal(how)
     assert process.wait() == -how
     assert steps_on(shared_server)[-1:] != [70]
@@ -245,7 +238,7 @@ def test_a_script_that_leaves_no_memory_for_a_while_loses_nothing(
         """,
         MEMAGENT_SERVER=shared_server.url,
     )
-    wait_for(lambda: len(steps_on(shared_server)) > 0)
+    wait_until(lambda: len(steps_on(shared_server)) > 0)
     print(file=process.stdin, flush=True)
     output, _ = process.communicate()
     assert "memagent failed" not in output and "MemoryError" not in output
@@ -272,13 +265,13 @@ def test_a_run_delivers_everything_to_a_server_that_returns(
         MEMAGENT_SERVER=server.url,
     )
     wait_for_line(process, "stepped")
-    wait_for(lambda: len(steps_on(server)) > 0)
+    wait_until(lambda: len(steps_on(server)) > 0)
     server.kill()
     print(file=process.stdin, flush=True)
     wait_for_line(process, "stepped")
-    wait_for(lambda: steps_in(folder)[-1:] == [100])
+    wait_until(lambda: steps_in(folder)[-1:] == [100])
     server = start_server("--role", "web", listen=f"127.0.0.1:{port}")
-    wait_for(lambda: len(steps_on(server)) >= 101)
+    wait_until(lambda: len(steps_on(server)) >= 101)
     print(file=process.stdin, flush=True)
     wait_for_line(process, "stepped")
     print(file=process.stdin, flush=True)
@@ -313,7 +306,7 @@ def test_an_interrupted_and_repeated_sync_loses_and_duplicates_nothing(
     write_run(folder, run_id, batches)
     for kill_at in (50, 250):
         process = start_sync(shared_server)
-        wait_for(lambda least=kill_at: len(steps_on(shared_server)) >= 2 * least)
+        wait_until(lambda least=kill_at: len(steps_on(shared_server)) >= 2 * least)
         process.kill()
         assert process.communicate() is not None and process.returncode == -signal.SIGKILL
         assert len(list(folder.iterdir())) == 1
@@ -338,7 +331,7 @@ def write_run(folder, run_id, batches):
 def test_the_file_of_a_running_process_is_skipped(shared_server, train, sync, steps_on, folder):
     process = train(LATE_BATCHES, MEMAGENT_SERVER=AWAY)
     wait_for_line(process, "stepped")
-    wait_for(lambda: len(list(folder.glob("*.memagent"))) == 1)
+    wait_until(lambda: len(list(folder.glob("*.memagent"))) == 1)
     status, (file,) = sync(shared_server)
     assert (status, file["outcome"]) == (0, "in_use") and steps_on(shared_server) == []
     process.kill()
@@ -365,7 +358,7 @@ def test_a_child_that_outlives_its_parent_neither_writes_nor_holds_the_lock(
     )
     child = int(wait_for_line(process, "child ").split()[1])
     try:
-        wait_for(lambda: steps_in(folder) == [0, 1, 2, 3])
+        wait_until(lambda: steps_in(folder) == [0, 1, 2, 3])
         process.kill()
         process.wait()
         assert sync(shared_server)[1][0]["outcome"] == "uploaded"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
@@ -17,6 +16,7 @@ from memagent.diagnostics import ErrorGuard
 from memagent.wire.codec import decode
 from memagent.wire.columns import unpack
 from memagent.wire.messages import Batch, Event, RunStart
+from tests.waiting import wait_until
 
 
 class Recorder:
@@ -148,12 +148,12 @@ def test_a_hanging_driver_does_not_delay_rows(tmp_path, monkeypatch):
     recorder = Recorder(tmp_path / "r.memagent", refresh=hang)
     assert entered.wait(20)
     recorder.step(1, 2)
-    wait_for(lambda: recorder.path.exists() and recorder.steps() == [[1, 2]])
+    wait_until(lambda: recorder.path.exists() and recorder.steps() == [[1, 2]])
     monkeypatch.setattr(collecting, "STOP_TIMEOUT_S", 20.0)
     closing = threading.Thread(target=recorder.collector.close)
     recorder.step(3)
     closing.start()
-    wait_for(lambda: not recorder.collector._collecting.is_alive())
+    wait_until(lambda: not recorder.collector._collecting.is_alive())
     released.set()
     closing.join()
     assert (
@@ -176,13 +176,6 @@ def test_closing_collects_the_remaining_rows(recorder):
     recorder.step(1, 2)
     recorder.collector.close()
     assert recorder.steps() == [[1, 2]] and recorder.observed_steps == [1, 2]
-
-
-def wait_for(condition, timeout_s=20.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def test_rows_and_events_stay_while_there_is_no_memory_for_a_batch(recorder, monkeypatch):

@@ -19,6 +19,7 @@ from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard
 from memagent.wire.codec import decode
 from memagent.wire.messages import Batch, RunStart
+from tests.waiting import wait_until
 
 REPLY = {"accepted": 1, "next_seq": 1}
 AWAY = "http://127.0.0.1:9"
@@ -135,7 +136,7 @@ def test_it_sends_the_same_bytes_again_after_a_failure(far_end, make_sender, dro
     far_end.answers = [(201, b"{}", {}), answer]
     sender = make_sender(far_end.url)
     sender.put(batch(0))
-    wait_for(lambda: len(sender.replies) == 1)
+    wait_until(lambda: len(sender.replies) == 1)
     sender.close(5)
     bodies = [body for path, _, body in far_end.requests if path.endswith("/batches")]
     assert len(bodies) == 2 and bodies[0] == bodies[1] and not drops
@@ -172,7 +173,7 @@ def test_a_run_whose_start_is_refused_stays_in_its_file(
     sender = make_sender(far_end.url)
     for seq in range(3):
         sender.put(batch(seq))
-        wait_for(lambda: not far_end.answers)
+        wait_until(lambda: not far_end.answers)
     sender.close(5)
     stderr = capsys.readouterr().err
     assert not drops and stderr.count("nothing more is sent") == 1 and "samples wait in" in stderr
@@ -212,7 +213,7 @@ def test_undelivered_samples_stay_on_the_disk_at_exit(make_sender, drops, path, 
     sender = make_sender(AWAY)
     sender.put(batch(0, samples=3))
     sender.put(batch(1, samples=4))
-    wait_for(lambda: sender.is_failing)
+    wait_until(lambda: sender.is_failing)
     sender.close(5.0)
     assert seqs_in(path) == [0, 1] and not drops
     assert f"7 samples wait in {path}" in capsys.readouterr().err
@@ -226,8 +227,8 @@ def test_a_server_that_returns_gets_everything_in_order_and_the_disk_is_emptied(
     sender = make_sender(far_end.url)
     for seq in range(60):
         sender.put(batch(seq))
-    wait_for(lambda: len(far_end.batches()) == 60)
-    wait_for(lambda: seqs_in(path) == [])
+    wait_until(lambda: len(far_end.batches()) == 60)
+    wait_until(lambda: seqs_in(path) == [])
     sender.put(batch(60))
     sender.close(5)
     assert far_end.batches() == list(range(61)) and not drops and not path.exists()
@@ -239,7 +240,7 @@ def test_delivery_is_retried_once_at_exit(far_end, make_sender, path, monkeypatc
     far_end.answers = [(503, b"", {})]
     sender = make_sender(far_end.url)
     sender.put(batch(0))
-    wait_for(lambda: sender.is_failing)
+    wait_until(lambda: sender.is_failing)
     sender.close(10.0)
     assert far_end.batches() == [0] and not path.exists()
 
@@ -312,7 +313,7 @@ def test_an_internal_error_drops_one_envelope_and_is_counted(
     sender._guard.raise_errors = False
     monkeypatch.setattr(sender, "_on_reply", lambda reply: 1 / 0)
     sender.put(batch(0, samples=3))
-    wait_for(lambda: drops == {"internal_error": 3})
+    wait_until(lambda: drops == {"internal_error": 3})
     monkeypatch.undo()
     sender.put(batch(1))
     sender.close(5)
@@ -326,13 +327,13 @@ def test_jumps_of_the_clock_change_nothing(far_end, make_sender, monkeypatch):
     monkeypatch.setattr(time, "time", lambda: 1e9 - 3600.0 * next(hours))
     sender = make_sender(far_end.url)
     sender.put(batch(0))
-    wait_for(lambda: far_end.batches() == [0])
+    wait_until(lambda: far_end.batches() == [0])
 
 
 def test_the_token_is_only_in_the_header(make_sender, path, capsys):
     sender = make_sender(AWAY, token="hush-hush")
     sender.put(batch(0))
-    wait_for(lambda: sender.is_failing)
+    wait_until(lambda: sender.is_failing)
     sender.close(0.1)
     assert "hush-hush" not in capsys.readouterr().err
     assert b"hush-hush" not in path.read_bytes()
@@ -362,10 +363,3 @@ def held_by_another_thread(lock) -> Iterator[None]:
     finally:
         release.set()
         thread.join()
-
-
-def wait_for(condition, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -14,9 +13,9 @@ import memagent
 from memagent.estimator import background
 from memagent.estimator.trace.isolation import can_fork
 from tests.agent.estimator.trace.real_steps import real_trace
+from tests.waiting import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
-PATIENCE_S = 60.0
 
 
 def wait_for_answer(run) -> None:
@@ -27,15 +26,6 @@ def wait_for_answer(run) -> None:
             and (run.prediction.method == "trace" or "trace" in run.prediction.assumptions)
         )
     )
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if is_so():
-            return
-        time.sleep(0.02)
-    raise TimeoutError
 
 
 def test_the_trace_of_the_first_inputs_becomes_the_runs_prediction(training, recording):

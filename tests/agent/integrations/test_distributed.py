@@ -58,8 +58,7 @@ def of_ranks(folder, name="rank{}.json"):
 
 AWAIT_PREDICTION = """
 import time
-deadline = time.monotonic() + 60
-while rank == 0 and time.monotonic() < deadline and "trace" not in (run.prediction.assumptions if run.prediction else {}) and (
+while rank == 0 and "trace" not in (run.prediction.assumptions if run.prediction else {}) and (
     run.prediction is None or run.prediction.method != "trace"
 ):
     time.sleep(0.02)

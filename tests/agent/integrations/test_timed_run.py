@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 
@@ -11,6 +9,7 @@ from memagent.cli.run import Recorder
 from memagent.integrations import timed_run
 from memagent.lifecycle.registry import newest_run
 from memagent.settings import Settings
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -27,15 +26,8 @@ def recorder(clean_settings, monkeypatch):
         run.finish()
 
 
-def wait_for(condition, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def test_each_tick_is_a_step_with_a_sample(recorder, recording):
-    wait_for(lambda: newest_run() is not None and newest_run().step >= 3)
+    wait_until(lambda: newest_run() is not None and newest_run().step >= 3)
     run = recorder.end()
     run.finish()
     steps = recording().columns()["step"]
@@ -44,7 +36,7 @@ def test_each_tick_is_a_step_with_a_sample(recorder, recording):
 
 
 def test_the_first_optimizer_takes_over_the_id(recorder):
-    wait_for(lambda: newest_run() is not None and newest_run().step >= 1)
+    wait_until(lambda: newest_run() is not None and newest_run().step >= 1)
     timed = newest_run()
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

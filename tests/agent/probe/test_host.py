@@ -7,12 +7,12 @@ import resource
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from memagent.probe.host import HostProbe
 from memagent.probe.host_limits import Pressure
+from tests.waiting import wait_until
 
 MIB = 2**20
 
@@ -84,11 +84,12 @@ def test_children_count(probe):
     )
     with child:
         assert child.stdout.readline() == "ready\n"
-        deadline = time.monotonic() + 20
-        while probe.used_bytes() - before < 150 * MIB and time.monotonic() < deadline:
+
+        def counts() -> bool:
             probe.refresh()
-            time.sleep(0.05)
-        assert probe.used_bytes() - before > 150 * MIB
+            return probe.used_bytes() - before > 150 * MIB
+
+        wait_until(counts)
         child.stdin.close()
 
 

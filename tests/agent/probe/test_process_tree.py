@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -20,6 +18,7 @@ from memagent.probe.process_tree import (
     descendants,
     read_shared_memory,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 MIB = 2**20
@@ -86,15 +85,6 @@ def tree(clock):
     tree.close()
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 30
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_child):
     others = {p.pid for p in psutil.Process().children(recursive=True)}  # of other tests
     grandchild = (
@@ -112,7 +102,7 @@ def test_1_children_grandchildren_and_those_of_other_threads_are_found(start_chi
         thread = threading.Thread(target=make_child)
         thread.start()
         try:
-            assert eventually(lambda: bool(children) and len(set(descendants(os.getpid()))) == 3)
+            wait_until(lambda: bool(children) and len(set(descendants(os.getpid()))) == 3)
             by_psutil = {p.pid for p in psutil.Process().children(recursive=True)}
             assert set(descendants(os.getpid())) == by_psutil - others
             assert children[0].process.pid not in set(descendants(os.getpid(), all_threads=False))
@@ -306,7 +296,7 @@ def test_a_child_that_ended_has_no_memory_even_before_it_is_reaped(tree, start_c
     tree.refresh()
     assert tree.descendant_bytes - before > 100 * MIB
     child.process.kill()
-    assert eventually(lambda: psutil.Process(child.process.pid).status() == psutil.STATUS_ZOMBIE)
+    wait_until(lambda: psutil.Process(child.process.pid).status() == psutil.STATUS_ZOMBIE)
     tree.refresh()
     assert tree.descendant_bytes == pytest.approx(before, abs=5 * MIB)
     child.process.wait()

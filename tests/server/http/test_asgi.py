@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import select
 import socket
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -15,8 +14,8 @@ import urllib3
 
 from memagent_server.http import asgi
 from memagent_server.supervisor import BLOCKING_THREADS
+from tests.waiting import PATIENCE_S, wait_until
 
-PATIENCE_S = 60.0
 STALLED = 4 * BLOCKING_THREADS
 HEAD = "{} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
 ATTEMPTS = 10
@@ -130,10 +129,7 @@ def test_readers_that_do_not_read_hold_no_thread_and_have_a_deadline(server, con
     unread = stalled_while_it_answers(
         server, lambda: connect(request, BLOCKING_THREADS + 2), has_the_server
     )
-    deadline = time.monotonic() + PATIENCE_S
-    while any(has_the_server(connection) for connection in unread):
-        assert time.monotonic() < deadline, "it keeps the connections"
-        time.sleep(0.1)
+    wait_until(lambda: not any(map(has_the_server, unread)), "it closes the connections")
 
 
 def children_of(server):

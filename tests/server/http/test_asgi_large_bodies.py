@@ -17,7 +17,8 @@ from memagent_server.http.credentials import issue_token
 from memagent_server.http.rate_limits import BURST_S
 from memagent_server.store.engine import Database
 from tests.live_server import LiveServer
-from tests.server.http.test_asgi import PATIENCE_S, call, children_of, make_app, read_to_end
+from tests.server.http.test_asgi import call, children_of, make_app, read_to_end
+from tests.waiting import PATIENCE_S
 
 ADMIN = "an admin token for tests"
 QUOTA = 20_000

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 
 import psutil
 import pytest
 import urllib3
+
+from tests.waiting import wait_until
 
 
 def web_pids(server):
@@ -24,16 +25,9 @@ def web_pids(server):
 def test_a_stopped_web_process_is_replaced(short_deadline_server):
     server = short_deadline_server
     (stopped,) = web_pids(server)
-    deadline = time.monotonic() + 120
-
-    def wait_for(condition):
-        while not condition():
-            assert time.monotonic() < deadline, "it did not happen"
-            time.sleep(0.05)
-
-    wait_for(lambda: [*server.data.glob(f"memagent-counts-*/web-{stopped}.heartbeat")])
+    wait_until(lambda: [*server.data.glob(f"memagent-counts-*/web-{stopped}.heartbeat")])
     os.kill(stopped, signal.SIGSTOP)
-    wait_for(lambda: web_pids(server) - {stopped})
+    wait_until(lambda: web_pids(server) - {stopped})
 
     def answers():
         with contextlib.suppress(urllib3.exceptions.HTTPError):
@@ -42,5 +36,5 @@ def test_a_stopped_web_process_is_replaced(short_deadline_server):
                 == 200
             )
 
-    wait_for(answers)
+    wait_until(answers)
     assert f"web process {stopped} has not answered" in server.errors

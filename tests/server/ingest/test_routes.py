@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +14,7 @@ from memagent.wire.codec import encode
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, RunStart
 from memagent_server.store.group_commit import GroupWriter
+from tests.waiting import wait_until
 
 MSGPACK = "application/msgpack"
 BATCHES = "/api/v1/runs/r/batches"
@@ -132,10 +132,7 @@ def test_a_batch_that_cannot_be_written_soon_is_refused(sqlite_app, sqlite_datab
     with ThreadPoolExecutor(1) as pool:
         with sqlite_database.write():  # holds the write lock
             first = pool.submit(sqlite_app.test_client().post, BATCHES, json=batch(0))
-            until = time.monotonic() + 10
-            while not writer._has_leader or writer._waiting:
-                assert time.monotonic() < until
-                time.sleep(0.001)
+            wait_until(lambda: writer._has_leader and not writer._waiting)
             refused = client.post(BATCHES, json=batch(1))
         assert first.result().status_code == 200
     assert (refused.status_code, refused.mimetype) == (503, "application/problem+json")

@@ -12,8 +12,8 @@ import pytest
 import urllib3
 
 from memagent_server.notify.alertmanager import AHEAD_S, Alertmanager
+from tests.waiting import wait_until
 
-PATIENCE_S = 30.0
 CONFIG = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
 
 
@@ -124,10 +124,3 @@ def get(url: str) -> urllib3.BaseHTTPResponse | None:
     except (urllib3.exceptions.HTTPError, OSError):
         return None
     return response if response.status == 200 else None
-
-
-def wait_until(condition) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)

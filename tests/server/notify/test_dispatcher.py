@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from sqlalchemy import select
 
@@ -22,6 +20,7 @@ from memagent_server.store.outbox import (
     mark_sent,
     renew_lease,
 )
+from tests.waiting import wait_until
 
 TEST = ChannelFilter("test")
 
@@ -283,10 +282,3 @@ def leased_until(database) -> float:
             session.scalar(select(NotificationRow.leased_until).where(NotificationRow.id == 1))
             or 0.0
         )
-
-
-def wait_until(condition) -> None:
-    until = time.monotonic() + 30.0
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.01)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from memagent_demo.processes import TRAIN, limited
+from tests.waiting import wait_until
 
 STEPS, LIMIT_BYTES = 2400, 1100 * 2**20
-PATIENCE_S = 240.0
 
 
 @pytest.fixture
@@ -83,10 +82,3 @@ def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(
     ):
         assert words in reply, log
     assert "were requested" not in root["text"]
-
-
-def wait_until(condition, what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, f"never happened: {what}"
-        time.sleep(0.05)

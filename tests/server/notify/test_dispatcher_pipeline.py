@@ -26,9 +26,9 @@ from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.snapshots import add_snapshot
 from memagent_server.worker import run_worker
+from tests.waiting import PATIENCE_S, wait_until
 
 GIB, MIB = 2**30, 2**20
-PATIENCE_S = 60.0
 
 
 @pytest.fixture
@@ -233,10 +233,3 @@ def test_all_ranks_of_an_incident_are_one_message(
     )
     wait_until(lambda: slack.replies(slack.roots[0]["ts"]), "the end, in the thread")
     assert len(slack.roots) == 1 and len(slack.replies(slack.roots[0]["ts"])) == 1
-
-
-def wait_until(condition, what: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, f"never happened: {what}"
-        time.sleep(0.05)

@@ -14,6 +14,7 @@ from memagent_server.store.engine import Database
 from memagent_server.store.errors import BusyError
 from memagent_server.store.group_commit import GroupWriter
 from memagent_server.store.models import DroppedRow, RunRow
+from tests.waiting import wait_until
 
 
 def run_row(name):
@@ -63,13 +64,6 @@ def crowd(sqlite_database):
 def waiting_writers(database):
     """Return the number of waiting writers. The first one leads and isn't counted."""
     return len(database._group_writer._waiting)
-
-
-def wait_until(condition, timeout_s=10.0):
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.001)
 
 
 def test_waiting_writers_share_a_transaction(sqlite_database, crowd):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 
 from sqlalchemy import insert, select
 
 from memagent_server.store import sqlite
 from memagent_server.store.engine import Database
 from memagent_server.store.models import RunRow
+from tests.waiting import wait_until
 
 ROW = {
     "project": "p", "status": "running", "attempt": 0, "world_size": 1, "step": 0, "created_at": 1.0, "last_seen_at": 1.0,
@@ -58,10 +58,3 @@ def add_run(database, name):
     database.write_grouped(
         lambda connection: connection.execute(insert(RunRow), {**ROW, "id": name, "name": name})
     )
-
-
-def wait_until(condition, timeout_s=60.0):
-    until = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.001)

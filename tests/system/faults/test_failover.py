@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import psutil
 import pytest
@@ -17,8 +16,8 @@ from benchmarks.reliability.check import check
 from benchmarks.reliability.load import Load, shortened_delays
 from memagent_server import files
 from tests.postgres import PostgresCluster
+from tests.waiting import PATIENCE_S, wait_until
 
-PATIENCE_S = 90.0
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
 REPLICATED = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
 
@@ -34,18 +33,11 @@ def pair(postgres_programs):
         primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
         primary.execute("SELECT pg_reload_conf()")
         try:
-            wait_for(lambda: primary.execute(REPLICATED) == [(1,)])
+            wait_until(lambda: primary.execute(REPLICATED) == [(1,)])
             yield primary, standby
         finally:
             primary.stop()
             standby.stop()
-
-
-def wait_for(condition):
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until, "it did not happen"
-        time.sleep(0.05)
 
 
 def kill(cluster):
@@ -67,7 +59,7 @@ def test_acknowledged_samples_survive_a_failover_exactly_once(pair, start_server
         load.wait_for(20)
         for statement in ("ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"):
             standby.execute(statement)
-        wait_for(lambda: primary.execute(WAITING) != [(0,)])
+        wait_until(lambda: primary.execute(WAITING) != [(0,)])
         kill(primary)
         load.wait_until_told("503", PATIENCE_S)
         standby.promote()
@@ -77,4 +69,4 @@ def test_acknowledged_samples_survive_a_failover_exactly_once(pair, start_server
     assert verdict.is_right, verdict
     assert verdict.acknowledged == verdict.sent == verdict.found > 0
     assert load.record.wrong == [] and "Traceback" not in server.errors
-    wait_for(lambda: server.get("/readyz").json == {"status": "ready", "workers": 1})
+    wait_until(lambda: server.get("/readyz").json == {"status": "ready", "workers": 1})

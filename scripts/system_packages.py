@@ -18,6 +18,7 @@ PACKAGES = {
     "promtool": "prometheus",
     "prometheus-alertmanager": "prometheus-alertmanager",
     "amtool": "prometheus-alertmanager",
+    "victoria-metrics": "victoria-metrics",
     "initdb": "postgresql",
     "runuser": "util-linux",
     "cc": "gcc",

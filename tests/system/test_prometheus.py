@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real server: every panel of the dashboards has data."""
+"""A real Prometheus and VictoriaMetrics scrape a real server: every panel of the dashboards has data."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def needed(program: str) -> str:
     if path is None:
         if os.environ.get("CI"):
             pytest.fail(f"{program} is not installed")
-        pytest.skip(f"{program} is not installed (Debian: apt-get install prometheus)")
+        pytest.skip(f"{program} is not installed: python scripts/system_packages.py installs it")
     return path
 
 
@@ -172,6 +172,48 @@ def prometheus(tmp_path, live_server, alertmanager):
     log.close()
 
 
+class VictoriaMetrics(Prometheus):
+    """Started as the docs say. It answers Prometheus's queries."""
+
+    def __init__(self, config: Path, storage: Path) -> None:
+        address = free_address()
+        super().__init__(f"http://{address}")
+        with storage.with_suffix(".log").open("a") as log:
+            self.process = subprocess.Popen(
+                [needed("victoria-metrics"), "-retentionPeriod=5y",
+                 f"-promscrape.config={config}", "-promscrape.config.strictParse=false",
+                 f"-storageDataPath={storage}", f"-httpListenAddr={address}"],
+                stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def stop(self) -> None:
+        self.process.terminate()  # it writes what is in memory
+        self.process.wait()
+
+
+@pytest.fixture
+def victoria_metrics(tmp_path, live_server):
+    """start(is_scraping): a server on the same storage. It's stopped with the test."""
+    token, config = tmp_path / "admin_token", tmp_path / "scrape.yml"
+    token.write_text("any")  # this server is open
+    example = (DASHBOARDS / "prometheus/prometheus.yml").read_text()
+    started = []
+
+    def start(*, is_scraping: bool = True) -> VictoriaMetrics:
+        target = live_server.url.removeprefix("http://") if is_scraping else free_address()
+        config.write_text(
+            example.replace("/run/secrets/admin_token", str(token))
+            .replace("server:8420", target)
+            .replace("scrape_interval: 10s", "scrape_interval: 1s")
+        )
+        started.append(VictoriaMetrics(config, tmp_path / "victoria"))
+        return started[-1]
+
+    yield start
+    for server in started:
+        server.stop()
+
+
 def expressions() -> list[tuple[str, str, str]]:
     results = []
     for name in ("fleet.json", "run.json", "server.json"):
@@ -182,10 +224,20 @@ def expressions() -> list[tuple[str, str, str]]:
     return results
 
 
+def empty_panels(server: Prometheus) -> list[tuple[str, str, str, str]]:
+    return [
+        (run, name, title, expression)
+        for run in ("cpu-run", "gpu-run")
+        for name, title, expression in expressions()
+        if not server.query(expression.replace("$run", run).replace("$rank", ".*"))
+    ]
+
+
 @pytest.mark.slow
 def test_no_panel_is_empty_and_an_alert_reaches_slack(
-    live_server, training, gpu_run, prometheus, slack
+    live_server, training, gpu_run, prometheus, victoria_metrics, slack
 ):
+    storage = victoria_metrics()
     wait_until(
         lambda: (
             live_server.get("/api/v1/runs/cpu-run").status == 200
@@ -195,7 +247,8 @@ def test_no_panel_is_empty_and_an_alert_reaches_slack(
     wait_until(lambda: live_server.get("/api/v1/runs/gpu-run/forecast").json["forecasts"])
     wait_until(
         lambda: (
-            len(prometheus_up(prometheus)) == 1
+            responds(prometheus)
+            and len(prometheus.query('up{job="memagent"} == 1')) == 1
             and prometheus.query("rate(memagent_ingested_samples_total[1m])")
         )
     )
@@ -206,13 +259,8 @@ def test_no_panel_is_empty_and_an_alert_reaches_slack(
         "cpu-run",
         "gpu-run",
     }
-    empty = [
-        (run, name, title, expression)
-        for run in ("cpu-run", "gpu-run")
-        for name, title, expression in expressions()
-        if not prometheus.query(expression.replace("$run", run).replace("$rank", ".*"))
-    ]
-    assert empty == []
+    assert empty_panels(prometheus) == []
+    wait_until(lambda: not empty_panels(storage), lambda: f"data for {empty_panels(storage)}")
     assert prometheus.query('ALERTS{alertname="MemagentRunWillRunOutOfMemory", run_id="gpu-run"}')
     assert not prometheus.query('ALERTS{run_id="cpu-run"}')
     wait_until(lambda: slack.messages)
@@ -222,6 +270,11 @@ def test_no_panel_is_empty_and_an_alert_reaches_slack(
         and "/runbooks#oom_forecast" in payloads
     )
     assert "cpu-run" not in payloads
+    storage.stop()
+    storage = victoria_metrics(is_scraping=False)
+    wait_until(lambda: responds(storage))
+    samples = 'count_over_time(memagent_allocated_bytes{run_id="gpu-run"}[1h])'
+    assert int(storage.query(samples)[0]["value"][1]) > 3
 
 
 def test_the_rules_and_their_unit_tests_pass():
@@ -251,8 +304,9 @@ def test_the_exposition_is_clean(live_server, gpu_run):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def prometheus_up(prometheus) -> list:
+def responds(server: Prometheus) -> bool:
     try:
-        return [item for item in prometheus.query('up{job="memagent"} == 1') if item]
+        server.query("vector(1)")
     except urllib3.exceptions.HTTPError:
-        return []
+        return False
+    return True

@@ -57,7 +57,10 @@ class StreamResult:
     @property
     def is_worth_writing(self) -> bool:
         newest, reported = self.evaluation.newest, self.evaluation.reported
-        return newest is not None and (bool(self.changes) or is_material(reported, newest))
+        # up to the mark, the worker before has written what was worth it
+        if newest is None or self.evaluation.read_seq <= self.evaluation.mark:
+            return False
+        return bool(self.changes) or is_material(reported, newest)
 
 
 @dataclass(frozen=True)

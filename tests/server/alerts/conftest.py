@@ -9,7 +9,7 @@ from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
 from memagent_server.schemas.alerts import Alert, Incident
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.incidents import list_incidents
-from memagent_server.store.models import NotificationRow, TransitionRow
+from memagent_server.store.models import ForecastRow, NotificationRow, TransitionRow
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.worker import Worker
@@ -86,6 +86,10 @@ class Bench:
     def notes(self, rule: str) -> list[Alert]:
         with self.database.read() as session:
             return [alert for alert in list_alerts(session).alerts if alert.rule == rule]
+
+    def forecast_steps(self) -> list[int]:
+        with self.database.read() as session:
+            return list(session.scalars(select(ForecastRow.step).order_by(ForecastRow.id)))
 
     def incidents(self) -> list[Incident]:
         with self.database.read() as session:

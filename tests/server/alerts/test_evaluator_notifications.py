@@ -172,8 +172,10 @@ def test_a_new_worker_continues_where_the_old_one_stopped(bench):
     bench.feed(0, 1200, leak, seq=0)
     bench.worker.evaluate()
     before = bench.path()
+    forecasts = bench.forecast_steps()
     bench.worker = bench.new_worker()
     bench.worker.evaluate()
+    assert bench.forecast_steps() == forecasts, "those of the old worker are in the store"
     bench.feed(1200, 1220, leak, seq=1)
     bench.worker.evaluate()
     assert [state for state in bench.path() if state != "firing"] == [

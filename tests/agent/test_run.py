@@ -128,7 +128,7 @@ def test_the_oom_event_leaves_the_process(run_script, recording):
     )
     assert process.returncode == 1 and "MemoryError" in process.stderr
     result = recording()
-    assert result.finish.status == "oom", process.stderr + str(result.finish)
+    assert result.finish is not None and result.finish.status == "oom", process.stderr
     assert result.finish.step == result.columns()["step"][-1] > 10
     # a forecast may have begun a diagnosis before
     [event] = [event for event in result.events if event.kind == "oom"]

@@ -48,6 +48,8 @@ CATCH_UP_PAUSE_S = 0.1
 of the training's time, and a backlog shrinks ten times as fast as it grew."""
 HANGING_DISK_S = 0.5
 """Longest wait for a thread that hangs in a write."""
+LAST_WRITE_S = 3.0
+"""The same for a run's last message. On a busy disk, a write may take a second."""
 
 
 class StartRefusedError(RejectedError):
@@ -109,27 +111,30 @@ class Sender:
 
     def put(self, item: Envelope) -> None:
         """Queue an envelope. It's on the disk when this returns, if the disk is writable."""
-        if not self._with_spool(lambda: self._spool.put(item), wakes_thread=True):
+        wait_s = LAST_WRITE_S if item.kind == "finish" else HANGING_DISK_S
+        if not self._with_spool(lambda: self._spool.put(item), wait_s, wakes_thread=True):
             self._drops["disk_hangs"] += item.samples
 
     def draft(self, body: bytes) -> None:
         """Write rows of the batch in progress to the disk, in case this process is killed."""
-        self._with_spool(lambda: self._spool.draft(body))
+        self._with_spool(lambda: self._spool.draft(body), HANGING_DISK_S)
 
     def close(self, deadline_s: float) -> None:
         """Deliver the queue for at most `deadline_s` seconds, then stop. May be called twice."""
         wait_s = LAST_TRY_S if self.is_failing else deadline_s
         self._deadline = time.monotonic() + wait_s
         if self._thread is None:
-            self._with_spool(self._spool.close, wakes_thread=True)
+            self._with_spool(self._spool.close, HANGING_DISK_S, wakes_thread=True)
         else:
-            self._with_spool(lambda: None, wakes_thread=True)
+            self._with_spool(lambda: None, HANGING_DISK_S, wakes_thread=True)
             self._thread.join(wait_s + 0.1)
         self._report_undelivered()
 
-    def _with_spool(self, action: Callable[[], None], *, wakes_thread: bool = False) -> bool:
+    def _with_spool(
+        self, action: Callable[[], None], wait_s: float, *, wakes_thread: bool = False
+    ) -> bool:
         """Call `action` with the lock. Return False if a hanging disk holds the lock."""
-        if not self._changed.acquire(timeout=HANGING_DISK_S):
+        if not self._changed.acquire(timeout=wait_s):
             return False
         try:
             action()

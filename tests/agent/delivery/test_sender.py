@@ -18,8 +18,8 @@ from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard
 from memagent.wire.codec import decode
-from memagent.wire.messages import Batch, RunStart
-from tests.waiting import wait_until
+from memagent.wire.messages import Batch, Finish, RunStart
+from tests.waiting import PATIENCE_S, wait_until
 
 REPLY = {"accepted": 1, "next_seq": 1}
 AWAY = "http://127.0.0.1:9"
@@ -303,6 +303,19 @@ def test_a_hanging_write_does_not_block_the_training(make_sender, drops, monkeyp
     with held_by_another_thread(sender._changed):
         sender.put(batch(0, samples=2))
         sender.close(0.0)
+    assert drops == {"disk_hangs": 2}
+
+
+def test_the_last_message_waits_for_a_busy_disk(make_sender, path, drops, monkeypatch):
+    monkeypatch.setattr("memagent.delivery.sender.HANGING_DISK_S", 0.0)
+    monkeypatch.setattr("memagent.delivery.sender.LAST_WRITE_S", PATIENCE_S)
+    sender = make_sender(None)
+    end = threading.Thread(target=sender.put, args=(seal("r1", Finish(status="oom")),))
+    with held_by_another_thread(sender._changed):
+        sender.put(batch(0, samples=2))
+        end.start()
+    end.join()
+    assert [kind for kind, _ in read_frames(path)] == ["start", "finish"]
     assert drops == {"disk_hangs": 2}
 
 

@@ -9,7 +9,7 @@ from memagent.errors import SettingError
 
 if TYPE_CHECKING:  # `import memagent` imports this module: heavy imports wait for the call
     from memagent.lifecycle.options import AttachOptions
-    from memagent.mirror import Tracker
+    from memagent.mirror.trackers import Tracker
     from memagent.null_run import NullRun
     from memagent.record.identity import Identity
     from memagent.run import Run
@@ -103,11 +103,12 @@ def start_run(
     A run that `memagent run` started gives way to the script's own `attach`, which keeps its id.
     A run of the same optimizer ends, and in a notebook every earlier run.
     """
+    from dataclasses import replace
+
     from memagent.diagnostics import notify_user
     from memagent.lifecycle.registry import register, running_automatic_runs, superseded_runs
-    from memagent.live.publisher import start_publishing
+    from memagent.record.git import ChangeCheck, find_repository
     from memagent.record.identity import identify
-    from memagent.run import Run
 
     global _derived_ids  # noqa: PLW0603 - a process trains one run at a time
     automatic = running_automatic_runs()
@@ -120,6 +121,11 @@ def start_run(
         run.finish()
         notify_user(f"run {run.identity.run_id} is finished: a new run replaces it")
     _derived_ids += run_id is None
+    if (tree := find_repository()) is not None:
+        options = replace(options, changes=ChangeCheck(tree))
+    from memagent.live.publisher import start_publishing  # git works while Python imports
+    from memagent.run import Run
+
     run = Run(settings, identity, models, optimizers, options, trackers)
     if settings.live is not None:
         start_publishing(settings.live, run, options.total_steps)
@@ -132,8 +138,10 @@ def _open_trackers(settings: Settings, options: AttachOptions, identity: Identit
 
     Raises SettingError if a tracker has no active run; a run of `memagent run` does without it.
     """
+    if options.mirror is None and settings.mirror is None:
+        return []
     from memagent.diagnostics import notify_user
-    from memagent.mirror import open_trackers, parse_mirror
+    from memagent.mirror.trackers import open_trackers, parse_mirror
 
     try:
         mirror = parse_mirror(settings.mirror) if options.mirror is None else options.mirror

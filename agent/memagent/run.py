@@ -8,21 +8,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from html import escape
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from memagent.diagnostics import ErrorGuard
 from memagent.errors import SettingError
-from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import describe_error, status_of
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.pipeline import Pipeline
-from memagent.lifecycle.run_report import render_card
-from memagent.mirror import Tracker
 from memagent.preflight import Preflight, PreflightRequest
 from memagent.record.identity import Identity
 from memagent.settings import Settings
 from memagent.wire.messages import FinalStatus
+
+if TYPE_CHECKING:
+    from memagent.estimator.estimate import Estimate
+    from memagent.mirror.trackers import Tracker
 
 
 class Run:
@@ -44,11 +44,9 @@ class Run:
         self.identity = identity
         self.options = options
         self.status: str = "running"
-        self.guard = ErrorGuard(raise_errors=settings.raise_errors)
+        self.guard = guard = ErrorGuard(raise_errors=settings.raise_errors)
         self._finish_lock = threading.Lock()
-        self._pipeline = Pipeline(
-            settings, identity, models, optimizers, options, trackers, self.guard
-        )
+        self._pipeline = Pipeline(settings, identity, models, optimizers, options, trackers, guard)
         self.drops = self._pipeline.drops
         self._pipeline.exits.install_hooks(self.fail_with, self.finish)
         self._pipeline.begin(models, optimizers)
@@ -208,6 +206,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return the card that a notebook shows."""
+        from memagent.lifecycle.run_report import escape, render_card
+
         with self.guard.section("notebook card"):
             return render_card(
                 self.report(),

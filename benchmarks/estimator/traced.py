@@ -13,7 +13,7 @@ from benchmarks.estimator.optimizers import optimizer_named
 from benchmarks.estimator.workload import STEPS, Case, Where
 from memagent.estimator.devices import CUBLAS_HANDLES, CUBLAS_WORKSPACE_BYTES, context_of
 from memagent.estimator.from_trace import estimate_of
-from memagent.estimator.trace import record_trace
+from memagent.estimator.trace.tracing import record_trace
 
 
 def predict(case: Case, where: Where) -> Prediction:

@@ -28,8 +28,8 @@ from memagent.integrations.autoattach import AutoAttach
 from memagent.integrations.timed_run import TimedRun
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.registry import RegisteredRun, newest_run
-from memagent.live import run_with_view
-from memagent.mirror import parse_mirror
+from memagent.live.supervisor import run_with_view
+from memagent.mirror.trackers import parse_mirror
 from memagent.settings import Settings
 from memagent.units import format_bytes, parse_bytes
 

@@ -20,6 +20,7 @@ import msgspec
 from memagent import __version__
 from memagent.delivery.envelope import Envelope, MessageKind, Transport
 from memagent.errors import DeliveryError, RejectedError
+from memagent.probe.detached import forks_wait
 from memagent.units import format_bytes
 from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
 from memagent.wire.deadline import Deadline
@@ -162,9 +163,10 @@ class ApiClient:
         deadline: Deadline,
     ) -> Any:
         """Send a request and return the response, whose body is still to be read."""
-        import urllib3  # takes 40 ms and more: the sender's thread pays, not attach()
+        with forks_wait():
+            import urllib3  # takes 40 ms and more: the sender's thread pays, not attach()
 
-        from memagent.wire.bounded_http import pool_manager
+            from memagent.wire.bounded_http import pool_manager
 
         if self._pool is None:
             hide_log_records()

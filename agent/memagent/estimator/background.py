@@ -2,7 +2,8 @@
 
 1. The first inputs of the model start it, on the training thread. If possible, the process forks
    right there. The child has the model, the optimizer and the inputs as they are, and the autograd
-   engine has not run yet, which a fork requires (`trace.isolation`).
+   engine has not run yet, which a fork requires (`trace.isolation`). The child imports what only it
+   needs: in this process imports would delay the first steps.
 2. A background thread delivers the formula's estimate, waits for the child, and delivers the
    trace's. If memory is tight it waits again, for advice. The child traces in its own children.
    Everything is bounded in time, has the lowest priority, and ends with the run.
@@ -23,26 +24,21 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from memagent.components import parameters_of
 from memagent.diagnostics import ErrorGuard
 from memagent.errors import EstimateError, TraceError
-from memagent.estimator import engine
-from memagent.estimator.advice.by_trace import advise
-from memagent.estimator.devices import (
-    CUBLAS_HANDLES,
-    ContextSize,
-    context_of,
-    cublas_workspace_bytes,
-)
-from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.from_model import predict
-from memagent.estimator.input_specs import TensorSpec
-from memagent.estimator.request import TraceRequest
 from memagent.estimator.trace.isolation import ForkedProcess, can_fork
 from memagent.hooks.phase import tensor_shapes
 from memagent.probe import Probe
+from memagent.probe.detached import forks_wait
+
+if TYPE_CHECKING:
+    from memagent.estimator.devices import ContextSize
+    from memagent.estimator.estimate import Estimate
+    from memagent.estimator.input_specs import TensorSpec
+    from memagent.estimator.request import TraceRequest
 
 TRACE_TIMEOUT_S = 120.0
 ADVICE_TIMEOUT_S = 120.0
@@ -105,7 +101,7 @@ class BackgroundEstimator:
         refusal = self._refusal(models, optimizers, bool(arguments or keywords))
         if refusal is None:
             try:
-                request = self._request(models[0], optimizers[0], arguments, keywords)
+                request = self._request_builder(models[0], optimizers[0], arguments, keywords)
                 self._tracing = ForkedProcess(lambda: _run_child(request))
             except OSError as error:
                 refusal = f"the system refused a fork ({error.strerror})"
@@ -141,6 +137,9 @@ class BackgroundEstimator:
         shapes: tuple[TensorSpec, ...] | None,
         refusal: str | None,
     ) -> None:
+        with forks_wait():
+            from memagent.estimator.formula.from_model import predict
+
         with self._guard.section("prediction"):
             formula = predict(
                 models,
@@ -197,50 +196,74 @@ class BackgroundEstimator:
             return "the process is too large, or the host too full, to trace during training"
         return None
 
-    def _request(
+    def _request_builder(
         self, model: Any, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> TraceRequest:
+    ) -> Callable[[], TraceRequest]:
+        """Return the function that makes the request, in the child."""
         device = "cuda" if self._probe.device.kind == "cuda" else "cpu"
         inputs: Any = keywords or arguments
         if keywords and arguments:
             signature = inspect.signature(model.forward)
             inputs = dict(signature.bind_partial(*arguments, **keywords).arguments)
-        context = self._context()
-        return TraceRequest(
-            model=lambda: _without_compile(model),
-            inputs=inputs,
-            optimizer=optimizer,
-            autocast=_current_autocast(device),
-            device=device,
-            allocator=os.environ.get("PYTORCH_ALLOC_CONF")
-            or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
-            limit_bytes=self._probe.limit_bytes,
-            workspace_bytes=self._workspace_bytes(),
-            context_bytes=context.size_bytes,
-            context_interval=context.interval,
-        )
+        autocast = _current_autocast(device)
+        capability = self._capability()  # CUDA refuses this call in a child
+
+        def build() -> TraceRequest:
+            from memagent.estimator.request import TraceRequest
+
+            context = self._context()
+            return TraceRequest(
+                model=lambda: _without_compile(model),
+                inputs=inputs,
+                optimizer=optimizer,
+                autocast=autocast,
+                device=device,
+                allocator=os.environ.get("PYTORCH_ALLOC_CONF")
+                or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+                limit_bytes=self._probe.limit_bytes,
+                workspace_bytes=_workspace_bytes(capability),
+                context_bytes=context.size_bytes,
+                context_interval=context.interval,
+            )
+
+        return build
 
     def _context(self) -> ContextSize:
         """Return the context as NVML shows it, or the usual size with its range."""
+        from memagent.estimator.devices import ContextSize, context_of
+
         measured = self._probe.context_bytes
         if self._probe.device.kind == "cuda":
             return context_of(measured or None)
         return ContextSize(measured or 0)
 
-    def _workspace_bytes(self) -> int:
+    def _capability(self) -> tuple[int, int] | None:
+        """Return the compute capability of a CUDA device, None for the host."""
         if self._probe.device.kind != "cuda":
-            return 0
-        capability = sys.modules["torch"].cuda.get_device_capability(self._probe.device.index)
-        setting = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-        return CUBLAS_HANDLES * cublas_workspace_bytes(capability, setting)
+            return None
+        major, minor = sys.modules["torch"].cuda.get_device_capability(self._probe.device.index)
+        return major, minor
 
 
-def _run_child(request: TraceRequest) -> Iterator[bytes]:
+def _workspace_bytes(capability: tuple[int, int] | None) -> int:
+    from memagent.estimator.devices import CUBLAS_HANDLES, cublas_workspace_bytes
+
+    if capability is None:
+        return 0
+    setting = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    return CUBLAS_HANDLES * cublas_workspace_bytes(capability, setting)
+
+
+def _run_child(build_request: Callable[[], TraceRequest]) -> Iterator[bytes]:
     """Trace in the child: yield a pickled Estimate, or a text with the reason why there is none.
 
     If memory is tight, yield the Estimate with advice too.
     """
+    from memagent.estimator import engine
+    from memagent.estimator.advice.by_trace import advise
+
     try:
+        request = build_request()
         _clear_autocast()
         trace = engine.record(request)
         estimate = engine.estimate_trace(request, trace)

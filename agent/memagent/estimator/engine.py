@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, TraceError
 from memagent.estimator.allocator import AllocatorConfig
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.from_model import predict
@@ -33,7 +33,8 @@ from memagent.estimator.from_trace import estimate_of
 from memagent.estimator.input_specs import tensor_specs
 from memagent.estimator.model_edits import CheckpointedModel
 from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
-from memagent.estimator.trace import Trace, TraceError, record_trace
+from memagent.estimator.trace.events import Trace
+from memagent.estimator.trace.tracing import record_trace
 
 
 def estimate(request: EstimateRequest) -> Estimate:

@@ -30,7 +30,7 @@ from memagent.estimator.estimate import (
     context_widths,
     intervals_of,
 )
-from memagent.estimator.trace import MemoryEvent, Trace
+from memagent.estimator.trace.events import MemoryEvent, Trace
 
 LONG_RUN_CACHE_RATIO = 0.05
 """The cache of a long run beyond the replay of two steps, as a ratio of the passing bytes: other

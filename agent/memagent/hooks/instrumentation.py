@@ -9,17 +9,19 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memagent.components import EMPTY, distinct, measure_by_device, state_fingerprint
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.hooks.clock import AdaptiveClock, FirstClock
 from memagent.hooks.phase import hook_compiled_forward, hook_forward, input_size
 from memagent.hooks.step import Remove, StepHooks
-from memagent.leaks.largest_tensors import LargeTensor, largest_tensors
 from memagent.probe import torch_device_name
 from memagent.probe.host import HostProbe
 from memagent.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from memagent.leaks.largest_tensors import LargeTensor
 
 OnInputs = Callable[[list[Any], list[Any], tuple[Any, ...], dict[str, Any]], None]
 
@@ -159,6 +161,8 @@ class ModelInstrumentation:
 
         With an `error`, tensors of the functions that it ended count too.
         """
+        from memagent.leaks.largest_tensors import largest_tensors
+
         models, optimizers = self.live_objects()
         with_gradients = not self._has_several_threads
         return largest_tensors(models, optimizers, with_gradients=with_gradients, error=error)

@@ -85,6 +85,8 @@ class Finder:
     max_slice_s: float = MAX_SLICE_S
     clock: Callable[[], float] = time.monotonic
     thread_clock: Callable[[], float] = time.thread_time
+    started_at: float | None = None
+    """Time by the clock at which the run began, None if it begins now."""
     budget: Budget = field(default_factory=Budget)
     diagnosis: Diagnosis | None = None
     """The newest diagnosis. It has no suspects if none were found."""
@@ -92,7 +94,7 @@ class Finder:
     """The newest record of the CUDA allocator, if requested."""
 
     def __post_init__(self) -> None:
-        self._started_at = self.clock()
+        self._started_at = self.clock() if self.started_at is None else self.started_at
         self._requested: tuple[Detector, ...] = ()
         self._requested_window = self.window
         self._is_urgent = False

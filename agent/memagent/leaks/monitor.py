@@ -21,23 +21,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memagent.diagnostics import ErrorGuard, display_path, display_roots, notify_user
 from memagent.forecast import Forecast
 from memagent.forecast.types import LEAK_CAUSES
-from memagent.leaks.detectors import allocator_history
-from memagent.leaks.detectors.base import StackAllocation, frame_text
-from memagent.leaks.finder import Finder
 from memagent.leaks.slow_growth import LONG_BLOCK_STEPS, SlowGrowthDetector
-from memagent.leaks.suspect import Diagnosis
-from memagent.oom.report import rate_text
+from memagent.probe.detached import forks_wait
 from memagent.record.git import find_repository
 from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
 from memagent.wire.messages import VIEWER_BYTES, BatchReply, Event, SnapshotMessage, Stack, Suspect
+
+if TYPE_CHECKING:
+    from memagent.leaks.detectors.base import StackAllocation
+    from memagent.leaks.finder import Finder
+    from memagent.leaks.suspect import Diagnosis
 
 _MAX_PRINTED_SUSPECTS = 3
 _MAX_SENT_SUSPECTS = 50
@@ -92,7 +94,7 @@ class LeakMonitor:
         self._emitted_state = "idle"
         self._stem = stem
         self._device = sampler.tracks[0].probe.device
-        self._finder = Finder(used_bytes=sampler.tracks[0].probe.used_bytes)
+        self._started_at = time.monotonic()
         kind = self._device.kind
         self._slow_growth = [
             (SlowGrowthDetector(kind), None),
@@ -114,10 +116,23 @@ class LeakMonitor:
         )
         """Files are displayed relative to these."""
 
+    @cached_property
+    def _finder(self) -> Finder:
+        """The finder, which most runs never need: only the first request imports it."""
+        with forks_wait():
+            from memagent.leaks.finder import Finder
+
+        used_bytes = self._sampler.tracks[0].probe.used_bytes
+        return Finder(used_bytes=used_bytes, started_at=self._started_at)
+
+    @property
+    def _has_finder(self) -> bool:
+        return "_finder" in vars(self)
+
     @property
     def suspects(self) -> tuple[Suspect, ...]:
         """Return the suspects of the newest diagnosis, most likely first."""
-        return self._finder.suspects
+        return self._finder.suspects if self._has_finder else ()
 
     @property
     def search(self) -> dict[str, Any]:
@@ -125,6 +140,8 @@ class LeakMonitor:
 
         While another one is under way, also return its `state`: requested, counting or searching.
         """
+        if not self._has_finder:
+            return {"why_not": self._why_not}
         state = {"state": self._finder.state} if self._finder.is_busy else {}
         diagnosis = self._finder.diagnosis
         if diagnosis is None:
@@ -199,6 +216,8 @@ class LeakMonitor:
 
     def after_step(self) -> None:
         """Advance the diagnosis, on the training thread, at each boundary that it requested."""
+        if not self._has_finder:
+            return
         if self._finder.is_busy:
             why_not, self._why_not = self._why_not, "the diagnosis failed"
             with self._guard.section("leak diagnosis"):
@@ -218,7 +237,7 @@ class LeakMonitor:
 
     def at_the_end(self) -> None:
         """Conclude the running diagnosis with the steps so far, since the process ends."""
-        if self._finder.is_busy:
+        if self._has_finder and self._finder.is_busy:
             steps, why_not = self._finder.observed_steps, self._why_not
             self._why_not = "the diagnosis failed"
             try:
@@ -234,7 +253,8 @@ class LeakMonitor:
                 self._publish(diagnosis)
 
     def close(self) -> None:
-        self._finder.close()
+        if self._has_finder:
+            self._finder.close()
 
     # -- results --------------------------------------------------------------------------------
 
@@ -326,6 +346,8 @@ class LeakMonitor:
 
     def _viewer_page(self) -> bytes:
         """Return torch's page of the allocator's record, compressed."""
+        from memagent.leaks.detectors import allocator_history
+
         history = self._finder.history
         if history is not None and history.last:
             with self._guard.section("viewer page"):
@@ -334,6 +356,8 @@ class LeakMonitor:
 
     def _save_record(self, step: int) -> list[str]:
         """Save the allocator's record if requested, and return a note with its paths."""
+        from memagent.leaks.detectors import allocator_history
+
         history = self._finder.history
         if self._saves_record and history is not None and history.last:
             self._saves_record = False
@@ -364,6 +388,8 @@ def suspect_text(
 
     growth_bytes_per_step: growth of all memory in use.
     """
+    from memagent.oom.report import rate_text
+
     rate = rate_text(suspect.kind, suspect.bytes_per_step, growth_bytes_per_step)
     where = f"{display_path(suspect.file, roots)}:{suspect.line}"
     if suspect.function:
@@ -373,5 +399,7 @@ def suspect_text(
 
 def _wire_stack(allocation: StackAllocation) -> Stack:
     """Return a stack with its innermost frames, if there are too many."""
+    from memagent.leaks.detectors.base import frame_text
+
     frames = [frame_text(frame) for frame in allocation.stack[-_MAX_FRAMES:]]
     return Stack(frames=frames, size_bytes=allocation.size_bytes, blocks=max(0, allocation.blocks))

@@ -16,7 +16,7 @@ from memagent.hooks.exit import describe_error, install_exit_hooks, status_of
 from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.step import Remove
 from memagent.leaks.monitor import LeakMonitor
-from memagent.mirror import Mirror
+from memagent.mirror.mirror import Mirror
 from memagent.oom.recorder import OomRecorder
 from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from memagent.errors import SettingError
-from memagent.mirror import parse_mirror
 from memagent.preflight import PreflightRequest, parse_preflight
+from memagent.record.git import ChangeCheck
 from memagent.wire.messages import Risk
 
 MAX_TAGS = 100
@@ -34,6 +34,8 @@ class AttachOptions:
     """Started by `memagent run`; gives way to the script's own attach."""
     has_past_peaks: bool = False
     """Count what the process used before the run, too."""
+    changes: ChangeCheck | None = None
+    """The check of the script's repository, which git makes meanwhile."""
 
 
 def make_options(**options: Any) -> AttachOptions:
@@ -42,11 +44,15 @@ def make_options(**options: Any) -> AttachOptions:
     if unknown:
         raise SettingError(f"Unknown options: {', '.join(unknown)}. See memagent.attach.")
     mirror = options.get("mirror")
+    if mirror is not None:
+        from memagent.mirror.trackers import parse_mirror
+
+        mirror = parse_mirror(mirror)
     validated = {
         "total_steps": _validate_total_steps(options.get("total_steps")),
         "tags": _validate_tags(options.get("tags")),
         "preflight": parse_preflight(options.get("preflight")),
-        "mirror": None if mirror is None else parse_mirror(mirror),
+        "mirror": mirror,
     }
     return AttachOptions(**{**options, **validated})
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
@@ -25,16 +25,14 @@ from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import SettingError
 from memagent.estimator.background import BackgroundEstimator
-from memagent.estimator.estimate import Estimate
 from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.leaks.monitor import LeakMonitor
 from memagent.lifecycle.exit_status import ExitTracker
 from memagent.lifecycle.options import AttachOptions
-from memagent.lifecycle.run_report import build_report
 from memagent.local_forecast.coordinator import LocalForecast
-from memagent.mirror import Mirror, Tracker
+from memagent.mirror.mirror import Mirror
 from memagent.oom.recorder import OomRecorder
-from memagent.preflight import Preflight, PreflightRequest
+from memagent.preflight import PreflightRequest
 from memagent.probe.discover import discover
 from memagent.record import describe_process, host_name, plain_config, user_name
 from memagent.record.identity import Identity
@@ -44,6 +42,11 @@ from memagent.sampling.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.wire.fields import COLUMN_NAME
 from memagent.wire.messages import Event, FinalStatus, Finish, RunStart
+
+if TYPE_CHECKING:
+    from memagent.estimator.estimate import Estimate
+    from memagent.mirror.trackers import Tracker
+    from memagent.preflight import Preflight
 
 FINISH_DEADLINE_S = 1.5
 """Time for the last delivery; the rest waits on the disk for `memagent sync`."""
@@ -218,6 +221,8 @@ class Pipeline:
         self.leaks.suspect(why, saves=True)
 
     def report(self, status: str) -> dict[str, Any]:
+        from memagent.lifecycle.run_report import build_report
+
         return build_report(
             self._identity,
             status,
@@ -321,6 +326,6 @@ class Pipeline:
             total_steps=options.total_steps,
             config=self._config,
             tags=list(options.tags),
-            environment=describe_process(),
+            environment=describe_process(changes=options.changes),
             devices=[probe.device for probe in self._probes],
         )

@@ -11,13 +11,14 @@ from typing import Any
 
 from memagent.delivery.buffer import DroppedSamples
 from memagent.estimator.estimate import Estimate
-from memagent.leaks import Suspect
 from memagent.oom.report import OomReport, search_sentence
 from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
 from memagent.wire.codec import to_builtins
-from memagent.wire.messages import Risk
+from memagent.wire.messages import Risk, Suspect
+
+__all__ = ["build_report", "escape", "render_card"]
 
 
 def build_report(

@@ -7,7 +7,3 @@
    bar. Output of the script is not captured, delayed or changed, not even a progress bar.
 4. If stderr is not a terminal, a plain line is printed every few seconds.
 """
-
-from memagent.live.supervisor import run_with_view
-
-__all__ = ["run_with_view"]

@@ -10,19 +10,21 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import SettingError
-from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.from_model import missing_state_bytes
+from memagent.estimator.formula.state_sizes import missing_state_bytes
 from memagent.forecast import Forecast, Hints
 from memagent.local_forecast.monitor import ForecastMonitor
-from memagent.preflight import Preflight, PreflightRequest, run_preflight
+from memagent.preflight import Preflight, PreflightRequest
 from memagent.probe import Probe, torch_device_name
 from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler
 from memagent.wire.messages import Event, Risk
+
+if TYPE_CHECKING:
+    from memagent.estimator.estimate import Estimate
 
 _CONFIG_HINTS = ("epoch_steps", "max_input_size")
 _MIN_STATE_SHARE = 0.05
@@ -119,6 +121,8 @@ class LocalForecast:
         self, request: PreflightRequest, models: Sequence[Any], optimizers: Sequence[Any]
     ) -> Preflight:
         """Try an evaluation and a checkpoint now, report the result, and take it as a hint."""
+        from memagent.preflight.runner import run_preflight
+
         before = self._sampler.set_user_phase("preflight")
         try:
             result = run_preflight(

@@ -14,16 +14,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memagent.delivery.partial_batch import StreamColumns
 from memagent.diagnostics import notify_user
-from memagent.estimator.advice.by_cause import advice_for_cause
-from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed_columns, select_columns
 from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
+from memagent.probe.detached import forks_wait
 from memagent.units import format_bytes, format_duration
 from memagent.wire.messages import Device, Risk
+
+if TYPE_CHECKING:
+    from memagent.estimator.estimate import Estimate
 
 REPEAT_S = 60.0
 """Time after which a warning that lasts is reported again."""
@@ -176,6 +178,9 @@ def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = Non
     It says when memory runs out, how full it is, why, how that compares with the prediction, what
     to change, and how much that saves.
     """
+    with forks_wait():
+        from memagent.estimator.advice.by_cause import advice_for_cause
+
     growth = risk.growth_bytes_per_step
     lines = [
         f"WARNING: step {risk.step:,}: {device_name} will run out of memory {_eta_text(risk)}: "

@@ -6,9 +6,3 @@
    thread of the mirror's, since a tracker may block for minutes while its server is away.
 3. An error of a tracker is reported once and has no other effect.
 """
-
-from memagent.mirror.aggregate import Point
-from memagent.mirror.mirror import Mirror
-from memagent.mirror.trackers import TRACKERS, Tracker, open_trackers, parse_mirror
-
-__all__ = ["TRACKERS", "Mirror", "Point", "Tracker", "open_trackers", "parse_mirror"]

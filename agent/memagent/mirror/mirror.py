@@ -6,14 +6,16 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memagent.diagnostics import notify_user, outlast_memory_errors
 from memagent.local_forecast.monitor import warning_text
 from memagent.mirror.aggregate import Point, PointWindow
-from memagent.mirror.trackers import Tracker
 from memagent.wire.columns import Value
 from memagent.wire.messages import Device, Risk
+
+if TYPE_CHECKING:
+    from memagent.mirror.trackers import Tracker
 
 EVERY_S = 5.0
 CLOSE_S = 2.0

@@ -8,22 +8,23 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from memagent.diagnostics import ErrorGuard, notify_user
-from memagent.estimator.estimate import Estimate
 from memagent.hooks.exit import describe_error, error_chain
 from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.oom_observer import AllocationFailure, add_failure_listener, parse_failure
-from memagent.leaks import Suspect
-from memagent.oom.report import OomReport, oom_report
 from memagent.probe.host import device_name
 from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler, Track
 from memagent.units import format_bytes
-from memagent.wire.messages import Device, Event
+from memagent.wire.messages import Device, Event, Suspect
+
+if TYPE_CHECKING:
+    from memagent.estimator.estimate import Estimate
+    from memagent.oom.report import OomReport
 
 _PHASE_ATTRIBUTE = "_memagent_phase"
 """Attribute of an error: the phase that it was raised in."""
@@ -136,6 +137,8 @@ class OomRecorder:
 
         The server builds the same report from the event.
         """
+        from memagent.oom.report import oom_report
+
         track = self._sampler.tracks[0]
         prediction = self._get_prediction()
         self.report = oom_report(

@@ -14,13 +14,5 @@
 
 from memagent.preflight.request import PreflightRequest, parse_preflight
 from memagent.preflight.result import DeviceNeed, Preflight, TaskResult
-from memagent.preflight.runner import run_preflight
 
-__all__ = [
-    "DeviceNeed",
-    "Preflight",
-    "PreflightRequest",
-    "TaskResult",
-    "parse_preflight",
-    "run_preflight",
-]
+__all__ = ["DeviceNeed", "Preflight", "PreflightRequest", "TaskResult", "parse_preflight"]

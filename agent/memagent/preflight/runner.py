@@ -11,11 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.from_model import (
-    missing_gradients_bytes,
-    missing_state_bytes,
-    predict,
-)
+from memagent.estimator.formula.from_model import predict
+from memagent.estimator.formula.state_sizes import missing_gradients_bytes, missing_state_bytes
 from memagent.hooks.exit import describe_error, status_of
 from memagent.hooks.oom_observer import parse_failure
 from memagent.preflight.request import PreflightRequest

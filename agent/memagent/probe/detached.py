@@ -13,6 +13,11 @@ On Linux:
 3. The end of a child sends SIGCHLD. While the first child lives, the default action replaces the
    script's handler, and ignores the signal. If a child of the script ends meanwhile, the signal is
    repeated afterwards.
+
+And children of the script that don't notice imports of memagent. A fork copies the locks of modules
+that another thread is importing, and a child that imports one of them would hang. So a fork waits
+until the imports inside of `forks_wait` have ended, for MAX_WAIT_S at most: the script may fork
+while it imports what the other thread waits for.
 """
 
 from __future__ import annotations
@@ -24,7 +29,6 @@ import operator
 import os
 import signal
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -37,11 +41,13 @@ _LOCK_TIMEOUT_S = 5.0
 _CAN_SKIP_HOOKS = (
     sys.implementation.name == "cpython"
     and sys.version_info < (3, 15)  # what follows was read in the sources up to 3.14
-    and not sysconfig.get_config_var("Py_GIL_DISABLED")
+    and "t" not in getattr(sys, "abiflags", "")  # built without the GIL
 )
 _lock = threading.Lock()
 """For `without_child_signals`: two threads at once would restore each other's default action."""
 _call = operator.methodcaller("__call__")
+MAX_WAIT_S = 1.0
+_imports = threading.RLock()
 
 
 def fork_detached() -> bool:
@@ -140,3 +146,30 @@ def _libc() -> Any:
     for function in (libc.vfork, libc.setsid, libc.dup2, libc.write):
         function.restype = None
     return libc
+
+
+@contextmanager
+def forks_wait() -> Iterator[None]:
+    """Make forks of the script wait until the imports inside have ended."""
+    with _imports:
+        yield
+
+
+def _wait_for_imports() -> None:
+    _imports.acquire(timeout=MAX_WAIT_S)
+
+
+def _end_wait() -> None:
+    with suppress(RuntimeError):  # not acquired in time
+        _imports.release()
+
+
+def _renew_lock() -> None:
+    global _imports  # noqa: PLW0603
+    _imports = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_wait_for_imports, after_in_parent=_end_wait, after_in_child=_renew_lock
+    )

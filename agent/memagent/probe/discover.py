@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from itertools import chain
 from typing import Any
 
 from memagent.probe import Probe
-from memagent.probe.accelerator import MpsProbe, XpuProbe
-from memagent.probe.cuda import CudaProbe
 from memagent.probe.host import HostProbe
 
-_PROBES: dict[str, Callable[[Any, int, int | None], Probe]] = {
-    "cuda": CudaProbe,
-    "xpu": XpuProbe,
-    "mps": MpsProbe,
+_PROBES = {
+    "cuda": ("memagent.probe.cuda", "CudaProbe"),
+    "xpu": ("memagent.probe.accelerator", "XpuProbe"),
+    "mps": ("memagent.probe.accelerator", "MpsProbe"),
 }
+"""Module and class by kind of device. Only those of devices in use are imported."""
 _IS_IN_USE: dict[str, Callable[[Any], bool]] = {
     "cuda": lambda torch: hasattr(torch._C, "_cuda_memoryStats") and torch.cuda.is_initialized(),
     "xpu": lambda torch: hasattr(torch._C, "_xpu_memoryStats") and torch.xpu.is_initialized(),
@@ -44,7 +44,8 @@ def discover(
         devices = [(kind, index) for kind, index in _devices(models, optimizers) if kind in _PROBES]
         for kind, index in devices or _current_gpu(torch):
             if _IS_IN_USE[kind](torch):
-                gpus.append(_PROBES[kind](torch, index, limit_bytes))
+                module, name = _PROBES[kind]
+                gpus.append(getattr(import_module(module), name)(torch, index, limit_bytes))
     return [*gpus, HostProbe(None if gpus else limit_bytes)]
 
 

@@ -14,6 +14,7 @@ import threading
 from typing import Any
 
 from memagent.diagnostics import notify_user
+from memagent.probe.detached import forks_wait
 from memagent.probe.nvml_device import NvmlDevice, NvmlReading, NvmlUnavailableError, find_handle
 from memagent.wire.messages import Event
 
@@ -137,7 +138,8 @@ if hasattr(os, "register_at_fork"):
 def init_nvml() -> Any:
     """Import and initialize the binding. Raises NvmlUnavailableError with the remedy."""
     try:
-        import pynvml
+        with forks_wait():
+            import pynvml
     except ImportError as error:
         raise NvmlUnavailableError("install nvidia-ml-py") from error
     if not hasattr(pynvml, "nvmlDeviceGetHandleByUUID"):

@@ -60,20 +60,29 @@ def describe_code(tree: Path) -> dict[str, str]:
     return facts
 
 
-def has_changes(tree: Path, timeout_s: float) -> bool | None:
-    """Ask git whether tracked files differ from the commit; None if it doesn't finish in time.
+class ChangeCheck:
+    """Asks git whether tracked files differ from the commit, while the caller does other work.
 
-    Writes nothing, not even the index.
+    Writes nothing, not even the index. Call `result` once.
     """
-    with contextlib.suppress(OSError):  # git or sh is not installed
-        run = _run_detached if hasattr(os, "killpg") else _run
-        status = run(_DIFF_COMMAND, tree, timeout_s)
+
+    def __init__(self, tree: Path) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        with contextlib.suppress(OSError):  # git or sh is not installed
+            start = _start_detached if hasattr(os, "killpg") else _start
+            self._process = start(_DIFF_COMMAND, tree)
+
+    def result(self, timeout_s: float) -> bool | None:
+        """Return the answer, None if git doesn't give one within `timeout_s` from now."""
+        if self._process is None:
+            return None
+        take_status = _detached_status if hasattr(os, "killpg") else _status
+        status = take_status(self._process, timeout_s)
         return bool(status) if status in (0, 1) else None
-    return None
 
 
 def _start(
-    command: list[str], folder: Path, stdout: int, *, in_session: bool = False
+    command: list[str], folder: Path, stdout: int = subprocess.DEVNULL, *, in_session: bool = False
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(  # noqa: S603
         command,
@@ -86,8 +95,8 @@ def _start(
     )
 
 
-def _run(command: list[str], folder: Path, timeout_s: float) -> int | None:
-    with _start(command, folder, subprocess.DEVNULL) as git:
+def _status(git: subprocess.Popen[bytes], timeout_s: float) -> int | None:
+    with git:
         try:
             return git.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -96,12 +105,16 @@ def _run(command: list[str], folder: Path, timeout_s: float) -> int | None:
             git.kill()
 
 
-def _run_detached(command: list[str], folder: Path, timeout_s: float) -> int | None:
-    """Run `command` in the background of a shell that exits at once: see `detached`."""
+def _start_detached(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
+    """Start `command` in the background of a shell that exits at once: see `detached`."""
     with without_child_signals():
         background = ["/bin/sh", "-c", '{ "$@"; echo $?; } &', "sh", *command]
         shell = _start(background, folder, subprocess.PIPE, in_session=True)
         shell.wait()
+    return shell
+
+
+def _detached_status(shell: subprocess.Popen[bytes], timeout_s: float) -> int | None:
     assert shell.stdout is not None
     with shell.stdout as results:
         if select.select([results], [], [], timeout_s)[0]:

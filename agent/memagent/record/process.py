@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent import __version__
-from memagent.record.git import describe_code, find_repository, has_changes
+from memagent.record.git import ChangeCheck, describe_code, find_repository
 from memagent.record.masking import mask_arguments, mask_text, mask_value
 
 _RELEVANT_VARIABLE = re.compile(
@@ -47,9 +47,16 @@ def host_name() -> str:
     return socket.gethostname()
 
 
-def describe_process(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return versions, command line, git state and relevant variables, with secrets masked."""
+def describe_process(
+    environ: Mapping[str, str] = os.environ, *, changes: ChangeCheck | None = None
+) -> dict[str, Any]:
+    """Return versions, command line, git state and relevant variables, with secrets masked.
+
+    `changes` is a check that the caller has started.
+    """
     tree = find_repository()
+    if changes is None and tree is not None:
+        changes = ChangeCheck(tree)
     facts: dict[str, Any] = {
         "memagent": __version__,
         "python": platform.python_version(),
@@ -60,7 +67,7 @@ def describe_process(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
         "variables": relevant_variables(environ),
         **({"git_root": str(tree), **describe_code(tree)} if tree is not None else {}),
         **_versions(sys.modules.get("torch")),
-        "git_dirty": has_changes(tree, GIT_TIMEOUT_S) if tree is not None else None,
+        "git_dirty": changes.result(GIT_TIMEOUT_S) if changes is not None else None,
     }
     return {name: value for name, value in facts.items() if value is not None}
 

@@ -11,6 +11,7 @@ import torch
 
 import memagent
 from memagent.estimator import background
+from memagent.estimator.advice import by_trace
 from memagent.estimator.trace.isolation import can_fork
 from tests.agent.estimator.trace.real_steps import real_trace
 from tests.waiting import PATIENCE_S, wait_until
@@ -153,7 +154,7 @@ def children() -> set[int]:
 def test_the_estimate_is_delivered_without_advice_that_takes_too_long(recording, monkeypatch):
     before = children()
     monkeypatch.setattr(background, "ADVICE_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(background, "advise", lambda *_, **__: time.sleep(PATIENCE_S))
+    monkeypatch.setattr(by_trace, "advise", lambda *_, **__: time.sleep(PATIENCE_S))
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
     optimizer = torch.optim.AdamW(model.parameters())
     run = memagent.attach(model, optimizer, limit_bytes="1MiB")

@@ -13,7 +13,7 @@ from memagent.errors import EstimateError
 from memagent.estimator import engine
 from memagent.estimator.api import estimate_config
 from memagent.estimator.huggingface import ConfiguredModel, inputs_for, request_for_config
-from memagent.estimator.trace import record_trace
+from memagent.estimator.trace.tracing import record_trace
 from tests.agent.estimator.trace.real_steps import real_trace
 
 SMALL = {

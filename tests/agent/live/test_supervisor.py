@@ -106,7 +106,7 @@ def live_command(folder: Path, end: str = "") -> list[str]:
     script = folder / "sender.py"
     script.write_text(SENDER.replace("MESSAGE", repr(content)).replace("END", end))
     command = [sys.executable, str(script)]
-    call = f"from memagent.live import run_with_view; raise SystemExit(run_with_view({command!r}))"
+    call = f"from memagent.live.supervisor import run_with_view; raise SystemExit(run_with_view({command!r}))"
     return [sys.executable, "-c", call]
 
 

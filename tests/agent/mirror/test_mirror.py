@@ -16,8 +16,9 @@ import pytest
 
 import memagent
 from memagent.errors import SettingError
-from memagent.mirror import Mirror, Point, open_trackers, parse_mirror
-from memagent.mirror.aggregate import PointWindow, merge_points
+from memagent.mirror.aggregate import Point, PointWindow, merge_points
+from memagent.mirror.mirror import Mirror
+from memagent.mirror.trackers import open_trackers, parse_mirror
 from memagent.mirror.wandb import MAX_WAITING_POINTS, WandbTracker
 from memagent.wire.messages import Device, Risk
 

@@ -13,8 +13,8 @@ import torch
 
 import memagent
 from memagent.estimator.estimate import Estimate
-from memagent.preflight import PreflightRequest, run_preflight
-from memagent.preflight.runner import PeakMonitor
+from memagent.preflight import PreflightRequest
+from memagent.preflight.runner import PeakMonitor, run_preflight
 from memagent.preflight.tasks import is_sharded
 from memagent.probe.host import HostProbe
 

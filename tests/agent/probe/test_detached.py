@@ -156,3 +156,44 @@ def test_the_trace_ends_with_the_script(tmp_path: Path, start: str, end: str):
         os.killpg(script.pid, signal.SIGKILL)
         script.wait()
         os.close(reader)
+
+
+SLOW_MODULE = """
+import __main__
+__main__.began.set()
+__main__.may_end.wait()
+value = 1
+"""
+FORK_DURING_IMPORT = """
+import os, threading
+from memagent.probe.detached import forks_wait
+
+began, may_end = threading.Event(), threading.Event()
+
+def load():
+    with forks_wait():
+        import slow
+
+# called before memagent's own function, as the newest one comes first
+os.register_at_fork(before=may_end.set)
+thread = threading.Thread(target=load)
+thread.start()
+began.wait()
+child = os.fork()
+if child == 0:
+    import slow
+    with forks_wait():  # the child's lock is free
+        os._exit(slow.value)
+thread.join()
+os.fork() or os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_can_import_what_a_thread_was_importing(tmp_path):
+    (tmp_path / "slow.py").write_text(SLOW_MODULE)
+    (tmp_path / "script.py").write_text(FORK_DURING_IMPORT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")

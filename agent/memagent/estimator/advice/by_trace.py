@@ -27,7 +27,7 @@ from memagent.estimator.advice.program_changes import SmallerBatch
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.model_edits import EditedModel
 from memagent.estimator.request import TraceRequest
-from memagent.estimator.trace import Trace
+from memagent.estimator.trace.events import Trace
 from memagent.wire.messages import AdviceItem
 
 _UNTRACED_FIELDS = ("allocator", "limit_bytes", "workspace_bytes", "context_bytes")

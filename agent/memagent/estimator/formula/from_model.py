@@ -6,9 +6,7 @@ runs, no tensor's data is touched, and torch is never imported.
 
 from __future__ import annotations
 
-import functools
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,28 +21,8 @@ from memagent.estimator.estimate import (
     intervals_of,
 )
 from memagent.estimator.formula.module_activations import saved_bytes
-from memagent.estimator.formula.precision import BYTES_OF
+from memagent.estimator.formula.state_sizes import KNOWN_OPTIMIZERS, bytes_of, trained_parameters
 from memagent.estimator.input_specs import TensorSpec
-
-_STATE_TENSORS = {
-    "SGD": 0,
-    "Adam": 2,
-    "AdamW": 2,
-    "NAdam": 2,
-    "RAdam": 2,
-    "Adamax": 2,
-    "RMSprop": 1,
-    "Adagrad": 1,
-    "Adadelta": 2,
-    "Lion": 1,
-    "ASGD": 1,
-    "Rprop": 2,
-    "Muon": 1,
-}
-"""Tensors of the parameter's shape and dtype that torch's optimizers keep for each parameter
-(torch/optim/*.py, `_init_group`)."""
-_DEFAULT_STATE_TENSORS = 2
-_EIGHT_BIT = ("Adam8bit", "AdamW8bit", "PagedAdam8bit", "PagedAdamW8bit")
 
 
 def predict(
@@ -73,7 +51,7 @@ def predict(
         "inputs": [{"shape": list(shape), "dtype": dtype} for shape, dtype in inputs or ()],
         **notes,
     }
-    unknown = {*names} - {*_STATE_TENSORS, *_EIGHT_BIT, "Adafactor"}
+    unknown = {*names} - KNOWN_OPTIMIZERS
     if unknown:
         listed = ", ".join(sorted(unknown))
         assumptions["optimizer_state"] = f"two tensors a parameter assumed for {listed}"
@@ -83,12 +61,12 @@ def predict(
         for buffer in module._buffers.values()
         if buffer is not None
     )
-    state = sum(size(parameter) for parameter, size in _states(optimizers))
+    state = sum(size(parameter) for parameter, size in trained_parameters(optimizers))
     sizes = StepSizes(
-        parameters_bytes=sum(map(_bytes, parameters)),
-        gradients_bytes=sum(_bytes(p) for p in parameters if p.requires_grad),
+        parameters_bytes=sum(map(bytes_of, parameters)),
+        gradients_bytes=sum(bytes_of(p) for p in parameters if p.requires_grad),
         optimizer_state_bytes=int(state),
-        buffers_bytes=sum(map(_bytes, buffers)),
+        buffers_bytes=sum(map(bytes_of, buffers)),
         activations_bytes=activations,
         temporaries_bytes=_temporaries_bytes(optimizers, device_kind),
         context_bytes=context_bytes,
@@ -96,53 +74,6 @@ def predict(
     return estimate_step(
         sizes, limit_bytes=limit_bytes, assumptions=assumptions, on_gpu=device_kind == "cuda"
     )
-
-
-def missing_state_bytes(optimizers: Sequence[Any]) -> dict[str, int]:
-    """Return by torch device ("cpu", "cuda:0") the state that the next step will allocate."""
-    missing: defaultdict[Any, float] = defaultdict(float)
-    for optimizer in optimizers:
-        state = optimizer.state
-        for parameter, size in _states([optimizer]):
-            if not (state and state.get(parameter)):
-                missing[parameter.device] += size(parameter)
-    return {str(device): int(size) for device, size in missing.items() if size}
-
-
-def missing_gradients_bytes(optimizers: Sequence[Any]) -> dict[str, int]:
-    """Return by torch device the gradients that a backward will allocate."""
-    missing: Counter[Any] = Counter()
-    for parameter, _ in _states(optimizers):
-        if parameter.grad is None:
-            missing[parameter.device] += _bytes(parameter)
-    return {str(device): size for device, size in missing.items()}
-
-
-def _states(optimizers: Sequence[Any]) -> Iterator[tuple[Any, Callable[[Any], float]]]:
-    """Iterate over trained parameters, each with the function that sizes its state."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            size = _state_size(type(optimizer).__name__, group)
-            yield from ((p, size) for p in group["params"] if p.requires_grad)
-
-
-def _state_size(name: str, group: dict[str, Any]) -> Callable[[Any], float]:
-    """Return the function from a parameter to bytes of state, for an optimizer of that name."""
-    if name in _EIGHT_BIT:
-        return lambda parameter: float(parameter.numel() * (2 + 2 * 4 / 256))
-    if name == "Adafactor":
-        return _factored_bytes
-    tensors = _STATE_TENSORS.get(name, _DEFAULT_STATE_TENSORS)
-    tensors += bool(group.get("momentum")) if name in ("SGD", "RMSprop") else 0
-    tensors += bool(group.get("amsgrad")) + bool(name == "RMSprop" and group.get("centered"))
-    step_counter = 0 if name == "SGD" else 4
-    return lambda parameter: float(tensors * _bytes(parameter) + step_counter)
-
-
-def _factored_bytes(parameter: Any) -> float:
-    """Return one row and one column of each matrix, in fp32."""
-    shape = parameter.shape
-    return float(4 * (sum(shape[-2:]) if len(shape) >= 2 else parameter.numel()))
 
 
 def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
@@ -153,24 +84,13 @@ def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
     """
     largest = 0
     for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        sizes = [_bytes(parameter) for parameter in group["params"] if parameter.requires_grad]
+        sizes = [bytes_of(parameter) for parameter in group["params"] if parameter.requires_grad]
         if not sizes or group.get("fused"):
             continue
         foreach = group.get("foreach")
         uses_foreach = foreach if foreach is not None else device_kind == "cuda"
         largest = max(largest, sum(sizes) if uses_foreach else 2 * max(sizes))
     return largest
-
-
-def _bytes(tensor: Any) -> int:
-    """Return the bytes of the values; of this rank's shard if the tensor is sharded."""
-    local = tensor._local_tensor if hasattr(type(tensor), "_local_tensor") else tensor
-    return int(local.numel() * _value_bytes(local.dtype, local.element_size()))
-
-
-@functools.cache
-def _value_bytes(dtype: Any, element_bytes: int) -> float:
-    return BYTES_OF.get(str(dtype).removeprefix("torch."), element_bytes)
 
 
 @dataclass(frozen=True)

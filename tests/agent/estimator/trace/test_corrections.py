@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from memagent.estimator.trace import record_trace
 from memagent.estimator.trace.corrections import onednn_lstm_workspace_bytes
+from memagent.estimator.trace.tracing import record_trace
 from tests.agent.estimator.trace.real_steps import real_trace
 
 ROWS = torch.rand(32, 64)

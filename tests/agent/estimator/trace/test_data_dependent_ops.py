@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from memagent.estimator.trace import record_trace
 from memagent.estimator.trace.data_dependent_ops import EVEN_EXPERTS_NOTE, WORST_CASE_NOTE
+from memagent.estimator.trace.tracing import record_trace
 from tests.agent.estimator.trace.real_steps import real_trace
 
 TOKENS, EXPERTS, BEST = 64, 4, 2

@@ -9,7 +9,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from memagent.estimator.trace import TraceError, record_trace
+from memagent.errors import TraceError
+from memagent.estimator.trace.tracing import record_trace
 from tests.agent.estimator.trace.real_steps import retained_bytes
 
 RANKS, ROWS = 4, torch.ones(8, 256)

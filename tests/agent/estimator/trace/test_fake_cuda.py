@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from memagent.estimator.trace import record_trace
 from memagent.estimator.trace.torch_patches import COMPILED_NOTE
+from memagent.estimator.trace.tracing import record_trace
 from tests.agent.estimator.trace.models import Lstm, Transformer, ids, mlp, word_loss
 
 ROWS = torch.ones(32, 64)

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from memagent.estimator.trace import record_trace
 from memagent.estimator.trace.gradients import GradientSums
 from memagent.estimator.trace.recorder import StorageRecorder
+from memagent.estimator.trace.tracing import record_trace
 
 ROWS, WIDTH = 256, 256
 ONE = ROWS * WIDTH * 4

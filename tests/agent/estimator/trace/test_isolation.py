@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from memagent.estimator.trace import MemoryEvent, TraceError, record_trace
+from memagent.errors import TraceError
+from memagent.estimator.trace.events import MemoryEvent
 from memagent.estimator.trace.session import CPU, CUDA, CUDA_ON_CPU, TraceJob
-from memagent.estimator.trace.tracing import trace_in_fork, trace_in_interpreter
+from memagent.estimator.trace.tracing import record_trace, trace_in_fork, trace_in_interpreter
 from tests.agent.estimator.trace.models import mlp
 
 ROWS = torch.ones(32, 64)

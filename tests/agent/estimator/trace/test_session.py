@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from memagent.estimator.trace import record_trace
+from memagent.estimator.trace.tracing import record_trace
 from tests.agent.estimator.trace.models import Lstm, cases, ids, word_loss
 from tests.agent.estimator.trace.real_steps import real_trace, retained_bytes
 

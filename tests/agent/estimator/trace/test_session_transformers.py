@@ -24,7 +24,7 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from memagent.estimator.trace import record_trace
+from memagent.estimator.trace.tracing import record_trace
 from tests.agent.estimator.trace.real_steps import real_trace
 
 IDS = torch.arange(128).remainder(100).view(4, 32)

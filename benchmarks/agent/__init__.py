@@ -1,4 +1,5 @@
-"""Benchmarks of the agent's cost: `python -m benchmarks.agent [--quick] [--json FILE] [--gpu]`.
+"""Benchmarks of the agent's cost: `python -m benchmarks.agent [--quick] [--json FILE] [--gpu]
+[--processor]`.
 
 1. Each measurement runs in a new process (`measures.py`), one at a time and in random order, so
    that no measurement shares imports, threads or memory with another. One that fails becomes a row

@@ -29,6 +29,8 @@ _SECTIONS = {
 _PEERS_SECTION = "a 1 ms step with each tracker, less the step before it began (20 values a step)"
 _ONCE_SECTION = "once"
 _GPU_SECTION = "GPU, GPT-2 small, bf16 autocast, phases on"
+_PROCESSOR_SECTION = "processor time, a 10 ms step; percent of the training thread's"
+_ATTACH_SECTION = "processor time, the first attach of a process"
 _FIELDS = {field.name for field in fields(Figure)}
 
 
@@ -46,8 +48,12 @@ def main() -> None:
     parser.add_argument(
         "--gpu", action="store_true", help="only the measures that need a CUDA device"
     )
+    parser.add_argument(
+        "--processor", action="store_true", help="only processor time, as ratios of one run"
+    )
     arguments = parser.parse_args()
-    sections = _gpu(arguments.quick) if arguments.gpu else _all(arguments.quick)
+    select = _gpu if arguments.gpu else _processor if arguments.processor else _all
+    sections = select(arguments.quick)
     host = machine()
     print(
         f"{host['processor']}, {host['cores']} cores, load {host['load']:.1f}, torch {host['torch']}\n{table(sections)}"
@@ -69,6 +75,15 @@ def _all(quick: bool) -> dict[str, list[Figure]]:
 
 def _gpu(quick: bool) -> dict[str, list[Figure]]:
     return {_GPU_SECTION: _figures("gpu", quick)}
+
+
+def _processor(quick: bool) -> dict[str, list[Figure]]:
+    attach = [
+        figure
+        for measure in ("first attach", "first attach of a large model")
+        for figure in _repeated(measure, quick)
+    ]
+    return {_PROCESSOR_SECTION: _figures("processor", quick), _ATTACH_SECTION: attach}
 
 
 def _figures(measure: str, quick: bool) -> list[Figure]:
@@ -103,12 +118,14 @@ def _peers(quick: bool) -> list[Figure]:
 
 
 def _once(quick: bool) -> list[Figure]:
-    repeats = 1 if quick else 5
     figures = _figures("import", quick)
-    for measure in ("attach", "memory"):
-        rounds = [_figures(measure, quick) for _ in range(repeats)]
-        figures += [median_of(list(same)) for same in zip(*rounds, strict=False)]
-    return figures
+    return figures + _repeated("attach", quick) + _repeated("memory", quick)
+
+
+def _repeated(measure: str, quick: bool) -> list[Figure]:
+    """Return the medians of several processes."""
+    rounds = [_figures(measure, quick) for _ in range(1 if quick else 5)]
+    return [median_of(list(same)) for same in zip(*rounds, strict=False)]
 
 
 def _figure(row: dict[str, Any]) -> Figure:

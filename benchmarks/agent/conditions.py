@@ -33,7 +33,8 @@ class HookTimer:
     hook.
     """
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._workload = workload
         self._before = {(id(table), key) for table in _hook_tables(workload) for key in table}
         self._seconds = 0.0
@@ -51,7 +52,7 @@ class HookTimer:
         return seconds
 
     def _timed(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        clock = time.perf_counter
+        clock = self._clock
 
         def timed(*arguments: Any) -> Any:
             began = clock()

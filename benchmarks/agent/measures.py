@@ -76,6 +76,21 @@ def _memory(quick: bool) -> Result:
     return _rows(startup.memory(100 if quick else 5000))
 
 
+def _processor(quick: bool) -> Result:
+    from benchmarks.agent import processor_time, workload
+
+    rounds, steps = (2, 20) if quick else (20, 200)
+    return _rows(
+        processor_time.measure_shares(workload.ten_milliseconds(), rounds=rounds, steps=steps)
+    )
+
+
+def _first_attach(parameters: int) -> Result:
+    from benchmarks.agent.first_attach import first_attach
+
+    return _rows(first_attach(parameters))
+
+
 def _gpu(quick: bool) -> Result:
     from benchmarks.agent import gpu
 
@@ -90,6 +105,9 @@ MEASURES: dict[str, Callable[[bool], Result]] = {
     "import": _import,
     "attach": _attach,
     "memory": _memory,
+    "processor": _processor,
+    "first attach": lambda _: _first_attach(100),
+    "first attach of a large model": lambda _: _first_attach(10_000),
     "gpu": _gpu,
 }
 

@@ -1,0 +1,76 @@
+"""What the agent takes of the processor, in percent of a training on one busy core.
+
+1. Processor time of a thread doesn't count the time that it waits for a core. So the ratios hold on
+   a shared machine, where seconds on the clock say little.
+2. Blocks with the raw reads and with the agent alternate in random order. A block's first steps
+   don't count: the agent reads them in full until it knows that they repeat.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from dataclasses import dataclass, field
+
+from benchmarks.agent import conditions
+from benchmarks.agent.conditions import HookTimer, agent_cpu_s
+from benchmarks.agent.steps import Condition
+from benchmarks.agent.workload import Workload
+from benchmarks.figures import Figure, from_samples, quantile
+
+_SETTLING_STEPS = 100
+
+
+@dataclass
+class HookCosts:
+    """Processor seconds, per step in `hooks`, per block in the other lists."""
+
+    hooks: list[float] = field(default_factory=list)
+    shares: list[float] = field(default_factory=list)
+    """Of the hooks in the training thread's time."""
+    thread_shares: list[float] = field(default_factory=list)
+    """Of the agent's threads, by the training thread's time."""
+
+
+def measure_shares(workload: Workload, *, rounds: int, steps: int) -> list[Figure]:
+    reads, agent = HookCosts(), HookCosts()
+    plan = [(conditions.raw_reads, reads), (conditions.agent, agent)]
+    order = random.Random(0)
+    workload.times(_SETTLING_STEPS)
+    for _ in range(rounds):
+        order.shuffle(plan)
+        for condition, costs in plan:
+            _one_block(workload, condition, steps, costs)
+    return _figures(reads, agent)
+
+
+def _one_block(workload: Workload, condition: Condition, steps: int, costs: HookCosts) -> None:
+    timer = HookTimer(workload, clock=time.thread_time)
+    with condition(workload):
+        timer.start()
+        workload.times(_SETTLING_STEPS)
+        timer.take()
+        threads, began = agent_cpu_s() or 0.0, time.thread_time()
+        hooks = []
+        for _ in range(steps):
+            workload.step()
+            hooks.append(timer.take())
+        spent = time.thread_time() - began
+        threads = (agent_cpu_s() or 0.0) - threads
+    costs.hooks += hooks
+    costs.shares.append(sum(hooks) / spent)
+    costs.thread_shares.append(threads / spent)
+
+
+def _figures(reads: HookCosts, agent: HookCosts) -> list[Figure]:
+    both = [sum(shares) for shares in zip(agent.shares, agent.thread_shares, strict=True)]
+    beyond_p99_s = quantile(agent.hooks, 0.99) - quantile(reads.hooks, 0.99)
+    return [
+        from_samples("raw reads", "%", reads.shares, scale=100),
+        from_samples("hooks, reads included", "%", agent.shares, scale=100),
+        from_samples("the agent's threads", "%", agent.thread_shares, scale=100),
+        from_samples("hooks and threads", "%", both, scale=100, goal=0.5),
+        Figure("p99 of the hooks beyond the reads", "us", 1e6 * beyond_p99_s, goal=30.0),
+        Figure("median of the hooks", "us", 1e6 * statistics.median(agent.hooks)),
+    ]

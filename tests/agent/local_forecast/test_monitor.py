@@ -17,6 +17,7 @@ from memagent.local_forecast import monitor
 from memagent.local_forecast.monitor import REPEAT_S, ForecastMonitor, warning_text
 from memagent.probe.host import HostProbe
 from memagent.wire.messages import AdviceItem, Device, Risk
+from tests.waiting import wait_until
 
 GIB, MIB = 2**30, 2**20
 GPU = Device(id="gpu", kind="cuda", name="A100", limit_bytes=40 * GIB)
@@ -168,6 +169,7 @@ def test_the_prediction_reaches_the_forecaster(training):
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
     step()
+    wait_until(lambda: run.prediction)
     run.finish()
     forecaster = run._pipeline.forecast.monitor._forecasts["host"].forecaster
     assert forecaster._predicted_peak == run.prediction.peak_allocated_bytes

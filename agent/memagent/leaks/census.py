@@ -106,6 +106,15 @@ def young_tensors() -> list[Any]:
     ]
 
 
+def young_ids() -> set[int]:
+    """Return the ids of the objects that have survived at most one collection of garbage.
+
+    An old dict may be among the young ones: the collector leaves it alone for some time.
+    """
+    objects = (item for age in range(OLD_GENERATION) for item in gc.get_objects(age))
+    return {id(item) for item in objects if type(item) is not dict}
+
+
 def _with_subclasses(base: type) -> set[type]:
     kinds: set[type] = {base}
     todo = [base]

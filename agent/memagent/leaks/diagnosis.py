@@ -34,7 +34,7 @@ from memagent.leaks.detectors.base import CodePosition, TimeBudget, Work
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.reachability import holder_from_variables
 from memagent.leaks.referrers import HolderPath, ReferrerSearch, can_name_cycle, name_cycle
-from memagent.leaks.source_lines import SourceLine
+from memagent.leaks.source_lines import PASSES, SourceLine
 from memagent.leaks.suspect import (
     CERTAINTIES,
     can_grow,
@@ -55,6 +55,8 @@ _CUT_SHORT_CONFIDENCE = 0.7
 _SAMPLE_SIZE = 8
 _MAX_SITE_RATIO = 1.5
 _MAX_TEXT = 120
+_MIN_REMAINING_SHARE = 0.5
+"""Share of the survivors that a leak still holds at the end of the search."""
 _MAX_GROUPS = 4
 
 
@@ -155,33 +157,39 @@ class _Case:
     # -- 1. containers ----------------------------------------------------------------------
 
     def suspects_of_group(self, growth: GroupGrowth) -> Work[list[Suspect]]:
+        count = len(growth.survivors)
         holder = yield from self._common_holder(growth)
         growth.survivors[:] = present(growth.survivors)
-        if not growth.survivors:
+        if not _is_lasting(growth, count, holder):
             return []
         if holder is None or holder.name is None:
             return self._suspects_without_holder(growth)
-        if not can_grow(holder):
-            return []
+        return self._suspects_of_holder(growth, holder, holder.name)
+
+    def _suspects_of_holder(
+        self, growth: GroupGrowth, holder: HolderPath, holder_name: ObjectName
+    ) -> list[Suspect]:
         kind = classify(holder, growth)
         line = origins.line_of_holder(self.scopes, holder, kind)
         if line is None and (attribute := origins.attribute_below(holder)) is not None:
             name, line = attribute
             text, rate = f"{name.expression}: tensor", self._rate_with_graphs(growth)
             return [suspect_at(name, line, text, "object", rate, holder.coverage)]
+        if growth.is_renewed and (line is None or line.strength < PASSES):
+            return []  # an input that has more parts each time
         line = line or self._site_line(growth) or origins.creating_line(holder, self.scopes.files)
-        if line is None and not holder.name.is_in_script:
+        if line is None and not holder_name.is_in_script:
             return []
         is_plain_container = kind in ("list", "dict", "deque", "set")
         if line and is_plain_container and source_lines.is_hook(line.file, line.function):
             kind = "hook"
         text = (
-            f"{holder.name.expression}: {describe_container(holder.container, kind, holder.below)}"
+            f"{holder_name.expression}: {describe_container(holder.container, kind, holder.below)}"
         )
         certainty = 0.5 if line is None else CERTAINTIES[line.strength]
         confidence = holder.coverage * certainty
         return [
-            suspect_at(holder.name, line, text, kind, self._rate_with_graphs(growth), confidence)
+            suspect_at(holder_name, line, text, kind, self._rate_with_graphs(growth), confidence)
         ]
 
     def _common_holder(self, growth: GroupGrowth) -> Work[HolderPath | None]:
@@ -264,7 +272,11 @@ class _Case:
         return suspect_at(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
 
     def suspects_of_cycles(self, growths: Sequence[GroupGrowth]) -> Work[list[Suspect]]:
-        """Name a reference cycle while it exists, then check that the collector frees it."""
+        """Name what refers to tensors that no variable leads to, then collect garbage.
+
+        What it frees was in a reference cycle. What stays is held by C++, such as a graph whose
+        hook refers to the object that keeps the graph.
+        """
         for growth in growths:
             growth.survivors[:] = present(growth.survivors)
             if len(growth.survivors) < 0.8 * self.steps:
@@ -274,16 +286,31 @@ class _Case:
             referrers = yield from self.search.referrers_until(growth.survivors[-1], can_name_cycle)
             cycle = name_cycle(present(referrers))
             self.search.clear()
-            if cycle is None:
+            named = self._attribute_of(growth.survivors[-1]) if cycle is None else cycle
+            if named is None:
                 continue
             yield from self.search.pause_if_due()
             self.search.close()
-            if not _frees_most(growth.survivors, growths):
-                break
-            name, line = cycle
-            text = f"{name.expression}: reference cycle"
-            return [suspect_at(name, line, text, "cycle", self.unheld_bytes_per_step, 0.7)]
+            name, line = named
+            rate = self.unheld_bytes_per_step
+            is_freed = _frees_most(growth.survivors, growths)
+            if is_freed and cycle is not None:
+                text = f"{name.expression}: reference cycle"
+                return [suspect_at(name, line, text, "cycle", rate, 0.7)]
+            if not is_freed and cycle is None:
+                text = f"{name.expression}: held by a graph"
+                return [suspect_at(name, line, text, "object", rate, 0.5)]
+            break
         return []
+
+    def _attribute_of(self, tensor: Any) -> tuple[ObjectName, SourceLine] | None:
+        """Return the attribute of a script's object that holds a tensor, with its line."""
+        name = self.search.name(tensor).name
+        self.search.clear()
+        if name is None or name.owner is None or not name.is_in_script:
+            return None
+        line = next(iter(origins.lines_of(self.scopes, name)), None)
+        return None if line is None else (name, line)
 
 
 def _more_nodes(first: Census, middle: Census | None, last: Census) -> int:
@@ -305,6 +332,20 @@ def _frees_most(survivors: Sequence[Any], growths: Sequence[GroupGrowth]) -> boo
         group.survivors.clear()
     gc.collect()
     return 2 * sum(reference() is None for reference in references) >= len(references)
+
+
+def _is_lasting(growth: GroupGrowth, count: int, holder: HolderPath | None) -> bool:
+    """Return False for tensors that come and go. `count`: survivors at the end of the window."""
+    present_count = len(growth.survivors)
+    remaining = present_count * (1.0 if holder is None else holder.coverage)
+    # freed during pauses: what is left may be a ring's, or that of a list which is flushed
+    if present_count < count and remaining <= _MIN_REMAINING_SHARE * count:
+        return False
+    if holder is None or holder.name is None:
+        return True
+    # of limited size, or the input of this step alone
+    is_new = growth.is_renewed and id(holder.container) in census.young_ids()
+    return can_grow(holder) and not is_new
 
 
 def _is_connected(holder: HolderPath) -> bool:

@@ -1,9 +1,9 @@
 """Census of containers: lists, dicts, sets, queues and buffers that grow, whatever they hold.
 
 1. Note the length of every container at the beginning and in the middle of the window.
-2. At its end, those that grew steadily in both parts are candidates, if the items that they had in
-   the middle are still there. Otherwise a list that is cleared now and then may look longer by
-   chance.
+2. At its end, those that grew steadily in both parts are candidates, if they aren't young and the
+   items that they had in the middle are still there. Otherwise a list that is cleared now and then
+   may look longer by chance, and so may the input of each step.
 3. Estimate the size of an item from the newest ones: arrays, bytes, numbers, objects. The census of
    tensors counts those.
 """
@@ -15,7 +15,7 @@ import sys
 import weakref
 from array import array
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO, StringIO
 from itertools import islice
@@ -42,6 +42,7 @@ from memagent.wire.messages import Suspect
 MIN_BYTES_PER_STEP = 1024
 _KINDS = (list, dict, set, deque)
 _BUFFERS = (bytearray, array, BytesIO, StringIO)
+_NUMBERS = (int, bool, type(None))
 _NOT_FOLLOWED = (ModuleType, type, FunctionType)
 _SAMPLE_SIZE = 8
 _MAX_DEPTH = 5
@@ -65,11 +66,21 @@ class _MiddleLength:
     length: int
     identities: list[weakref.ref[Any] | int]
     """Weak references, or ids of items that allow none."""
+    numbers: dict[int, Any]
+    """Numbers by place: equal ones are often one object, so their ids tell nothing."""
 
-    def is_kept_by(self, container: Any) -> bool:
-        """Return True if the items are still there."""
-        ids = set(map(id, _items(container))) if self.identities else set()
-        return all(
+    def is_kept_by(self, container: Any, young: Collection[int]) -> bool:
+        """Return True if the items are still there: none is young."""
+        if not self.identities and not self.numbers:
+            return True
+        items = _items(container)
+        ids, added = set(map(id, items)).difference(young), len(items) - self.length
+        places = (
+            items[place] is number or items[place + added] is number
+            for place, number in self.numbers.items()
+            if added >= 0 and place < len(items)
+        )
+        return 2 * sum(places) >= len(self.numbers) and all(
             item in ids if isinstance(item, int) else item() is not None for item in self.identities
         )
 
@@ -91,26 +102,30 @@ class ContainerCensus:
         self._middle_step = step
         before = self._first
         self._middle = {
-            id(item): _MiddleLength(_length(item), _identities(item))
+            id(item): _MiddleLength(_length(item), *_identities(item))
             for item in _containers()
             if _length(item) > before.get(id(item), 0)
         }
 
-    def end(self, step: int) -> list[GrowingContainer]:
-        """Return what grew by at least `MIN_BYTES_PER_STEP`, most bytes first."""
+    def end(self, step: int, young: Collection[int] = ()) -> list[GrowingContainer]:
+        """Return what grew by at least `MIN_BYTES_PER_STEP`, most bytes first.
+
+        young: ids of objects that are newer than the middle. A container that is made anew each
+        step often has the id of the one before it.
+        """
         steps = max(1, step - self._first_step)
         late_share = (step - self._middle_step) / steps
         growing = []
         for item in _containers():
             middle = self._middle.get(id(item))
-            if middle is None:
+            if middle is None or id(item) in young:
                 continue
             first = self._first.get(id(item), 0)
             growth, late = _length(item) - first, _length(item) - middle.length
             early = growth - late
             is_steady = late >= MIN_SHARE * late_share * growth
             is_steady &= early >= MIN_SHARE * (1 - late_share) * growth
-            if growth > 1 and is_steady and middle.is_kept_by(item):
+            if growth > 1 and is_steady and middle.is_kept_by(item, young):
                 rate = round(_item_bytes(item, growth) * growth / steps)
                 if rate >= MIN_BYTES_PER_STEP:
                     growing.append(GrowingContainer(item, growth / steps, rate))
@@ -146,17 +161,23 @@ def _items(container: Any) -> list[Any]:
     return list(container.values()) if isinstance(container, dict) else list(container)
 
 
-def _identities(container: Any) -> list[weakref.ref[Any] | int]:
+def _identities(container: Any) -> tuple[list[weakref.ref[Any] | int], dict[int, Any]]:
     items = [] if type(container) in _BUFFERS else _items(container)
+    is_ordered = isinstance(container, list | deque)
     identities: list[weakref.ref[Any] | int] = []
-    for item in items[:: max(1, len(items) // _SAMPLE_SIZE)]:
+    numbers: dict[int, Any] = {}
+    for place in range(0, len(items), max(1, len(items) // _SAMPLE_SIZE)):
+        item = items[place]
+        if is_ordered and type(item) in _NUMBERS:
+            numbers[place] = item
+            continue
         try:
             # swap_tensors refuses a parameter with weak references
             is_parameter = hasattr(type(item), "_is_param") or "Parameter" in type(item).__name__
             identities.append(id(item) if is_parameter else weakref.ref(item))
         except TypeError:
             identities.append(id(item))
-    return identities
+    return identities, numbers
 
 
 # -- suspects -----------------------------------------------------------------------------------
@@ -177,10 +198,13 @@ def suspects_of_containers(
             if budget.is_over():
                 break
             holder = nearest_name(search, item.container, budget)
-            if holder.name is None or not holder.name.is_in_script or not can_grow(holder):
+            if holder.name is None or not can_grow(holder):
                 continue
-            line = line_of_holder(scopes, holder, "host")
-            line = line or site_line(site) or creating_line(holder, scopes.files)
+            # a library's registry is filled by many: only a trace tells which call did
+            line = line_of_holder(scopes, holder, "host") if holder.name.is_in_script else None
+            line = line or site_line(site)
+            if line is None and holder.name.is_in_script:
+                line = creating_line(holder, scopes.files)
             if line is not None:
                 container = describe_container(item.container, "host")
                 text = f"{holder.name.expression}: {container}"

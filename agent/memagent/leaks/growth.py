@@ -18,7 +18,7 @@ Among equals, a statement in a loop comes first, then one in the function that o
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from memagent.leaks.source_lines import (
@@ -38,6 +38,7 @@ from memagent.leaks.syntax import (
     function_name,
     is_key,
     is_mention,
+    mention_of,
     syntax_tree,
     uses,
     walk,
@@ -88,16 +89,66 @@ def growing_lines(scopes: Sequence[SourceScope], names: Sequence[str]) -> list[S
     return list(lines.values())
 
 
+def lines_adding_to_self(scope: SourceScope) -> list[SourceLine]:
+    """Return statements of a collection's class that add to it: `self[key] = x`."""
+    return [
+        source_line(scope.file, node, GROWS, parents)
+        for node, parents in walk(root_of(scope))
+        if isinstance(node, ast.Expr | ast.Assign | ast.AugAssign) and _adds_to_self(node)
+    ]
+
+
+def _adds_to_self(node: ast.Expr | ast.Assign | ast.AugAssign) -> bool:
+    if not isinstance(node, ast.Expr):
+        targets = assignment_targets(node)
+        return any(isinstance(part, ast.Subscript) and _is_self(part.value) for part in targets)
+    call = node.value
+    is_method = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
+    return (
+        is_method
+        and function_name(call) in _ADDING_METHODS  # type: ignore[arg-type]
+        and _is_self(call.func.value)  # type: ignore[attr-defined]
+    )
+
+
+def _is_self(node: ast.expr) -> bool:
+    """Return True for `self` and `super()`."""
+    if isinstance(node, ast.Call):
+        return function_name(node) == "super"
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def lengthens(file: str, number: int, functions: Collection[int]) -> bool:
+    """Return True if the statement at a line makes something anew, longer: `text += "..."`.
+
+    functions: first lines of running functions. A variable of another one ends with its call.
+    """
+    for node, parents in walk(syntax_tree(file)):
+        if not isinstance(node, ast.Assign | ast.AugAssign) or node.lineno != number:
+            continue
+        function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
+        ends = function is not None and function.lineno not in functions
+        targets = assignment_targets(node)
+        if ends and all(isinstance(part, ast.Name) for part in targets):
+            return False
+        names = {mention_of(part) for part in targets}
+        return isinstance(node, ast.AugAssign) or uses(node.value, names)
+    return False
+
+
 def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
     root = root_of(scope)
     names = {name, *_accessors(scope.file, name)}
     names |= _aliases(root, names)
     derived = names | _derived_variables(root, names)
+    wrappers = _functions_with(root, derived)
     for node, parents in walk(root):
         if isinstance(node, ast.stmt):
             strength = _strength(node, names, parents, name)
             value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
-            uses_itself = value is not None and uses(value, derived)
+            uses_itself = value is not None and (
+                uses(value, derived) or (isinstance(value, ast.Name) and value.id in wrappers)
+            )
             if strength == SETS and uses_itself:
                 strength = GROWS
             if strength:
@@ -312,6 +363,17 @@ def _derived_variables(root: ast.AST, names: set[str]) -> set[str]:
         if isinstance(node, ast.Assign) and uses(node.value, names)
         for target in node.targets
         if isinstance(target, ast.Name)
+    }
+
+
+def _functions_with(root: ast.AST, names: set[str]) -> set[str]:
+    """Return nested functions that use a variable from outside: `def wrapped(x): forward(x)`."""
+    return {
+        node.name
+        for node, parents in walk(root)
+        if isinstance(node, FUNCTIONS)
+        and any(isinstance(item, FUNCTIONS) for item in parents)
+        and any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
     }
 
 

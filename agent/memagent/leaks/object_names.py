@@ -226,10 +226,11 @@ def _in_generator(frame: FrameType | None, function: str, path: Sequence[Any]) -
 
 def _labels(path: Sequence[Any]) -> str:
     """Return how the path's first object is reached from its last: `.attribute['key']`."""
+    links = zip(path, path[1:], [*path[2:], None], strict=False)
+    labels = [_label(outer, inner, owner) for inner, outer, owner in reversed(list(links))]
     if len(path) > _MAX_LABELS:  # a chain of links
-        return "..."
-    links = list(zip(path, path[1:], [*path[2:], None], strict=False))
-    text = "".join(_label(outer, inner, owner) for inner, outer, owner in reversed(links))
+        return next(filter(None, labels), "") + "..."
+    text = "".join(labels)
     # `._modules['0']` reads as `[0]`, `._modules['head']` as `.head`.
     return _MODULE_PART.sub(
         lambda part: f"[{part[1]}]" if part[1].isdigit() else f".{part[1]}", text

@@ -15,17 +15,25 @@ import ast
 import functools
 import logging
 import types
+from collections import UserDict, UserList
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from memagent.leaks import source_lines
 from memagent.leaks.detectors.base import CodePosition
-from memagent.leaks.growth import growing_lines
+from memagent.leaks.growth import growing_lines, lines_adding_to_self
 from memagent.leaks.object_names import MODULE_REGISTRIES, ObjectName, file_of
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine, SourceScope
 from memagent.leaks.suspect import WAITING, Kind
-from memagent.leaks.syntax import FUNCTIONS, assignment_targets, function_name, syntax_tree, walk
+from memagent.leaks.syntax import (
+    FUNCTIONS,
+    assignment_targets,
+    function_name,
+    is_mention,
+    syntax_tree,
+    walk,
+)
 from memagent.leaks.user_code import UserScopes, is_script, is_script_class, namespace
 
 _MAX_SCOPES = 12
@@ -39,9 +47,24 @@ def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> Source
     if holder.name is None:
         return None
     line = _line_that_fills(scopes, holder.name, kind)
+    if line is None or line.strength < GROWS:
+        line = _line_in_collection(holder) or line
     if line is None or line.strength < PASSES:
         line = origin_line(holder, scopes.files) or line
     return line
+
+
+def _line_in_collection(holder: HolderPath) -> SourceLine | None:
+    """Return the line of a collection's own class that adds to it, if the script derived one."""
+    for item in (holder.container, *holder.above):
+        kind = type(item)
+        space = namespace(item) if issubclass(kind, UserDict | UserList) else None
+        is_data = space is not None and space.get("data") is holder.container
+        if (item is holder.container or is_data) and is_script_class(kind):
+            bases = filter(is_script_class, kind.__mro__)
+            scopes = (SourceScope(file_of(base), None, base.__name__) for base in bases)
+            return next((line for scope in scopes for line in lines_adding_to_self(scope)), None)
+    return None
 
 
 def _line_that_fills(scopes: UserScopes, name: ObjectName, kind: Kind) -> SourceLine | None:
@@ -89,9 +112,8 @@ def creating_line(holder: HolderPath, files: Sequence[str]) -> SourceLine | None
     name = holder.name
     if name is None:
         return None
-    for library in _library_files(name, holder):
-        for line in library_calls(library, files):
-            return line
+    for line in library_calls(_library_files(name, holder), files, name.identifiers):
+        return line
     if not name.is_in_script or not name.identifiers:
         return None
     scope = SourceScope(name.file, name.code.co_firstlineno if name.code else None)
@@ -219,16 +241,42 @@ def _library_files(name: ObjectName, holder: HolderPath) -> list[str]:
     return [] if name.is_in_script else [name.file]
 
 
-def library_calls(library: str, files: Sequence[str]) -> list[SourceLine]:
-    """Return the script's calls of what a library's file defines, those in a loop first."""
-    defined = _defined_names(library)
-    lines = [
-        source_lines.source_line(file, node, SETS, parents)
-        for file in files
-        for node, parents in walk(syntax_tree(file))
-        if isinstance(node, ast.Call) and function_name(node) in defined and _takes_values(node)
-    ]
-    return sorted(lines, key=lambda line: (not line.in_loop, line.function == "<module>"))
+def library_calls(
+    libraries: Sequence[str], files: Sequence[str], names: Sequence[str]
+) -> list[SourceLine]:
+    """Return the script's calls of what a library's files define.
+
+    Methods of the named object come first, then what the first file defines, then calls in a loop.
+    """
+    known = set(names)
+    calls = []
+    for place, library in enumerate(libraries):
+        defined = _defined_names(library)
+        for file in files:
+            imported = _imported_names(file)
+            for node, parents in walk(syntax_tree(file)):
+                if _is_call_of(node, defined, imported):
+                    line = source_lines.source_line(file, node, SETS, parents)
+                    calls.append((not _is_method_of(node, known), place, line))
+    calls.sort(key=lambda call: (*call[:2], not call[2].in_loop, call[2].function == "<module>"))
+    return [line for _, _, line in calls]
+
+
+def _is_call_of(node: ast.AST, defined: set[str], imported: set[str]) -> TypeGuard[ast.Call]:
+    """Return True for a call with values of what is `defined`, not of a builtin of that name."""
+    if not isinstance(node, ast.Call) or function_name(node) not in defined:
+        return False
+    is_other = isinstance(node.func, ast.Name) and node.func.id not in imported
+    return not is_other and _takes_values(node)
+
+
+def _imported_names(file: str) -> set[str]:
+    nodes = (node for node, _ in walk(syntax_tree(file)) if isinstance(node, ast.ImportFrom))
+    return {name.asname or name.name for node in nodes for name in node.names}
+
+
+def _is_method_of(call: ast.Call, names: set[str]) -> bool:
+    return isinstance(call.func, ast.Attribute) and is_mention(call.func.value, names)
 
 
 def _takes_values(call: ast.Call) -> bool:
@@ -238,12 +286,9 @@ def _takes_values(call: ast.Call) -> bool:
 
 def _defined_names(file: str) -> set[str]:
     """Return functions, classes and methods without an underscore, and no builtins."""
-    names = {
-        node.name
-        for node, _ in walk(syntax_tree(file))
-        if isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not node.name.startswith("_")
-    }
-    return names - _COMMON_NAMES
+    nodes = (node for node, _ in walk(syntax_tree(file)))
+    names = {node.name for node in nodes if isinstance(node, (*FUNCTIONS, ast.ClassDef))}
+    return {name for name in names if not name.startswith("_")} - _COMMON_NAMES
 
 
 _COMMON_NAMES = frozenset(("get", "items", "keys", "values", "pop", "clear", "close", "copy"))

@@ -102,3 +102,12 @@ def is_key(node: ast.expr, names: set[str]) -> bool:
     """Return whether a node is the string "cache" for the name `.cache`."""
     is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
     return is_text and "." + node.value in names  # type: ignore[attr-defined]
+
+
+def mention_of(node: ast.expr) -> str:
+    """Return the name that a target is a mention of: `.cache` for `self.cache`, "" if none."""
+    if isinstance(node, ast.Attribute):
+        return f".{node.attr}"
+    if isinstance(node, ast.Subscript):
+        return mention_of(node.value)
+    return node.id if isinstance(node, ast.Name) else ""

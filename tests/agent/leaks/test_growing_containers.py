@@ -45,8 +45,9 @@ def test_it_finds_what_grows_with_its_bytes(kind, add):
         lambda items, step: items.append(0.5),  # numbers
         lambda items, step: (step % 7 == 1 and items.clear(), items.append(np.zeros(900))),
         lambda items, step: (items.append(bytes(5_000 + step)), items.__delitem__(slice(0, -6))),
+        lambda items, step: items.__setitem__(slice(None), [step * n for n in range(900 * step)]),
     ],
-    ids=["warm_up", "numbers", "cleared", "replaced"],
+    ids=["warm_up", "numbers", "cleared", "replaced", "longer_input"],
 )
 def test_it_leaves_out_what_does_not_grow_for_good(add):
     items = []

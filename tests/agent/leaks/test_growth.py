@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from memagent.leaks.growth import growing_lines
+from memagent.leaks.growth import growing_lines, lengthens, lines_adding_to_self
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceScope
 
 GROWING = {
@@ -53,6 +53,11 @@ GROWING = {
     "set from what was computed from it": (
         ".bank",
         "class M:\n    def forward(self, x):\n        stacked = torch.cat([self.bank, x])\n        self.bank = stacked  #!\n",
+    ),
+    "a method that wraps itself": (
+        ".forward",
+        "def wrap(m):\n    inner = m.forward\n    def outer(x):\n        return inner(x)\n"
+        "    m.forward = outer  #!\n",
     ),
     "asynchronous": (
         "kept",
@@ -107,3 +112,23 @@ def test_it_searches_the_given_scope_first(tmp_path):
     whole = SourceScope(str(path))
     assert growing_lines([SourceScope(str(path), 5), whole], ["kept"])[0].line == 6
     assert growing_lines([SourceScope(str(path), name="a"), whole], ["kept"])[0].line == 2
+
+
+def test_a_collection_grows_where_its_class_adds_to_itself(tmp_path):
+    path = tmp_path / "bank.py"
+    path.write_text(
+        "class Bank(UserDict):\n    def put(self, key, x):\n        self.count += 1\n"
+        "        self[key] = x\n        super().update(x)\n"
+    )
+    lines = lines_adding_to_self(SourceScope(str(path), name="Bank"))
+    assert [line.line for line in lines] == [4, 5]
+
+
+def test_text_becomes_longer_if_its_variable_lasts(tmp_path):
+    path = tmp_path / "text.py"
+    path.write_text(
+        "def paste(words):\n    text = ''\n    for word in words:\n        text += word\n"
+        "def log(self, word):\n    self.text += word\n    self.last = word\n"
+    )
+    assert [lengthens(str(path), line, functions=()) for line in (4, 6, 7)] == [False, True, False]
+    assert lengthens(str(path), 4, functions={1})

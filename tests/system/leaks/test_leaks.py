@@ -23,10 +23,7 @@ import pytest
 from tests.python_fork import ForkServer
 
 HERE = Path(__file__).parent
-KNOWN_MISSES = {
-    "loop_never_runs": "right in a process of its own; among these tests, their fork server is named",
-    "tee_loader": "both iterators lead to the batches, and the other one is named",
-}
+KNOWN_MISSES = {"tee_loader": "both iterators lead to the batches, and the other one is named"}
 """Why a script's line or holder isn't named yet, by its file's stem."""
 
 

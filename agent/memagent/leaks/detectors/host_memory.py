@@ -4,10 +4,14 @@ A small step takes two to five times as long while tracemalloc runs.
 
 1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
 2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
-3. `end` suspects the containers that grew (`growing_containers`). If they explain less than half of
-   the growth, it also suspects the lines of the script that hold more than in the middle.
+3. `before_last` notes that again, and forgets all blocks: what is traced at the end is new.
+4. `end` suspects the containers that grew (`growing_containers`). If they explain less than half of
+   the growth, it also suspects the lines of the script that hold more than in the middle, unless
+   the last step alone allocated more there: an input that is longer each time, or a list that is
+   cleared now and then.
 
-Garbage is collected before each reading, since reference cycles that wait for it are no leak.
+Garbage is collected before the readings of the middle and of all but the last step, since reference
+cycles that wait for it are no leak. So objects that are still young at the end are new, too.
 """
 
 from __future__ import annotations
@@ -16,21 +20,28 @@ import gc
 import sys
 import tracemalloc
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from memagent.leaks.census import MIN_SHARE
+from memagent.leaks.census import MIN_SHARE, young_ids
 from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation, TimeBudget
 from memagent.leaks.growing_containers import ContainerCensus, newest_item, suspects_of_containers
+from memagent.leaks.growth import lengthens
 from memagent.leaks.source_lines import code_text
 from memagent.leaks.suspect import build_suspect
-from memagent.leaks.user_code import is_own, is_script
+from memagent.leaks.user_code import is_own, is_script, running_frames
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 FRAMES = 6
 """Frames traced per block."""
 MIN_BYTES_PER_STEP = 1024
+MAX_LAST_RATIO = 1.5
+"""Largest ratio of what a line allocated in the last step to its growth per step."""
 _MAX_SUSPECTS = 3
+_MAX_LEVELS = 3
+_MAX_PARTS = 64
+_MIN_TEXT = 256
+"""Length of a text that was made for what refers to it, and is no name."""
 
 TracedBlocks = dict[tuple[CodePosition, ...], tuple[int, int]]
 """Bytes and blocks by call stack, outermost position first."""
@@ -51,6 +62,7 @@ class HostMemoryDetector(Detector):
         self._middle_tensors: Counter[CodePosition] = Counter()
         self._tensor_bytes = 0
         self._first_step = 0
+        self._lines: list[Suspect] = []
         self._containers = ContainerCensus()
         self._sites: dict[CodePosition, float] = {} if sites is None else sites
 
@@ -70,16 +82,23 @@ class HostMemoryDetector(Detector):
             self._middle = _traced_blocks()
             self._middle_tensors = self._tensors()
 
-    def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
-        if not self._is_tracing or not self._middle_step or budget.is_over():
-            return []
+    def before_last(self, step: int) -> None:
+        if not self._is_tracing or step <= self._middle_step or not self._middle_step:
+            return
         gc.collect()
         last = _traced_blocks()
         self.grown = growing_stacks(self._middle, last)
         steps = step - self._middle_step, self._middle_step - self._first_step
         self._sites.update(steady_tensors(self._tensors(), self._middle_tensors, *steps))
-        lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
-        containers = self._containers.end(step)
+        self._lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
+        tracemalloc.clear_traces()
+
+    def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
+        if not self._is_tracing or not self._middle_step or budget.is_over():
+            return []
+        young = young_ids()  # before the readings make objects that age them
+        lines = lasting_lines(self._lines, bytes_by_line(_traced_blocks()))
+        containers = self._containers.end(step, young)
         sites = [allocation_site(newest_item(item.container)) for item in containers]
         self._stop()
         return most_specific(suspects_of_containers(containers, sites, budget), lines)
@@ -89,6 +108,7 @@ class HostMemoryDetector(Detector):
         self._middle_step = 0
         self._middle = {}
         self._middle_tensors = Counter()
+        self._lines = []
         self._sites = {}
         self._containers = ContainerCensus()
 
@@ -137,8 +157,26 @@ def steady_tensors(
 
 def allocation_site(item: Any) -> CodePosition | None:
     """Return the innermost line of the script that made an object, None if it wasn't traced."""
-    frames = tracemalloc.get_object_traceback(item) or ()
-    return script_position([(frame.filename, frame.lineno) for frame in frames])
+    # Python 3.11 doesn't find the trace of an instance, and a short tuple may be in an old block;
+    # what they refer to has one
+    objects = [item]
+    for _ in range(_MAX_LEVELS):
+        for part in objects[:_MAX_PARTS]:
+            frames = tracemalloc.get_object_traceback(part) or ()
+            site = script_position([(frame.filename, frame.lineno) for frame in frames])
+            if site is not None:
+                return site
+        parts = gc.get_referents(*objects[:_MAX_PARTS])
+        objects = [
+            part
+            for part in parts
+            if (gc.is_tracked(part) or _is_large(part)) and type(part) is not type
+        ]
+    return None
+
+
+def _is_large(item: Any) -> bool:
+    return type(item) in (str, bytes) and len(item) >= _MIN_TEXT
 
 
 def script_position(positions: Sequence[CodePosition]) -> CodePosition | None:
@@ -173,6 +211,24 @@ def growing_lines(
             holder = code_text(file, line)[:120] or "Python objects"
             suspects.append(build_suspect(file, line, None, holder, "host", rate, 0.6))
     return suspects
+
+
+def lasting_lines(lines: Sequence[Suspect], last_step: Mapping[CodePosition, int]) -> list[Suspect]:
+    """Return the lines that hold about as much of the last step as they do of each step.
+
+    Those that lengthen a string or an array hold all of it.
+    """
+    codes = [frame.f_code for frame in running_frames()] if lines else []
+    return [
+        item
+        for item in lines
+        if last_step.get((item.file, item.line), 0) <= MAX_LAST_RATIO * (item.bytes_per_step or 0)
+        or lengthens(
+            item.file,
+            item.line,
+            {code.co_firstlineno for code in codes if code.co_filename == item.file},
+        )
+    ]
 
 
 def most_specific(containers: list[Suspect], lines: list[Suspect]) -> list[Suspect]:

@@ -15,11 +15,12 @@ def suspected(make):
     window = HostMemoryDetector()
     window.begin(0)
     try:
-        for half in range(2):
-            if half:
+        for number in range(OBJECTS):
+            if number == OBJECTS // 2:
                 window.middle(10)
-            for number in range(half * OBJECTS // 2, (half + 1) * OBJECTS // 2):
-                retained[number] = make(number)
+            if number == OBJECTS * 19 // 20:
+                window.before_last(19)
+            retained[number] = make(number)
         return [
             suspect.line for suspect in window.end(20, TimeBudget()) if suspect.file == __file__
         ]
@@ -39,6 +40,17 @@ def test_what_is_made_in_one_half_of_the_window_only_is_no_suspect():
     """Such as the order of an epoch: a list of thousands of numbers."""
     orders = [(0, None), (OBJECTS // 2, "second half")]
     assert suspected(lambda number: [number] * 999 if number == OBJECTS - 1 else orders) == []
+
+
+def test_what_each_step_makes_anew_is_no_suspect():
+    """Such as an input that is longer each time."""
+    inputs: list[object] = []
+
+    def load(number):
+        if number % (OBJECTS // 20) == 0:
+            inputs[:] = [[number] * 99 for _ in range(number)]
+
+    assert suspected(load) == []
 
 
 def test_objects_of_memagent_are_not_suspects():

@@ -16,6 +16,7 @@ import memagent
 from memagent.errors import SettingError
 from memagent.null_run import NullRun
 from memagent.run import Run
+from tests.waiting import wait_until
 
 
 def test_every_optimizer_step_leaves_one_sample_and_attach_one_at_step_zero(training, recording):
@@ -73,11 +74,13 @@ def test_the_prediction_is_recorded(training, recording):
     model, optimizer, step = training
     with memagent.attach(model, optimizer) as run:
         step()
-    (prediction,) = recording().predictions
+        wait_until(lambda: run.prediction)
+    prediction, *_ = recording().predictions
     parameters = sum(p.numel() * 4 for p in model.parameters())
     assert prediction.method == "formula" and prediction.components["parameters"] == parameters
     assert prediction.components["optimizer_state"] >= 2 * parameters
-    assert prediction.peak_allocated_bytes == run.prediction.peak_allocated_bytes > 4 * parameters
+    for peak in (prediction.peak_allocated_bytes, run.prediction.peak_allocated_bytes):
+        assert peak > 4 * parameters
 
 
 def test_phases_have_peaks_and_users_add_phases(training, recording):

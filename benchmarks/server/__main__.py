@@ -16,6 +16,7 @@ from benchmarks.machine import describe
 from benchmarks.server import (
     cycle,
     disk,
+    exports,
     fleet,
     in_process,
     over_http,
@@ -46,6 +47,7 @@ GROUPS: dict[str, Group] = {
     "reads": reads,
     "scrape": scrape,
     "disk": disk,
+    "exports": exports,
     "worst": worst,
 }
 

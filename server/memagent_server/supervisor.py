@@ -41,6 +41,10 @@ from memagent_server.store.engine import Database
 
 BLOCKING_THREADS = 8
 """Concurrent requests of a web process. SQLite allows one writer at a time anyway."""
+SWITCH_S = 0.0005
+"""A batch waits for the interpreter after each of its statements. While a page or an export is
+made, it would wait Python's default of 5 ms each time.
+"""
 KILL_AFTER_S = 5
 PARENT_CHECK_S = 0.25
 RESTART_DELAY_S = 0.5
@@ -73,6 +77,7 @@ def wsgi_app() -> Flask:
 
 def asgi_app() -> AsgiApp:
     """Create the app of a web process of `memagent serve`."""
+    sys.setswitchinterval(SWITCH_S)
     return AsgiApp(wsgi_app(), BLOCKING_THREADS, _background)
 
 

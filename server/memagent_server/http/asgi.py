@@ -8,8 +8,9 @@
 3. A body that declares more than MAX_SENT_BYTES isn't read. All bodies together may take
    MAX_BUFFERED_BYTES; above it, those that exceed SMALL_BODY_BYTES aren't read on.
 4. The event loop sends the response. A thread of its own makes the pieces of MAX_STREAMS downloads
-   at a time, each when the last one is sent. A client that takes no piece within SEND_TIMEOUT_S
-   loses its response.
+   at a time, each when the last one is sent. If requests are answered meanwhile, it rests as long
+   after each: they get at least half of the interpreter's time. A client that takes no piece within
+   SEND_TIMEOUT_S loses its response.
 5. After a body that wasn't read, the connection closes.
 """
 
@@ -19,9 +20,11 @@ import asyncio
 import io
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
@@ -37,6 +40,7 @@ SEND_TIMEOUT_S = 30.0
 MAX_STREAMS = 16
 CALLED_BEFORE = "memagent.called_before"
 _PIECE_BYTES = 64 * 1024
+_STATUSES_WITHOUT_BODY = (204, 304)
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -119,17 +123,24 @@ class AsgiApp:
 
     async def _send(self, response: _Response, send: Send) -> None:
         head = {"status": response.status, "headers": response.headers}
-        await send({"type": "http.response.start", **head})
         if response.is_last:
+            await send({"type": "http.response.start", **head})
             await self._send_piece(response, send)
             return
-        async with self._open_streams:
-            try:
+        try:
+            await send({"type": "http.response.start", **head})
+            async with self._open_streams:
                 while not response.is_last:
-                    await self._streams.call(response.read_piece)
+                    await self._streams.call(partial(self._make_piece, response))
                     await self._send_piece(response, send)
-            finally:
-                await self._streams.call(response.close)
+        finally:
+            await self._streams.call(response.close)
+
+    def _make_piece(self, response: _Response) -> None:
+        began_at, completed = time.monotonic(), self.completed_calls
+        response.read_piece()
+        if self.completed_calls != completed:
+            time.sleep(time.monotonic() - began_at)
 
     async def _send_piece(self, response: _Response, send: Send) -> None:
         message = {"body": response.piece, "more_body": not response.is_last}
@@ -224,7 +235,8 @@ class _Response:
             self.requests_body = True
             return
         self._rest = iter(self._chunks)
-        if any(name == b"content-length" for name, _ in self.headers):
+        has_length = any(name == b"content-length" for name, _ in self.headers)
+        if has_length or self.status in _STATUSES_WITHOUT_BODY:
             self._read_piece(sys.maxsize)
             self._close()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import select
@@ -45,7 +45,7 @@ class ExportError(MemagentError):
     """This server cannot write that format."""
 
 
-def export(database: Database, run_id: str, form: Format) -> Iterator[bytes]:
+def export(database: Database, run_id: str, form: Format) -> Generator[bytes, None, None]:
     """Yield the pieces of a file. Raises ExportError at once if a package is missing.
 
     The file has the stored samples of each stream (rank, device, attempt; scalars are a device) and
@@ -70,7 +70,7 @@ def csv_lines(database: Database, run_id: str) -> Iterator[str]:
             yield _text([[*place, *row] for row in rows])
 
 
-def _parquet(database: Database, run_id: str, arrow: Any) -> Iterator[bytes]:
+def _parquet(database: Database, run_id: str, arrow: Any) -> Generator[bytes, None, None]:
     with database.read() as session:
         streams, kinds = _streams(session, run_id), _columns(session, run_id)
     schema = arrow.schema(

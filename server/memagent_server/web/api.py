@@ -36,6 +36,7 @@ from memagent_server.store.snapshots import page_snapshots, read_snapshot, suspe
 from memagent_server.store.summaries import describe
 from memagent_server.web import query
 from memagent_server.web.api_estimate import EstimateBody, answer
+from memagent_server.web.downloads import begin_download
 
 blueprint = Blueprint("api", __name__)
 
@@ -297,11 +298,11 @@ def get_export(run_id: str) -> Response:
     with database.read() as session:
         _require_run(session, run_id)
     try:
-        chunks = export(database, run_id, file_format)
+        download = begin_download(export(database, run_id, file_format))
     except ExportError as error:
         raise Problem(501, str(error)) from error
     headers = {"Content-Disposition": f"attachment; filename={run_id}.{file_format}"}
-    return Response(chunks, mimetype=MIMETYPES[file_format], headers=headers)
+    return Response(download, mimetype=MIMETYPES[file_format], headers=headers)
 
 
 @blueprint.get(f"{_V1}/compare")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import select
 import socket
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -14,6 +15,7 @@ import urllib3
 
 from memagent_server.http import asgi
 from memagent_server.supervisor import BLOCKING_THREADS
+from memagent_server.web.downloads import MAX_DOWNLOADS
 from tests.waiting import PATIENCE_S, wait_until
 
 STALLED = 4 * BLOCKING_THREADS
@@ -112,24 +114,49 @@ def test_idle_connections_and_unfinished_heads_are_closed(connect):
     assert answers[2].startswith(b"HTTP/1.1 200")
 
 
-@short_deadlines
-@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a deadline of Linux")
-def test_readers_that_do_not_read_hold_no_thread_and_have_a_deadline(server, connect):
+def enter_long_run(server):
     steps = [*range(9_000)]
     columns = {"step": steps, **{f"c{name}": [0.1] * len(steps) for name in range(10)}}
     for seq in range(8):
         batch = {"seq": seq, "rank": 1, "chunks": [{"stream": "host", "columns": columns}]}
         assert server.post("/api/v1/runs/r/batches", batch).status == 200
-    request = b"GET /api/v1/runs/r/export HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+EXPORT = b"GET /api/v1/runs/r/export HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+
+
+@short_deadlines
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="a deadline of Linux")
+def test_readers_that_do_not_read_hold_no_thread_and_have_a_deadline(server, connect):
+    enter_long_run(server)
 
     def has_the_server(connection):
         (web,) = (one for one in children_of(server) if "spawn_main" in " ".join(one.cmdline()))
         return connection.getsockname() in {one.raddr for one in web.net_connections("tcp")}
 
     unread = stalled_while_it_answers(
-        server, lambda: connect(request, BLOCKING_THREADS + 2), has_the_server
+        server, lambda: connect(EXPORT, MAX_DOWNLOADS), has_the_server
     )
     wait_until(lambda: not any(map(has_the_server, unread)), "it closes the connections")
+
+
+@short_deadlines
+def test_hundreds_of_readers_that_do_not_read_leave_it_free(server, connect):
+    enter_long_run(server)
+    opened = []
+    for _ in range(10):
+        opened += connect(EXPORT, 50)
+        assert_it_answers(server)
+    answers = Counter(connection.recv(12) for connection in opened)
+    assert set(answers) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"} and answers[b"HTTP/1.1 503"] > 250
+    exports = []
+
+    def is_exported():
+        exports.append(server.get("/api/v1/runs/r/export"))
+        return exports[-1].status != 503
+
+    wait_until(is_exported, "a place becomes free")
+    assert len(exports[-1].body.splitlines()) == 8 * 9_000 + 1
 
 
 def children_of(server):
@@ -230,7 +257,8 @@ def test_an_underscore_does_not_pass_for_a_dash():
     assert b"".join(message.get("body", b"") for message in messages) == b"a,c"
 
 
-def test_a_download_is_closed_if_its_client_is_gone():
+@pytest.mark.parametrize("gone_at", ["http.response.start", "http.response.body"])
+def test_a_download_is_closed_if_its_client_is_gone(gone_at):
     closed = []
 
     class Endless:
@@ -247,7 +275,7 @@ def test_a_download_is_closed_if_its_client_is_gone():
     app = make_app(download)
 
     async def send(message):
-        if message.get("body"):
+        if message["type"] == gone_at:
             raise ConnectionError
 
     async def receive():

@@ -37,7 +37,7 @@ many streams, and keeps the delay of a few streams short.
 """
 RETRY_AFTER_S = 5.0
 LOST_AFTER_S = 90.0
-"""An agent sends at least every 15 s: this silence is six missed heartbeats."""
+"""An agent sends at least every 15 s, or every 30 s if the server is busy."""
 MAX_TURN_GAP_S = 30.0
 """After a longer gap between two turns, this worker was not listening."""
 JOIN_TIMEOUT_S = 15.0

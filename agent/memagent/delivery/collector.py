@@ -1,8 +1,11 @@
 """Collector thread: turns rows into batches on a timer and hands them to the sender.
 
-Rows leave the process twice. At every tick they're written to the disk as a draft, unpacked and
-cheap, so a kill loses no more than a tick. Once a second, or once there are BATCH_ROWS of them, a
-batch replaces the drafts. Observers, such as the local forecaster, see the rows after that.
+1. Rows leave the process twice. At every tick they're written to the disk as a draft, unpacked and
+   cheap, so a kill loses no more than a tick. Once a second, or once there are BATCH_ROWS of them,
+   a batch replaces the drafts.
+2. Observers, such as the local forecaster, see the rows after that.
+3. A busy server requests batches at longer intervals. They never exceed a tenth of the time that
+   the local forecast leaves, so its own warning isn't much later. Events wait a second only.
 """
 
 from __future__ import annotations
@@ -18,13 +21,14 @@ from memagent.delivery.partial_batch import StreamColumns, pack_chunk
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, outlast_memory_errors
 from memagent.wire.codec import encode
-from memagent.wire.messages import Batch, Chunk, Event
+from memagent.wire.messages import BATCH_EVERY_S, MAX_BATCH_EVERY_S, Batch, Chunk, Event
 
 TICK_S = 0.2
 """Interval at which buffers are drained to the disk. A tick takes time itself: a killed process
 loses less than 250 ms."""
-BATCH_EVERY_S = 1.0
 BATCH_ROWS = 500
+MAX_SHARE_OF_TIME_LEFT = 0.1
+"""Longest interval between batches, as a share of the time until memory runs out."""
 HEARTBEAT_S = 15.0
 """Silence after which an empty batch is sent, so a long evaluation doesn't look like a crash."""
 REFRESH_S = 1.0
@@ -39,6 +43,7 @@ class Collector:
 
     `observe(stream, columns)` gets all rows soon after they were taken. `refresh` is called once a
     second, on another thread: a driver that takes seconds must not keep rows from the disk.
+    `time_left_s` returns the seconds until memory runs out, by the local forecast; 0 for any risk.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Collector:
         *,
         observe: Callable[[str, StreamColumns], None],
         refresh: Callable[[], None],
+        time_left_s: Callable[[], float],
     ) -> None:
         self._run_id = run_id
         self._rank = rank
@@ -63,6 +69,8 @@ class Collector:
         self._guard = guard
         self._observe = observe
         self._refresh = refresh
+        self._time_left_s = time_left_s
+        self._requested_s = BATCH_EVERY_S
         self._pending: list[list[Row]] = [[] for _ in buffers]
         """Rows of the batch in progress, by buffer."""
         self._events: list[Event] = []
@@ -88,6 +96,10 @@ class Collector:
     def emit(self, event: Event) -> None:
         # from any thread, without a lock: append is atomic, and _send deletes only what it copied
         self._events.append(event)
+
+    def set_interval(self, requested_s: float) -> None:
+        """Collect rows for as long as the server requests."""
+        self._requested_s = min(max(requested_s, BATCH_EVERY_S), MAX_BATCH_EVERY_S)
 
     def close(self) -> None:
         """Send the last batch with all that is in the buffers, and stop."""
@@ -137,9 +149,18 @@ class Collector:
     def _is_due(self, now: float) -> bool:
         rows = max((len(rows) for rows in self._pending), default=0)
         silence_s = now - self._sent_at
-        if rows >= BATCH_ROWS or silence_s >= HEARTBEAT_S:
+        if rows >= BATCH_ROWS:
             return True
-        return silence_s >= BATCH_EVERY_S and bool(rows or self._events)
+        if not rows and not self._events:
+            return silence_s >= HEARTBEAT_S
+        if silence_s < BATCH_EVERY_S:
+            return False
+        return bool(self._events) or silence_s >= self._interval_s()
+
+    def _interval_s(self) -> float:
+        if self._requested_s <= BATCH_EVERY_S:
+            return BATCH_EVERY_S
+        return min(self._requested_s, MAX_SHARE_OF_TIME_LEFT * self._time_left_s())
 
     def _drain(self) -> list[tuple[str, StreamColumns]]:
         """Move rows from the buffers to the batch in progress. Return them as columns by stream."""

@@ -41,7 +41,7 @@ from memagent.sampling.sampler import Sampler
 from memagent.sampling.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.wire.fields import COLUMN_NAME
-from memagent.wire.messages import Event, FinalStatus, Finish, RunStart
+from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, RunStart
 
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
@@ -90,7 +90,7 @@ class Pipeline:
         )
         self._file = RunFile(path, seal(identity.run_id, self._run_start(settings, options)))
         transport = HttpTransport(settings.server, settings.token) if settings.server else None
-        self._sender = Sender(self._file, transport, self.drops, guard, self.leaks.handle_reply)
+        self._sender = Sender(self._file, transport, self.drops, guard, self._handle_reply)
         self.events = Collector(
             identity.run_id,
             identity.rank,
@@ -101,6 +101,7 @@ class Pipeline:
             guard,
             observe=self._bus.publish,
             refresh=self._refresh_probes,
+            time_left_s=self._time_left_s,
         )
         self.forecast = LocalForecast(
             identity.rank,
@@ -290,6 +291,14 @@ class Pipeline:
         """Emit an event for a checkpoint: a warning says when the last one was saved."""
         if phase == "checkpoint" and self._is_open:
             self.events.emit(Event(kind="checkpoint", step=self.sampler.step, time_s=time.time()))
+
+    def _handle_reply(self, reply: BatchReply) -> None:
+        self.leaks.handle_reply(reply)
+        self.events.set_interval(reply.batch_every_s)
+
+    def _time_left_s(self) -> float:
+        # asked only after a reply, when the forecast exists
+        return self.forecast.monitor.time_left_s()
 
     def _send(self, message: AgentMessage) -> None:
         self._sender.put(seal(self._identity.run_id, message))

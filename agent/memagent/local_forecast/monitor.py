@@ -11,6 +11,7 @@ The server runs the same forecaster; here it gets samples a quarter of a second 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -134,6 +135,13 @@ class ForecastMonitor:
             for entry in self._forecasts.values()
             if entry.newest
         ]
+
+    def time_left_s(self) -> float:
+        """Return the seconds until memory runs out: 0 for any risk, infinity if it never does."""
+        newest = [entry.newest for entry in self._forecasts.values() if entry.newest]
+        if any(forecast.level != "ok" for forecast in newest):
+            return 0.0
+        return min((one.eta_s for one in newest if one.eta_s is not None), default=math.inf)
 
     def at_the_end(self) -> dict[str, Any] | None:
         """Return the newest forecast for the device that the model trains on, unless it's calm.

@@ -42,6 +42,10 @@ BytesPerStep = Annotated[float, Meta(ge=-(2.0**62), le=2.0**62)]
 VIEWER_BYTES = 4 * 2**20
 """Maximum size of a snapshot's page for torch's viewer, compressed."""
 
+BATCH_EVERY_S = 1.0
+MAX_BATCH_EVERY_S = 30.0
+"""An agent sends rows after 1 s, or later if a busy server requests it."""
+
 KILLING_LIMITS = ("cgroup", "physical memory")
 """Host limits at which the kernel kills the process."""
 FinalStatus = Literal["completed", "failed", "oom"]
@@ -145,12 +149,16 @@ class Command(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class BatchReply(msgspec.Struct, kw_only=True, frozen=True):
-    """Reply to a batch. `next_seq`: first batch of this rank and attempt that the server lacks."""
+    """Reply to a batch. `next_seq`: first batch of this rank and attempt that the server lacks.
+
+    `batch_every_s`: how long the agent may collect rows that are no risk.
+    """
 
     accepted: int
     next_seq: int
     risk: Risk | None = None
     commands: list[Command] = []
+    batch_every_s: float = BATCH_EVERY_S
 
 
 class AdviceItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

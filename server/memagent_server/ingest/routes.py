@@ -5,13 +5,18 @@ Each reads, checks, and stores in one transaction before it answers.
 
 from __future__ import annotations
 
+import random
+import threading
 import time
+from collections.abc import Callable
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Response, current_app, request
 
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS
 from memagent.wire.codec import REPLAYED_HEADER
 from memagent.wire.messages import (
+    BATCH_EVERY_S,
+    MAX_BATCH_EVERY_S,
     Batch,
     BatchReply,
     Command,
@@ -38,6 +43,12 @@ from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import store_batch
 from memagent_server.store.snapshots import add_snapshot, has_snapshot
+
+EXTENSION = "memagent_batch_pace"
+BUSY_SHARE = 0.5
+"""Share of a core that a web process takes before it requests fewer batches."""
+ADJUST_S = 10.0
+JITTER = 0.2
 
 blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
 
@@ -78,14 +89,18 @@ def post_batch(run_id: str) -> Response:
     context = current()
     _check_visible(context.database, run_id)
     batch, chunks = check_batch(read_message(request, Batch))
-    now, live = context.clock(), _is_from_live_process()
+    now, live, pace = context.clock(), _is_from_live_process(), current_pace()
 
     def store(connection: Connection) -> BatchReply:
         accepted = store_batch(connection, run_id, batch, now, chunks=chunks, live=live)
         risk = latest_risk(connection, run_id, batch.rank)
         commands = _diagnosis_commands(connection, run_id, batch, risk) if live else []
         return BatchReply(
-            accepted=accepted.samples, next_seq=accepted.next_seq, risk=risk, commands=commands
+            accepted=accepted.samples,
+            next_seq=accepted.next_seq,
+            risk=risk,
+            commands=commands,
+            batch_every_s=pace.interval_of(risk),
         )
 
     started_at = time.perf_counter()
@@ -127,6 +142,54 @@ def post_finish(run_id: str) -> Response:
     with context.database.write() as session:
         run = finish_run(session, run_id, message, context.clock(), live=_is_from_live_process())
     return json_answer({"run_id": run.id, "status": run.status})
+
+
+class BatchPace:
+    """How often agents should send, so that a web process keeps to BUSY_SHARE of a core.
+
+    1. The interval of calm ranks follows the share that the process took, by at most a factor of 2
+       at a time. The next change waits until all agents have got the last one.
+    2. A rank at risk sends every second.
+    3. The intervals vary, so that agents don't send at once after an outage.
+    """
+
+    def __init__(
+        self,
+        steady: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.process_time,
+    ) -> None:
+        self._steady = steady
+        self._processor = processor
+        self._lock = threading.Lock()
+        self._since = (steady(), processor())
+        self.interval_s = BATCH_EVERY_S
+
+    def interval_of(self, risk: Risk | None) -> float:
+        """Return the interval for a rank."""
+        self._adjust()
+        if self.interval_s <= BATCH_EVERY_S or (risk is not None and risk.level != "ok"):
+            return BATCH_EVERY_S
+        varied_s = self.interval_s * random.uniform(1 - JITTER, 1)  # noqa: S311 - no secret
+        return round(max(BATCH_EVERY_S, varied_s), 1)
+
+    def _adjust(self) -> None:
+        at, used_s = self._since
+        elapsed_s = self._steady() - at
+        if elapsed_s < max(ADJUST_S, 2 * self.interval_s) or not self._lock.acquire(blocking=False):
+            return
+        try:
+            share = (self._processor() - used_s) / elapsed_s
+            factor = min(max(share / BUSY_SHARE, 0.5), 2.0)
+            self.interval_s = min(max(factor * self.interval_s, BATCH_EVERY_S), MAX_BATCH_EVERY_S)
+            self._since = (self._steady(), self._processor())
+        finally:
+            self._lock.release()
+
+
+def current_pace() -> BatchPace:
+    """Return the pace of this process."""
+    pace: BatchPace | None = current_app.extensions.get(EXTENSION)
+    return pace or current_app.extensions.setdefault(EXTENSION, BatchPace())
 
 
 def _check_visible(database: Database, run_id: str) -> None:

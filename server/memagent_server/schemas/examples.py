@@ -44,7 +44,13 @@ EXAMPLES: dict[str, Any] = {
         ],
         "events": [{"kind": "checkpoint", "step": 2, "time_s": 1767225600.5}],
     },
-    "BatchReply": {"accepted": 4, "next_seq": 1, "risk": None, "commands": []},
+    "BatchReply": {
+        "accepted": 4,
+        "next_seq": 1,
+        "risk": None,
+        "commands": [],
+        "batch_every_s": 1.0,
+    },
     "PredictionMessage": {
         "method": "formula",
         "device": "GPU-7a2c",

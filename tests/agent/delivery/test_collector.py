@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 
 import pytest
@@ -27,6 +28,7 @@ class Recorder:
         self.drops, guard = DroppedSamples(), ErrorGuard(raise_errors=True)
         self.buffer = SampleBuffer("host", ("step", "allocated_bytes"), self.drops)
         self.observed_steps: list[int] = []
+        self.time_left_s = math.inf
         file = RunFile(path, seal("r", RunStart(run_id="r")))
         self.sender = Sender(file, None, self.drops, guard, lambda reply: None)
         self.collector = Collector(
@@ -39,6 +41,7 @@ class Recorder:
             guard,
             observe=self._observe,
             refresh=refresh,
+            time_left_s=lambda: self.time_left_s,
         )
         self.begun_at = self.collector._sent_at
 
@@ -51,6 +54,10 @@ class Recorder:
 
     def tick(self, after_s):
         self.collector._tick(self.begun_at + after_s)
+
+    def is_sealed(self):
+        """Return True if the first batch has replaced its drafts."""
+        return self.collector._seq == 1
 
     def batches(self):
         return [decode(body, Batch) for kind, body in read_frames(self.path) if kind == "batch"]
@@ -100,6 +107,46 @@ def test_each_event_is_drafted_once(recorder):
     assert [event.step for batch in recorder.batches() for event in batch.events] == [1, 2]
     recorder.tick(1.0)
     assert [event.step for batch in recorder.batches() for event in batch.events] == [1, 2]
+
+
+def test_a_busy_server_gets_batches_of_calm_ranks_later(recorder):
+    recorder.collector.set_interval(20.0)
+    recorder.step(1)
+    recorder.tick(19.8)
+    recorder.step(2)
+    recorder.tick(20.0)
+    recorder.step(3)
+    recorder.tick(20.2)
+    assert recorder.steps() == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize(("time_left_s", "sent_at_s"), [(0.0, 1.0), (30.0, 3.0), (150.0, 15.0)])
+def test_a_batch_is_late_by_a_tenth_of_the_time_left_at_most(recorder, time_left_s, sent_at_s):
+    recorder.collector.set_interval(20.0)
+    recorder.time_left_s = time_left_s
+    recorder.step(1)
+    recorder.tick(sent_at_s - 0.2)
+    assert recorder.batches()[0].seq == 0 and not recorder.is_sealed()
+    recorder.tick(sent_at_s)
+    assert recorder.is_sealed()
+
+
+def test_an_event_does_not_wait_for_a_busy_server(recorder):
+    recorder.collector.set_interval(20.0)
+    recorder.step(1)
+    recorder.collector.emit(Event(kind="oom", step=1))
+    recorder.tick(1.0)
+    assert recorder.is_sealed()
+
+
+@pytest.mark.parametrize(("requested_s", "obeyed_s"), [(0.0, 1.0), (-5.0, 1.0), (1e9, 30.0)])
+def test_the_interval_has_bounds(recorder, requested_s, obeyed_s):
+    recorder.collector.set_interval(requested_s)
+    recorder.step(1)
+    recorder.tick(obeyed_s - 0.2)
+    assert not recorder.is_sealed()
+    recorder.tick(obeyed_s)
+    assert recorder.is_sealed()
 
 
 def test_many_rows_become_a_batch_before_the_second_is_over(recorder):

@@ -145,7 +145,9 @@ def test_shared_messages_are_immutable(kind):
 
 def test_a_reply_is_complete_and_immutable():
     reply = messages.BatchReply(accepted=1, next_seq=2)
-    assert to_builtins(reply) == {"accepted": 1, "next_seq": 2, "risk": None, "commands": []}
+    assert to_builtins(reply) == {
+        "accepted": 1, "next_seq": 2, "risk": None, "commands": [], "batch_every_s": 1.0,
+    }  # fmt: skip
     command = messages.Command(kind="diagnose")
     assert to_builtins(command) == {"kind": "diagnose", "data": {}}
     for message, field in ((reply, "accepted"), (command, "kind")):

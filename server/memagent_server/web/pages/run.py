@@ -18,6 +18,7 @@ from memagent.forecast.types import LEVELS
 from memagent_server.compare import components, oom_report_of
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
+from memagent_server.ingest.routes import current_pace
 from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.predictions import Forecast
@@ -107,6 +108,7 @@ def show_run(run_id: str) -> Response:
             imbalance=run_view.imbalance(ranks),
             rank_rows=run_view.rank_rows(ranks),
             export_formats=EXPORT_FORMATS,
+            batch_every_s=current_pace().interval_s if run.status == "running" else None,
             has_scalars=len(current_ones) > len(streams),
             refresh_s=REFRESH_S if run.status == "running" else REFRESH_ENDED_S,
         )

@@ -291,4 +291,6 @@ def _defined_names(file: str) -> set[str]:
     return {name for name in names if not name.startswith("_")} - _COMMON_NAMES
 
 
-_COMMON_NAMES = frozenset(("get", "items", "keys", "values", "pop", "clear", "close", "copy"))
+_COMMON_NAMES = frozenset(
+    ("get", "items", "keys", "values", "pop", "clear", "close", "copy", "join", "set", "wait")
+)

@@ -21,13 +21,14 @@ A `Suspension` empties the lists of a search:
 
 from __future__ import annotations
 
+import _thread
 import gc
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import compress
-from threading import Thread, get_ident
+from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
 from memagent.leaks import census
@@ -36,6 +37,8 @@ from memagent.leaks.detectors.base import Work
 GONE = object()
 """Stands for an object that was freed during a pause."""
 _MAX_PASSES = 3
+_LONGEST_PASS_S = 10.0
+"""Then the other thread has died without memory, or the machine is too busy to wait for it."""
 
 
 class Survey:
@@ -48,9 +51,15 @@ class Survey:
         self._is_incomplete = True
         self._owner = get_ident()
         self._references: dict[int, Callable[[], Any]] = {}
-        self._thread = Thread(target=self._pass, name="memagent-survey", daemon=True)
+        self._is_running = Lock()
         gc.callbacks.append(self._on_collection)
-        self._thread.start()
+        self._is_running.acquire()
+        try:
+            # Thread.start would wait for ever for a thread that has no memory to begin
+            _thread.start_new_thread(self._pass, ())
+        except RuntimeError:  # the system has no more threads
+            self._has_failed = True
+            self._is_running.release()
 
     def end(self) -> list[Any]:
         """Return the tensors that are alive now. Waits for the other thread if it isn't done."""
@@ -64,7 +73,10 @@ class Survey:
 
     def close(self) -> None:
         """Wait for the other thread, and stop watching collections."""
-        self._thread.join()
+        if self._is_running.acquire(timeout=_LONGEST_PASS_S):
+            self._is_running.release()
+        else:
+            self._has_failed = True
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
 
@@ -77,6 +89,7 @@ class Survey:
         except Exception:  # noqa: BLE001 - no memory, or a class of the script: `end` raises it
             self._has_failed = True
         self.thread_s = time.thread_time()
+        self._is_running.release()
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":

@@ -8,13 +8,15 @@ import threading
 import pytest
 import torch
 
+from memagent.leaks import suspension
 from memagent.leaks.suspension import Survey
 
 
 @pytest.fixture
 def survey():
     survey = Survey()
-    survey._thread.join()
+    with survey._is_running:
+        pass
     yield survey
     survey.close()
 
@@ -49,3 +51,10 @@ def test_a_tensor_made_while_another_thread_begins_a_collection_is_listed(survey
     finally:
         gc.callbacks.remove(pause)
     assert is_listed(tensor, survey)
+
+
+def test_a_thread_that_dies_without_memory_is_not_waited_for(monkeypatch):
+    tensor = torch.ones(2)
+    monkeypatch.setattr(suspension, "_LONGEST_PASS_S", 0.0)
+    monkeypatch.setattr(suspension._thread, "start_new_thread", lambda *_: None)
+    assert is_listed(tensor, Survey())

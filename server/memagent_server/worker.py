@@ -3,8 +3,8 @@
 A turn is a function that returns True if it did anything. Each channel has its own thread, so that
 a slow Slack delays neither the evaluation nor other channels; so does the store's maintenance.
 Workers that share a database each handle their shards (`alerts.sharding`). The silence of a run
-counts only while this worker was listening: after a start, a takeover, a suspended machine or a
-database outage, agents get the full time again.
+counts only while this worker was listening: after a start, a takeover, a suspended or starved
+machine or a database outage, agents get the full time again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ RETRY_AFTER_S = 5.0
 LOST_AFTER_S = 90.0
 """An agent sends at least every 15 s, or every 30 s if the server is busy."""
 MAX_TURN_GAP_S = 30.0
-"""After a longer gap between two turns, this worker was not listening."""
+"""If a worker has waited longer from one check to the next, it was not listening. Its own processor
+time doesn't count: one that has much to do is slow, but not starved.
+"""
 JOIN_TIMEOUT_S = 15.0
 MAINTENANCE = "upkeep"
 """The shard key of the work that one worker does for all."""
@@ -51,8 +53,8 @@ Pause = Callable[[bool, float], float]
 class Worker:
     """The turns of the worker.
 
-    `clock` is the wall clock, which may be adjusted; `steady` is monotonic. `share` decides which
-    runs and channels are this worker's.
+    `clock` is the wall clock, which may be adjusted; `steady` is monotonic; `processor` counts the
+    processor time of this process. `share` decides which runs and channels are this worker's.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Worker:
         clock: Callable[[], float] = time.time,
         *,
         steady: Callable[[], float] = time.monotonic,
+        processor: Callable[[], float] = time.process_time,
         share: Share | None = None,
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
@@ -70,6 +73,7 @@ class Worker:
         self._lost_after_s = lost_after_s
         self._clock = clock
         self._steady = steady
+        self._processor = processor
         self._share = share or AllShards()
         configured = channels(settings)
         self._evaluator = Evaluator(database, tuple(configured), self._share)
@@ -80,7 +84,7 @@ class Worker:
         self.maintenance = Maintenance(
             database, settings.retention_days, settings.rollup_days, clock
         )
-        self._last_turn_s = steady()
+        self._last_check = (steady(), processor())
         self._last_contact: dict[str, tuple[float, float]] = {}
         """By run: its last_seen_at, and the steady time at which this worker first read that
         value.
@@ -96,9 +100,7 @@ class Worker:
         """Evaluate new samples and detect lost runs. Raises database errors."""
         now = self._clock()
         has_lost_runs = self._end_lost_runs(now)
-        evaluated = self._evaluator.turn(now)
-        self._last_turn_s = self._steady()
-        return evaluated or has_lost_runs
+        return self._evaluator.turn(now) or has_lost_runs
 
     def maintain(self) -> bool:
         """Compact and prune the store; one worker does it for all."""
@@ -138,12 +140,14 @@ class Worker:
 
         Only changes of last_seen_at matter: the wall clocks of agents and server may be wrong.
         """
-        steady = self._steady()
-        # suspended or without database: silence in that time was this worker's
-        if steady - self._last_turn_s > MAX_TURN_GAP_S:
+        steady, used_s = self._steady(), self._processor()
+        waited_s = steady - self._last_check[0] - (used_s - self._last_check[1])
+        # suspended, starved or without database: silence in that time was this worker's
+        if waited_s > MAX_TURN_GAP_S:
             self._last_contact.clear()
         with self._database.read() as session:
             last_seen = last_seen_of_running(session)
+        self._last_check = (steady, used_s)
         previous = self._last_contact
         self._last_contact = {}
         for run_id, seen_at in last_seen.items():

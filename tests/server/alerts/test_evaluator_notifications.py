@@ -11,6 +11,7 @@ from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.store.forecasts import forecasts_of, latest_risk
 from memagent_server.store.models import ChunkRow, NotificationRow, RunRow
 from memagent_server.store.runs import delete_run
+from memagent_server.worker import LOST_AFTER_S, Worker
 
 
 def leak(step: int) -> float:
@@ -113,6 +114,40 @@ def test_growth_that_stops_is_averted(bench):
         bench.feed(1100 + 100 * number, 1200 + 100 * number, lambda step: 20.0, seq=number)
         bench.worker.evaluate()
     assert bench.path()[-1] == "averted"
+
+
+@pytest.mark.parametrize(
+    ("turn_s", "processor_s", "status"),
+    [(100.0, 0.0, "running"), (50.0, 1.0, "running"), (50.0, 45.0, "lost_contact")],
+    ids=["suspended", "starved", "slow"],
+)
+def test_a_worker_that_waits_within_a_turn_counts_no_silence(bench, turn_s, processor_s, status):
+    """Web processes of that machine waited as well, so agents could reach none."""
+    used = [0.0]
+    bench.worker = Worker(
+        bench.database,
+        bench.settings,
+        lambda: bench.now,
+        steady=lambda: bench.now,
+        processor=lambda: used[0],
+    )
+    bench.start()
+    evaluate = bench.worker._evaluator.turn
+
+    def evaluate_slowly(now):
+        bench.now += turn_s
+        used[0] += processor_s
+        return evaluate(now)
+
+    bench.worker._evaluator.turn = evaluate_slowly
+    for _ in range(4):
+        bench.worker.evaluate()
+    with bench.database.read() as session:
+        assert session.get_one(RunRow, "r").status == status
+    bench.worker._evaluator.turn = evaluate
+    bench.be_silent(LOST_AFTER_S + 20)
+    with bench.database.read() as session:
+        assert session.get_one(RunRow, "r").status == "lost_contact", "the silence goes on"
 
 
 def test_silence_resolves_nothing_and_becomes_lost_contact(bench):

@@ -78,6 +78,7 @@ def issue_token(
     now: float,
     projects: Sequence[str] = (),
     expires_at: float | None = None,
+    is_local: bool = False,
 ) -> tuple[str, TokenRow]:
     """Create a token; return its secret, which cannot be shown again, and its row."""
     secret = new_token()
@@ -89,6 +90,7 @@ def issue_token(
         now=now,
         projects=projects,
         expires_at=expires_at,
+        is_local=is_local,
     )
     return secret, token
 

@@ -57,7 +57,7 @@ def new_link(
 ) -> str | None:
     """Return a link that logs a browser in once, None without a local token for this address."""
     with database.read() as session:
-        token = tokens.find_named(session, _name(settings, "admin"), now)
+        token = tokens.find_local(session, _name(settings, "admin"), now)
     if token is None:
         return None
     code = _serializer(settings).dumps([token.id, secrets.token_urlsafe(16), now + valid_s])
@@ -93,7 +93,7 @@ def _is_valid(session: Session, settings: Settings, stored: LocalTokens | None, 
     accesses = [check_token(session, settings, text, now) for text in (stored.ingest, stored.read)]
     scopes = [access.scope for access in accesses if access is not None]
     return scopes == ["ingest", "read"] and bool(
-        tokens.find_named(session, _name(settings, "admin"), now)
+        tokens.find_local(session, _name(settings, "admin"), now)
     )
 
 
@@ -101,13 +101,15 @@ def _replace(session: Session, settings: Settings, now: float) -> LocalTokens:
     by_scope = {}
     for scope in tokens.SCOPES:
         name = _name(settings, scope)
-        tokens.revoke_tokens(session, name, now)
-        by_scope[scope], _ = issue_token(session, settings, name=name, scope=scope, now=now)
+        tokens.revoke_local(session, name, now)
+        by_scope[scope], _ = issue_token(
+            session, settings, name=name, scope=scope, now=now, is_local=True
+        )
     return LocalTokens(settings.local_url, by_scope["ingest"], by_scope["read"])
 
 
 def _name(settings: Settings, scope: str) -> str:
-    return f"{tokens.LOCAL_PREFIX}{socket.gethostname()}:{settings.port} {scope}"
+    return f"local@{socket.gethostname()}:{settings.port} {scope}"
 
 
 def _serializer(settings: Settings) -> URLSafeSerializer:

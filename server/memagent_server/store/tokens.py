@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, bindparam, delete, or_, select, update
+from sqlalchemy import Connection, CursorResult, and_, bindparam, delete, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -20,8 +20,6 @@ from memagent_server.store.reading import to_schema
 from memagent_server.store.statements import CompiledSelect, insert_if_missing
 
 SCOPES = ("ingest", "read", "admin")
-LOCAL_PREFIX = "local@"
-"""Names of the tokens that a server on loopback creates by itself begin with it."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +35,15 @@ class ValidToken:
 
 
 # compiled, for each request runs one or two of these
-_IS_LOCAL = TokenRow.name.startswith(LOCAL_PREFIX)
-_ANY = CompiledSelect(select(TokenRow.id).where(~_IS_LOCAL).limit(1))
-_ANY_LOCAL = CompiledSelect(select(TokenRow.id).where(_IS_LOCAL).limit(1))
+_ANY = CompiledSelect(select(TokenRow.id).where(~TokenRow.is_local).limit(1))
+_ANY_LOCAL = CompiledSelect(select(TokenRow.id).where(TokenRow.is_local).limit(1))
 _VALID = select(*(getattr(TokenRow, field.name) for field in fields(ValidToken))).where(
     TokenRow.revoked_at.is_(None),
     or_(TokenRow.expires_at.is_(None), TokenRow.expires_at > bindparam("now")),
 )
 _BY_HASH = CompiledSelect(_VALID.where(TokenRow.hash == bindparam("hash")))
 _BY_ID = CompiledSelect(_VALID.where(TokenRow.id == bindparam("id")))
-_BY_NAME = CompiledSelect(_VALID.where(TokenRow.name == bindparam("name")))
+_LOCAL = CompiledSelect(_VALID.where(TokenRow.is_local, TokenRow.name == bindparam("name")))
 
 _ENDED = CompiledSelect(select(EndedSessionRow.id).where(EndedSessionRow.id == bindparam("id")))
 
@@ -60,6 +57,7 @@ def create_token(
     now: float,
     projects: Sequence[str] = (),
     expires_at: float | None = None,
+    is_local: bool = False,
 ) -> TokenRow:
     """Store a token by its hash. `projects` limits it to their runs; without them it opens all."""
     token = TokenRow(
@@ -69,6 +67,7 @@ def create_token(
         created_at=now,
         projects=list(dict.fromkeys(projects)),
         expires_at=expires_at,
+        is_local=is_local,
     )
     session.add(token)
     session.flush()
@@ -95,9 +94,9 @@ def get_token(connection: Session | Connection, token_id: int, now: float) -> Va
     return _find(_BY_ID, connection, {"id": token_id, "now": now})
 
 
-def find_named(connection: Session | Connection, name: str, now: float) -> ValidToken | None:
-    """Return a valid token of this name."""
-    return _find(_BY_NAME, connection, {"name": name, "now": now})
+def find_local(connection: Session | Connection, name: str, now: float) -> ValidToken | None:
+    """Return a valid token of this name that a server on loopback created by itself."""
+    return _find(_LOCAL, connection, {"name": name, "now": now})
 
 
 def any_token(connection: Session | Connection) -> bool:
@@ -127,6 +126,11 @@ def revoke_tokens(session: Session, name_or_id: str, now: float) -> int:
     if name_or_id.isdecimal() and len(name_or_id) < 10:
         condition = or_(condition, TokenRow.id == int(name_or_id))
     return _revoke(session, condition, now)
+
+
+def revoke_local(session: Session, name: str, now: float) -> None:
+    """Revoke the tokens of this name that a server on loopback created by itself."""
+    _revoke(session, and_(TokenRow.is_local, TokenRow.name == name), now)
 
 
 def mark_used(session: Session, token_id: int, now: float) -> None:

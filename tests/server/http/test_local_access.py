@@ -107,12 +107,24 @@ def test_an_administrators_tokens_replace_them_unless_they_came_first(ensure, da
     create()
     assert ensure() is None
     with database.write() as session:
-        list_tokens(session)[0].name = "local@host:1 admin"
+        list_tokens(session)[0].is_local = True
     first = ensure()
     with database.read() as session:
         assert not any_token(session), "its own don't count"
     create()
     assert first is not None and ensure() == first
+
+
+def test_a_users_token_of_a_local_name_is_the_users(ensure, database, settings):
+    ensure()
+    with database.write() as session:
+        name = next(row.name for row in list_tokens(session) if row.name.endswith("admin"))
+        secret, _ = credentials.issue_token(session, settings, name=name, scope="admin", now=NOW)
+    local_tokens.path_of(8420).unlink()
+    ensure()
+    with database.read() as session:
+        assert any_token(session), "an administrator has created one"
+        assert credentials.check_token(session, settings, secret, NOW) is not None
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(ensure, database, tmp_path, caplog):

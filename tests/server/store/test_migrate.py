@@ -246,6 +246,25 @@ def test_a_project_token_is_invalid_after_a_downgrade(empty):
         ] * 3
 
 
+def test_tokens_of_an_older_schema_are_local_by_their_names(empty):
+    """0012 marks them; a user's token of another name isn't one."""
+    migrate.upgrade(empty)
+    migrate.downgrade(empty, "0011")
+    names = {"local@host:8420 read": True, "local@host:8420 admin": False, "local@ana": False}
+    with empty.engine.begin() as connection:
+        for key, name in enumerate(names):
+            connection.execute(text(
+                "INSERT INTO tokens (id, name, scope, projects, hash, created_at) "
+                f"VALUES ({key + 1}, '{name}', 'read', '[]', '{key}', 1.0)"
+            ))  # fmt: skip
+    migrate.upgrade(empty)
+    with empty.read() as session:
+        assert {token.name: token.is_local for token in list_tokens(session)} == names
+    migrate.downgrade(empty, "0011")
+    with empty.engine.connect() as connection:
+        assert set(connection.execute(text("SELECT name FROM tokens")).scalars()) == {*names}
+
+
 def test_it_can_be_repeated(empty):
     assert migrate.upgrade(empty) == migrate.upgrade(empty)
     assert migrate.is_current(empty)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String
+from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from memagent_server.schemas.base import JsonObject
@@ -26,6 +26,8 @@ class TokenRow(Base):
     expires_at: Mapped[float | None]
     last_used_at: Mapped[float | None]
     revoked_at: Mapped[float | None]
+    is_local: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """A server on loopback has created it by itself."""
 
 
 class EndedSessionRow(Base):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 PATIENCE_S = 240.0
 """Less than a test's time limit, so that the test says what it waited for."""
-_LONGEST_PAUSE_S = 0.05
+_MAX_PAUSE_S = 0.05
 
 
 def wait_until(condition: Callable[[], object], what: str | Callable[[], str] = "") -> None:
@@ -17,4 +17,4 @@ def wait_until(condition: Callable[[], object], what: str | Callable[[], str] = 
         if time.monotonic() > until:
             raise AssertionError(f"never happened: {what() if callable(what) else what}")
         time.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE_S)
+        pause = min(2 * pause, _MAX_PAUSE_S)

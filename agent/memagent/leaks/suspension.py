@@ -37,7 +37,7 @@ from memagent.leaks.detectors.base import Work
 GONE = object()
 """Stands for an object that was freed during a pause."""
 _MAX_PASSES = 3
-_LONGEST_PASS_S = 10.0
+_MAX_PASS_S = 10.0
 """Then the other thread has died without memory, or the machine is too busy to wait for it."""
 
 
@@ -73,7 +73,7 @@ class Survey:
 
     def close(self) -> None:
         """Wait for the other thread, and stop watching collections."""
-        if self._is_running.acquire(timeout=_LONGEST_PASS_S):
+        if self._is_running.acquire(timeout=_MAX_PASS_S):
             self._is_running.release()
         else:
             self._has_failed = True

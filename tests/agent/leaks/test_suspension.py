@@ -55,6 +55,6 @@ def test_a_tensor_made_while_another_thread_begins_a_collection_is_listed(survey
 
 def test_a_thread_that_dies_without_memory_is_not_waited_for(monkeypatch):
     tensor = torch.ones(2)
-    monkeypatch.setattr(suspension, "_LONGEST_PASS_S", 0.0)
+    monkeypatch.setattr(suspension, "_MAX_PASS_S", 0.0)
     monkeypatch.setattr(suspension._thread, "start_new_thread", lambda *_: None)
     assert is_listed(tensor, Survey())

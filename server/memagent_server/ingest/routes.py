@@ -169,7 +169,7 @@ class BatchPace:
         self._adjust()
         if self.interval_s <= BATCH_EVERY_S or (risk is not None and risk.level != "ok"):
             return BATCH_EVERY_S
-        varied_s = self.interval_s * random.uniform(1 - JITTER, 1)  # noqa: S311 - no secret
+        varied_s = self.interval_s * random.uniform(1 - JITTER, 1)  # noqa: S311 - no secret  # nosec B311
         return round(max(BATCH_EVERY_S, varied_s), 1)
 
     def _adjust(self) -> None:

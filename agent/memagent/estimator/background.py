@@ -22,7 +22,8 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -92,8 +93,7 @@ class BackgroundEstimator:
     ) -> None:
         """Start with the first call; later calls do nothing.
 
-        The model is about to be called with these inputs, or steps ran without any. The lists are
-        emptied once they have been read.
+        The model is about to be called with these inputs, or steps ran without any.
         """
         if self._has_started or self._is_closed:
             return
@@ -108,7 +108,8 @@ class BackgroundEstimator:
         shapes = tensor_shapes(arguments, keywords) or None
         self._thread = threading.Thread(
             target=self._run,
-            args=(models, optimizers, shapes, refusal),
+            # weak: what the script drops must not live on, nor its references be counted
+            args=(_references(models), _references(optimizers), shapes, refusal),
             name="memagent-predict",
             daemon=True,
         )
@@ -132,8 +133,8 @@ class BackgroundEstimator:
 
     def _run(
         self,
-        models: list[Any],
-        optimizers: list[Any],
+        models: list[weakref.ref[Any]],
+        optimizers: list[weakref.ref[Any]],
         shapes: tuple[TensorSpec, ...] | None,
         refusal: str | None,
     ) -> None:
@@ -141,17 +142,16 @@ class BackgroundEstimator:
             from memagent.estimator.formula.from_model import predict
 
         with self._guard.section("prediction"):
+            if len(_alive(models)) < len(models):
+                return
             formula = predict(
-                models,
-                optimizers,
+                _alive(models),
+                _alive(optimizers),
                 inputs=shapes,
                 limit_bytes=self._probe.limit_bytes,
                 device_kind=self._probe.device.kind,
                 context_bytes=self._context().size_bytes,
             )
-            # objects that the script drops must not stay alive during the trace
-            models.clear()
-            optimizers.clear()
             self._publish(_with_reason(formula, refusal))
             if (tracing := self._tracing) is not None:
                 self._await_trace(tracing, formula)
@@ -276,6 +276,14 @@ def _run_child(build_request: Callable[[], TraceRequest]) -> Iterator[bytes]:
     if limit is not None and estimate.needed_bytes > TIGHT_RATIO * limit:
         advice = advise(request, estimate, trace, max_new_traces=MAX_ADVICE_TRACES)
         yield pickle.dumps(replace(estimate, advice=advice))
+
+
+def _references(objects: Iterable[Any]) -> list[weakref.ref[Any]]:
+    return [weakref.ref(item) for item in objects]
+
+
+def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
+    return [item for reference in references if (item := reference()) is not None]
 
 
 def _load_result(result: bytes, formula: Estimate) -> Estimate:

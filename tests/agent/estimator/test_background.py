@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
 import time
+import weakref
 
 import psutil
 import pytest
@@ -193,3 +196,27 @@ def test_several_models_get_the_formula_and_the_reason(training, recording):
         wait_for_answer(run)
     (formula,) = recording().predictions
     assert formula.assumptions["trace"] == "not traced: several models or optimizers"
+
+
+def test_a_model_that_is_dropped_at_once_lives_no_longer_and_has_no_prediction(
+    recording, monkeypatch
+):
+    may_go_on = threading.Event()
+
+    @contextlib.contextmanager
+    def wait():
+        may_go_on.wait()
+        yield
+
+    monkeypatch.setattr(background, "forks_wait", wait)
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = memagent.attach(model, optimizer)
+    model(torch.randn(2, 4)).sum().backward()
+    dropped = weakref.ref(model)
+    del model, optimizer
+    gc.collect()
+    assert dropped() is None
+    may_go_on.set()
+    run.finish()
+    assert run.prediction is None and recording().predictions == []

@@ -58,8 +58,8 @@ def of_ranks(folder, name="rank{}.json"):
 
 AWAIT_PREDICTION = """
 import time
-while rank == 0 and "trace" not in (run.prediction.assumptions if run.prediction else {}) and (
-    run.prediction is None or run.prediction.method != "trace"
+while run.prediction is None or (
+    rank == 0 and run.prediction.method != "trace" and "trace" not in run.prediction.assumptions
 ):
     time.sleep(0.02)
 with open(f"predicted{rank}.json", "w") as file:

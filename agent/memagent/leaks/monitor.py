@@ -34,16 +34,14 @@ from memagent.record.git import find_repository
 from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
 from memagent.units import format_bytes
-from memagent.wire.messages import VIEWER_BYTES, BatchReply, Event, SnapshotMessage, Stack, Suspect
+from memagent.wire.messages import VIEWER_BYTES, BatchReply, Event, SnapshotMessage, Suspect
 
 if TYPE_CHECKING:
-    from memagent.leaks.detectors.base import StackAllocation
     from memagent.leaks.finder import Finder
     from memagent.leaks.suspect import Diagnosis
 
 _MAX_PRINTED_SUSPECTS = 3
 _MAX_SENT_SUSPECTS = 50
-_MAX_FRAMES = 256
 """Frames per stack that the wire accepts."""
 _RETRY_AFTER_STEPS = 20
 FIRST_CHECK_STEPS = 80
@@ -336,7 +334,7 @@ class LeakMonitor:
                 method=diagnosis.method if diagnosis else "census",
                 why=why,
                 suspects=list(self.suspects[:_MAX_SENT_SUSPECTS]),
-                stacks=[_wire_stack(item) for item in diagnosis.grown] if diagnosis else [],
+                stacks=[item.to_message() for item in diagnosis.grown] if diagnosis else [],
                 tensors=list(tensors),
                 notes=list(notes),
                 viewer=self._viewer_page() if diagnosis is not None else b"",
@@ -395,11 +393,3 @@ def suspect_text(
     if suspect.function:
         where += f" in {suspect.function}"
     return f"suspect: {where}: {suspect.holder}{rate}. {suspect.fix}"
-
-
-def _wire_stack(allocation: StackAllocation) -> Stack:
-    """Return a stack with its innermost frames, if there are too many."""
-    from memagent.leaks.detectors.base import frame_text
-
-    frames = [frame_text(frame) for frame in allocation.stack[-_MAX_FRAMES:]]
-    return Stack(frames=frames, size_bytes=allocation.size_bytes, blocks=max(0, allocation.blocks))

@@ -15,9 +15,9 @@ On Linux:
    repeated afterwards.
 
 And children of the script that don't notice imports of memagent. A fork copies the locks of modules
-that another thread is importing, and a child that imports one of them would hang. So a fork waits
-until the imports inside of `forks_wait` have ended, for MAX_WAIT_S at most: the script may fork
-while it imports what the other thread waits for.
+that another thread is importing, and a child that imports one of them would hang. So a fork, also a
+detached one, waits until the imports inside of `forks_wait` have ended, for MAX_WAIT_S at most: the
+script may fork while it imports what the other thread waits for.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def fork_detached() -> bool:
     libc = _libc()
     reader, writer = os.pipe()
     with (
+        _no_import(),
         os.fdopen(reader, "rb", buffering=0) as started,
         os.fdopen(writer, "wb", buffering=0) as start,
         open(os.devnull, "r+b", buffering=0) as null,  # noqa: PTH123
@@ -162,6 +163,16 @@ def _wait_for_imports() -> None:
 def _end_wait() -> None:
     with suppress(RuntimeError):  # not acquired in time
         _imports.release()
+
+
+@contextmanager
+def _no_import() -> Iterator[None]:
+    """Do for a fork without hooks what they do for others."""
+    _wait_for_imports()
+    try:
+        yield
+    finally:
+        _end_wait()  # a child has another lock, which is free
 
 
 def _renew_lock() -> None:

@@ -190,9 +190,42 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_a_forked_child_can_import_what_a_thread_was_importing(tmp_path):
+DETACH_DURING_IMPORT = """
+import os, select, threading
+from memagent.probe import detached
+
+began, may_end = threading.Event(), threading.Event()
+wait_for_imports = detached._wait_for_imports
+
+def load():
+    with detached.forks_wait():
+        import slow
+
+def let_it_end():
+    may_end.set()
+    wait_for_imports()
+
+detached._wait_for_imports = let_it_end
+thread = threading.Thread(target=load)
+thread.start()
+began.wait()
+reader, writer = os.pipe()
+if detached.fork_detached():
+    import slow
+    os.write(writer, b"%d" % slow.value)
+    os._exit(0)
+may_end.set()
+thread.join()
+print(os.read(reader, 1).decode() if select.select([reader], [], [], 30)[0] else "it hangs")
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [FORK_DURING_IMPORT, DETACH_DURING_IMPORT], ids=["os.fork", "detached"]
+)
+def test_a_forked_child_can_import_what_a_thread_was_importing(tmp_path, script):
     (tmp_path / "slow.py").write_text(SLOW_MODULE)
-    (tmp_path / "script.py").write_text(FORK_DURING_IMPORT)
+    (tmp_path / "script.py").write_text(script)
     done = subprocess.run(
         [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )

@@ -9,7 +9,7 @@ import sys
 
 from memagent.cli import main
 from memagent.wire.messages import MAX_BATCH_EVERY_S
-from memagent_server.ingest.routes import BatchPace
+from memagent_server.ingest.batch_pace import BatchPace
 
 
 def adjust(pace: BatchPace) -> None:

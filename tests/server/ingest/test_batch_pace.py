@@ -17,8 +17,8 @@ from memagent.delivery.run_file import RunFile
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard
 from memagent.wire.messages import MAX_BATCH_EVERY_S, Risk, RunStart
-from memagent_server.ingest import routes
-from memagent_server.ingest.routes import ADJUST_S, BUSY_SHARE, JITTER, BatchPace
+from memagent_server.ingest import batch_pace
+from memagent_server.ingest.batch_pace import ADJUST_S, BUSY_SHARE, JITTER, BatchPace
 from tests.waiting import wait_until
 
 CALM = Risk(level="ok")
@@ -151,7 +151,7 @@ def test_the_reply_and_the_page_say_so(app, monkeypatch):
     assert client.post("/api/v1/runs/r/batches", json={"seq": 0}).get_json()["batch_every_s"] == 1
     pace = BatchPace()
     pace.interval_s = 20.0
-    app.extensions[routes.EXTENSION] = pace
+    app.extensions[batch_pace.EXTENSION] = pace
     reply = client.post("/api/v1/runs/r/batches", json={"seq": 1}).get_json()
     assert 16 <= reply["batch_every_s"] <= 20
     page = client.get("/runs/r").get_data(as_text=True)

@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from memagent.leaks.census import GroupCount
 from memagent.leaks.user_code import is_script
-from memagent.wire.messages import DiagnosisMethod, Suspect
+from memagent.wire.messages import DiagnosisMethod, Stack, Suspect
 
 Result = TypeVar("Result")
 Work: TypeAlias = Generator[None, None, Result]
@@ -21,6 +21,7 @@ CodePosition = tuple[str, int]
 """File and line."""
 CallStack = tuple[StackFrame, ...]
 """Outermost frame first."""
+_MAX_FRAMES = 256
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class StackAllocation:
     def script_frame(self) -> StackFrame | None:
         """Return the innermost frame of the script, or None if all frames are a library's."""
         return next((frame for frame in reversed(self.stack) if is_script(frame[0])), None)
+
+    def to_message(self) -> Stack:
+        """Return it for a snapshot, with its innermost frames if there are too many."""
+        frames = [frame_text(frame) for frame in self.stack[-_MAX_FRAMES:]]
+        return Stack(frames=frames, size_bytes=self.size_bytes, blocks=max(0, self.blocks))
 
 
 def frame_text(frame: StackFrame) -> str:

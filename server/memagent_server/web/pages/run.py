@@ -18,7 +18,7 @@ from memagent.forecast.types import LEVELS
 from memagent_server.compare import components, oom_report_of
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.ingest.routes import current_pace
+from memagent_server.ingest.batch_pace import current_pace
 from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.predictions import Forecast

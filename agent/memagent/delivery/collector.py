@@ -99,7 +99,8 @@ class Collector:
 
     def set_interval(self, requested_s: float) -> None:
         """Collect rows for as long as the server requests."""
-        self._requested_s = min(max(requested_s, BATCH_EVERY_S), MAX_BATCH_EVERY_S)
+        # in this order, a NaN becomes the shortest interval
+        self._requested_s = min(max(BATCH_EVERY_S, requested_s), MAX_BATCH_EVERY_S)
 
     def close(self) -> None:
         """Send the last batch with all that is in the buffers, and stop."""

@@ -139,7 +139,9 @@ def test_an_event_does_not_wait_for_a_busy_server(recorder):
     assert recorder.is_sealed()
 
 
-@pytest.mark.parametrize(("requested_s", "obeyed_s"), [(0.0, 1.0), (-5.0, 1.0), (1e9, 30.0)])
+@pytest.mark.parametrize(
+    ("requested_s", "obeyed_s"), [(0.0, 1.0), (-5.0, 1.0), (1e9, 30.0), (float("nan"), 1.0)]
+)
 def test_the_interval_has_bounds(recorder, requested_s, obeyed_s):
     recorder.collector.set_interval(requested_s)
     recorder.step(1)

@@ -12,6 +12,9 @@ thread checkpoints the log (`sqlite.wal_checkpoint`).
 
 from __future__ import annotations
 
+import random
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from copy import copy
@@ -211,15 +214,32 @@ def _postgresql_options(url: URL) -> dict[str, Any]:
 
 def _configure_sqlite(connection: Any, _record: Any) -> None:
     connection.isolation_level = None  # keep sqlite3 from sending BEGIN: _begin_sqlite does
+    connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_S * 1000}")
+    _switch_to_wal(connection)
     for pragma in (
-        "journal_mode=WAL",
         "synchronous=NORMAL",
         "foreign_keys=ON",
-        f"busy_timeout={BUSY_TIMEOUT_S * 1000}",
         f"wal_autocheckpoint={AUTOCHECKPOINT_PAGES}",
         f"journal_size_limit={2 * CHECKPOINT_BYTES}",
     ):
         connection.execute(f"PRAGMA {pragma}")
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Switch the journal of a new database, also where others do so at the same moment.
+
+    SQLite doesn't wait for the busy timeout then: two connections that wait for each other's
+    read lock would never end.
+    """
+    give_up_at = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > give_up_at:
+                raise
+            time.sleep(random.uniform(0.001, 0.02))  # noqa: S311 - no secret  # nosec B311
 
 
 def _begin_sqlite(connection: Connection) -> None:

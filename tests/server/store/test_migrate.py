@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -13,7 +15,7 @@ from sqlalchemy import inspect, select, text
 
 from memagent.wire.columns import pack, unpack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart, SnapshotMessage
-from memagent_server.store import migrate
+from memagent_server.store import engine, migrate
 from memagent_server.store.chunks import column_stats, pack_stats
 from memagent_server.store.compaction import compact_run
 from memagent_server.store.engine import Database
@@ -280,6 +282,16 @@ def test_threads_may_upgrade_at_once(empty_database_url):
 
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(upgrade, range(8))) == {migrate.head()}
+
+
+def test_a_new_sqlite_database_waits_for_another_that_writes_first(tmp_path, monkeypatch):
+    path = tmp_path / "new.db"
+    writer = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    writer.execute("BEGIN IMMEDIATE")  # refuses a switch to WAL at once, whatever the busy timeout
+    monkeypatch.setattr(engine.time, "sleep", lambda _: writer.in_transaction and writer.commit())
+    with closing(writer), closing(Database(f"sqlite:///{path}")) as database:
+        assert migrate.upgrade(database) == migrate.head()
+        assert not writer.in_transaction
 
 
 def test_processes_may_upgrade_at_once(memagent_fork, empty_database_url):

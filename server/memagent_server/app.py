@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 from flask import Flask, Request
 from flask.sessions import NullSession, SessionInterface
@@ -19,6 +20,7 @@ from memagent_server.http import (
     rate_limits,
     request_logging,
 )
+from memagent_server.http.asgi import AsgiApp, Background
 from memagent_server.http.context import EXTENSION, Context
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
@@ -45,11 +47,20 @@ def create_app(
     api_route.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
-    if settings.trusted_proxies:
-        hops = settings.trusted_proxies
-        proxied = ProxyFix(app.wsgi_app, x_for=hops, x_proto=hops)
-        app.wsgi_app = proxied  # type: ignore[method-assign]
+    app.wsgi_app = _behind_proxies(app.wsgi_app, settings)  # type: ignore[method-assign]
     return app
+
+
+def create_asgi_app(app: Flask, threads: int, background: Background) -> AsgiApp:
+    """Serve the app under ASGI, with a check of the sender before a large body is read."""
+    settings = app.extensions[EXTENSION].settings
+    check = _behind_proxies(lambda environ, _: [auth.may_send(app, environ)], settings)
+    return AsgiApp(app, lambda environ: any(check(environ, None)), threads, background)
+
+
+def _behind_proxies(app: Any, settings: Settings) -> Any:
+    hops = settings.trusted_proxies
+    return ProxyFix(app, x_for=hops, x_proto=hops) if hops else app
 
 
 class _NoSessions(SessionInterface):

@@ -78,7 +78,9 @@ def wsgi_app() -> Flask:
 def asgi_app() -> AsgiApp:
     """Create the app of a web process of `memagent serve`."""
     sys.setswitchinterval(SWITCH_S)
-    return AsgiApp(wsgi_app(), BLOCKING_THREADS, _background)
+    from memagent_server.app import create_asgi_app
+
+    return create_asgi_app(wsgi_app(), BLOCKING_THREADS, _background)
 
 
 async def _background(app: AsgiApp) -> None:

@@ -2,9 +2,8 @@
 
 1. The event loop reads a body within BODY_TIMEOUT_S, and only then takes a thread. After the
    deadline the application gets a body that can't be read, and answers 408.
-2. A body of more than SMALL_BODY_BYTES is read only if the application requests it: before that,
-   the application is called with the head alone, and most refusals need no more. It's called again
-   with the body and CALLED_BEFORE in its environment.
+2. A body of more than SMALL_BODY_BYTES is read only if `may_send` allows it by the head alone. A
+   refusal is the application's, which needs no body for it.
 3. A body that declares more than MAX_SENT_BYTES isn't read. All bodies together may take
    MAX_BUFFERED_BYTES; above it, those that exceed SMALL_BODY_BYTES aren't read on.
 4. The event loop sends the response. A thread of its own makes the pieces of MAX_STREAMS downloads
@@ -26,7 +25,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote_to_bytes
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ SMALL_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 30.0
 MAX_STREAMS = 16
-CALLED_BEFORE = "memagent.called_before"
 _PIECE_BYTES = 64 * 1024
 _STATUSES_WITHOUT_BODY = (204, 304)
 
@@ -46,16 +44,22 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Background = Callable[["AsgiApp"], Awaitable[None]]
+MaySend = Callable[[dict[str, Any]], bool]
+T = TypeVar("T")
 
 
 class AsgiApp:
     """An ASGI application that runs a WSGI application on `threads` threads.
 
+    `may_send` is called on a thread, with the environment of a request whose body is large.
     `background` runs on the event loop for as long as the server does.
     """
 
-    def __init__(self, app: WSGIApplication, threads: int, background: Background) -> None:
+    def __init__(
+        self, app: WSGIApplication, may_send: MaySend, threads: int, background: Background
+    ) -> None:
         self._app = app
+        self._may_send = may_send
         self._threads = _Threads(threads, "memagent-request")
         self._streams = _Threads(1, "memagent-stream")
         self._open_streams = asyncio.Semaphore(MAX_STREAMS)
@@ -90,19 +94,14 @@ class AsgiApp:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _respond(self, scope: Message, receive: Receive, body: _Body) -> _Response:
-        """Return a response that has started. The body is read as far as the application asks."""
+        """Return a response that has started."""
+        environ = environ_of(scope)
         await self._receive(receive, body, SMALL_BODY_BYTES)
-        called_before = body.is_pending
-        if called_before:
-            response = _Response(self._app, environ_of(scope, _NotRead()))
-            await self.run(response.start)
-            if not response.requests_body:
-                return response
+        if body.is_pending and await self._threads.call(partial(self._may_send, environ)):
             await self._receive(receive, body, MAX_SENT_BYTES)
-        environ = environ_of(scope, body.stream())
-        environ[CALLED_BEFORE] = called_before
+        environ["wsgi.input"] = body.stream()
         response = _Response(self._app, environ)
-        await self.run(response.start)
+        await self.run(partial(response.run, _Response.start))
         return response
 
     async def _receive(self, receive: Receive, body: _Body, limit: int) -> None:
@@ -134,11 +133,11 @@ class AsgiApp:
                     await self._streams.call(partial(self._make_piece, response))
                     await self._send_piece(response, send)
         finally:
-            await self._streams.call(response.close)
+            await self._streams.call(partial(response.run, _Response.close))
 
     def _make_piece(self, response: _Response) -> None:
         began_at, completed = time.monotonic(), self.completed_calls
-        response.read_piece()
+        response.run(_Response.read_piece)
         if self.completed_calls != completed:
             time.sleep(time.monotonic() - began_at)
 
@@ -189,18 +188,6 @@ class _Unreadable(io.RawIOBase):
         raise TimeoutError("the body has not arrived in time")
 
 
-class _NotRead(io.RawIOBase):
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        raise _BodyRequestedError
-
-
-class _BodyRequestedError(BaseException):
-    """Leaves the application past its error handlers."""
-
-
 class _Response:
     """A response of the WSGI application. Its methods are called on threads, one at a time."""
 
@@ -214,31 +201,19 @@ class _Response:
         self.headers: list[tuple[bytes, bytes]] = []
         self.piece = b""
         self.is_last = False
-        self.requests_body = False
+
+    def run(self, step: Callable[[_Response], None]) -> None:
+        """Run a step of the response in its context."""
+        self._context.run(step, self)
 
     def start(self) -> None:
         """Run the application, and make all of a response whose length is known."""
-        self._context.run(self._start)
-
-    def read_piece(self) -> None:
-        """Make the next piece."""
-        self._context.run(self._read_piece, _PIECE_BYTES)
-
-    def close(self) -> None:
-        """End a response that isn't sent to its end."""
-        self._context.run(self._close)
-
-    def _start(self) -> None:
-        try:
-            self._chunks = self._app(self._environ, self._start_response)
-        except _BodyRequestedError:
-            self.requests_body = True
-            return
+        self._chunks = self._app(self._environ, self._start_response)
         self._rest = iter(self._chunks)
         has_length = any(name == b"content-length" for name, _ in self.headers)
         if has_length or self.status in _STATUSES_WITHOUT_BODY:
-            self._read_piece(sys.maxsize)
-            self._close()
+            self.read_piece(sys.maxsize)
+            self.close()
 
     def _start_response(
         self, status: str, headers: list[tuple[str, str]], _error: Any = None, /
@@ -247,7 +222,8 @@ class _Response:
         self.headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
         return _refuse_write
 
-    def _read_piece(self, size: int) -> None:
+    def read_piece(self, size: int = _PIECE_BYTES) -> None:
+        """Make the next piece."""
         parts: list[bytes] = []
         while size > 0 and not self.is_last:
             part = next(self._rest, None)
@@ -256,10 +232,9 @@ class _Response:
             size -= len(parts[-1])
         self.piece = b"".join(parts)
 
-    def _close(self) -> None:
-        close: Callable[[], None] | None = getattr(self._chunks, "close", None)
-        if close is not None:
-            close()
+    def close(self) -> None:
+        """End a response that isn't sent to its end."""
+        getattr(self._chunks, "close", lambda: None)()
 
 
 def _declared_size(scope: Message) -> int:
@@ -267,8 +242,8 @@ def _declared_size(scope: Message) -> int:
     return int(headers.get(b"content-length", -1 if b"transfer-encoding" in headers else 0))
 
 
-def environ_of(scope: Message, body: io.RawIOBase | io.BytesIO) -> WSGIEnvironment:
-    """Return the WSGI environment of a request.
+def environ_of(scope: Message) -> WSGIEnvironment:
+    """Return the WSGI environment of a request, with an empty body.
 
     A header whose name contains `_` is dropped: it would pass for the one with `-`.
     """
@@ -284,7 +259,7 @@ def environ_of(scope: Message, body: io.RawIOBase | io.BytesIO) -> WSGIEnvironme
         "REMOTE_ADDR": scope["client"][0],
         "wsgi.version": (1, 0),
         "wsgi.url_scheme": scope["scheme"],
-        "wsgi.input": body,
+        "wsgi.input": io.BytesIO(),
         "wsgi.input_terminated": True,
         "wsgi.errors": sys.stderr,
         "wsgi.multithread": True,
@@ -331,36 +306,34 @@ class _Threads:
     """
 
     def __init__(self, count: int, name: str) -> None:
-        self._calls: SimpleQueue[tuple[Callable[[], None], asyncio.Future[None]]] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]]] = SimpleQueue()
         for index in range(count):
             threading.Thread(target=self._work, name=f"{name}_{index}", daemon=True).start()
 
-    def call(self, function: Callable[[], None]) -> asyncio.Future[None]:
+    def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """Call a function on a thread; await the result."""
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._calls.put((function, future))
         return future
 
     def _work(self) -> None:
         while True:
             function, future = self._calls.get()
-            error: BaseException | None = None
+            result, error = None, None
             try:
-                function()
+                result = function()
             except BaseException as raised:  # noqa: BLE001 - the request that awaits it gets it
                 error = raised
             with suppress(RuntimeError):  # the loop has closed
-                future.get_loop().call_soon_threadsafe(_finish, future, error)
-            del function, future, error
+                future.get_loop().call_soon_threadsafe(_finish, future, result, error)
+            del function, future, result, error
 
 
-def _finish(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.cancelled():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
+def _finish(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:
+    if error is not None and not future.cancelled():
         future.set_exception(error)
+    elif not future.cancelled():
+        future.set_result(result)
 
 
 def _refuse_write(data: bytes) -> object:

@@ -8,11 +8,14 @@
    the Host header must be a loopback name.
 3. A request of a browser that changes something must come from the server's own origin; `csrf` adds
    a token for forms.
+4. A large body is read after `may_send`; its request takes over who sends it.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from flask import Flask, Response, current_app, g, request
@@ -51,6 +54,7 @@ _PROXY_HEADERS = (
 )
 _PROXY_PREFIX = "x-forwarded-"
 _ACCESS = "memagent_access"
+_EARLY_ACCESS = "memagent.access"
 
 
 def install(app: Flask) -> None:
@@ -60,23 +64,12 @@ def install(app: Flask) -> None:
 
 def check_request() -> Response | None:
     """Return None to continue, or a redirect to the login page. Raises Problem 401 or 403."""
-    if request.path in _PUBLIC_PATHS or request.path.startswith(_PUBLIC_FOLDERS):
+    if _is_public():
         return None
     context = current()
     now = context.clock()
-    token = _bearer_token()
-    if token:
-        # before the database is asked: a blocked address's token is never checked
-        login_throttle.refuse_blocked(token)
-    with context.database.connect() as connection:
-        if is_unprotected(connection, context.settings):
-            _refuse_remote_client()
-            refuse_foreign_origin()
-            setattr(g, _ACCESS, UNPROTECTED_ACCESS)
-            return None
-        access = _find_access(connection, context.settings, token, now)
-    if token:
-        login_throttle.add_check(token, is_valid=access is not None)
+    is_known = _EARLY_ACCESS in request.environ
+    access = request.environ[_EARLY_ACCESS] if is_known else _identify(now)
     if access is None:
         return _request_token()
     _check_scope(access, required_scope())
@@ -85,6 +78,42 @@ def check_request() -> Response | None:
     if access.projects:
         limit_to_projects(access.projects)
     return None
+
+
+def may_send(app: Flask, environ: dict[str, Any]) -> bool:
+    """Check the sender of a large body by the head of its request, before anything reads it.
+
+    An error is raised again by the request's own check.
+    """
+    with app.request_context(environ), suppress(Exception):
+        access = None if _is_public() else _identify(current().clock())
+        environ[_EARLY_ACCESS] = access
+        if access is not None:
+            _check_scope(access, required_scope())
+            return True
+    return False
+
+
+def _is_public() -> bool:
+    return request.path in _PUBLIC_PATHS or request.path.startswith(_PUBLIC_FOLDERS)
+
+
+def _identify(now: float) -> Access | None:
+    """Return what the sender may do, None if it is unknown. Raises Problem 403 or 429."""
+    context = current()
+    token = _bearer_token()
+    if token:
+        # before the database is asked: a blocked address's token is never checked
+        login_throttle.refuse_blocked(token)
+    with context.database.connect() as connection:
+        if is_unprotected(connection, context.settings):
+            _refuse_remote_client()
+            refuse_foreign_origin()
+            return UNPROTECTED_ACCESS
+        access = _find_access(connection, context.settings, token, now)
+    if token:
+        login_throttle.add_check(token, is_valid=access is not None)
+    return access
 
 
 def current_access() -> Access | None:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from flask import Flask, current_app, request
 
 from memagent_server.http import auth
-from memagent_server.http.asgi import CALLED_BEFORE
 from memagent_server.http.problems import Problem
 from memagent_server.http.shared_counters import SharedCounters, open_counters
 from memagent_server.settings import Settings
@@ -104,9 +103,6 @@ def _check_limits() -> None:
     access = auth.current_access()
     # browsers and the admin token have no quota
     if access is None or access.token_id is None or "Authorization" not in request.headers:
-        return
-    # the call with the head alone has taken what a large body costs
-    if request.environ.get(CALLED_BEFORE):
         return
     limits: RateLimits = current_app.extensions[EXTENSION]
     for kind, cost in (("requests", 1.0), ("bytes", float(request.content_length or 0))):

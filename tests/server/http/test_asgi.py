@@ -203,11 +203,12 @@ def run(coroutine):
         pool.submit(asyncio.run, coroutine).result()
 
 
-def make_app(wsgi):
-    async def background(app):
-        await asyncio.Event().wait()
+async def background(app):
+    await asyncio.Event().wait()
 
-    return asgi.AsgiApp(wsgi, 1, background)
+
+def make_app(wsgi, may_send=lambda environ: True):
+    return asgi.AsgiApp(wsgi, may_send, 1, background)
 
 
 def echo(environ, start_response):

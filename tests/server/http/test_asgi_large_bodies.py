@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from memagent_server.app import create_app
+from memagent_server.app import create_app, create_asgi_app
 from memagent_server.http import asgi
 from memagent_server.http.credentials import issue_token
 from memagent_server.http.rate_limits import BURST_S
 from memagent_server.store.engine import Database
 from tests.live_server import LiveServer
-from tests.server.http.test_asgi import call, children_of, make_app, read_to_end
+from tests.server.http.test_asgi import background, call, children_of, make_app, read_to_end
 from tests.waiting import PATIENCE_S
 
 ADMIN = "an admin token for tests"
@@ -148,26 +148,46 @@ def test_invalid_tokens_with_large_bodies_take_no_memory(server):
     assert peak_bytes() - before < 2 * asgi.MAX_SENT_BYTES
 
 
-def test_a_body_that_is_not_requested_is_not_awaited():
+def test_a_body_that_may_not_be_sent_is_not_awaited():
     calls = []
 
     def refuse(environ, start_response):
-        calls.append(environ.get(asgi.CALLED_BEFORE))
+        calls.append(environ)
         start_response("401 Unauthorized", [("Content-Length", "0")])
         return [b""]
 
     declared = [(b"content-length", b"%d" % asgi.MAX_SENT_BYTES)]
-    response, _ = call(make_app(refuse), [], declared)  # without a part, reading would fail
-    assert (response["status"], calls) == (401, [None])
+    app = make_app(refuse, lambda environ: False)
+    response, _ = call(app, [], declared)  # without a part, reading would fail
+    assert (response["status"], len(calls)) == (401, 1)
     assert (b"connection", b"close") in response["headers"]
 
 
-def test_a_large_body_is_charged_to_its_quota_once(sqlite_database, make_settings):
+def post_large(app, token, *headers):
     body = b'{"run_id": "r"}'.ljust(6 * QUOTA)
     assert asgi.SMALL_BODY_BYTES < len(body) < BURST_S * QUOTA < 2 * len(body)
+    length = (b"content-length", b"%d" % len(body))
+    sent = [(b"authorization", b"Bearer " + token.encode()), length, *headers]
+    return call(create_asgi_app(app, 1, background), [body], sent, "/api/v1/runs")[0]["status"]
+
+
+def test_a_large_body_passes_through_the_application_once(sqlite_database, make_settings):
     settings = make_settings(sqlite_database.url, quota_bytes=QUOTA)
-    token = agent_token(sqlite_database, settings).encode()
-    app = make_app(create_app(settings, sqlite_database))
-    headers = [(b"authorization", b"Bearer " + token), (b"content-length", b"%d" % len(body))]
-    response, _ = call(app, [body], headers, "/api/v1/runs")
-    assert response["status"] == 201
+    token = agent_token(sqlite_database, settings)
+    app = create_app(settings, sqlite_database)
+    requests = []
+    app.before_request(lambda: requests.append(1))
+    assert post_large(app, token) == 201, "a second charge would exceed its quota"
+    assert len(requests) == 1
+
+
+def test_a_guess_with_a_large_body_counts_for_the_client_behind_a_proxy(
+    sqlite_database, make_settings
+):
+    settings = make_settings(sqlite_database.url, admin_token=ADMIN, trusted_proxies=1)
+    app = create_app(settings, sqlite_database)
+    guesser, agent = ((b"x-forwarded-for", address) for address in (b"10.0.0.1", b"10.0.0.2"))
+    statuses = [post_large(app, f"guess {number}", guesser) for number in range(25)]
+    assert Counter(statuses) == {401: 20, 429: 5}
+    assert post_large(app, ADMIN, guesser) == 429
+    assert post_large(app, ADMIN, agent) == 201

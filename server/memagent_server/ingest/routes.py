@@ -95,8 +95,9 @@ def post_batch(run_id: str) -> Response:
 
     started_at = time.perf_counter()
     reply = context.database.write_grouped(store)
+    store_s = time.perf_counter() - started_at
     self_metrics.current().count_batch(
-        reply.accepted, request.content_length, time.perf_counter() - started_at
+        reply.accepted, request.content_length, store_s, reply.batch_every_s
     )
     return json_answer(reply)
 

@@ -24,6 +24,7 @@ FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _SECOND_BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0)
 _SAMPLE_BUCKETS = (1.0, 8.0, 64.0, 512.0, 4096.0, 32768.0)
 _BYTE_BUCKETS = (1e3, 1e4, 1e5, 1e6, 8e6)
+_INTERVAL_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,13 @@ BATCH_STORE_SECONDS = MetricSpec(
     "Time to commit a validated batch, including the wait for the write lock.",
     buckets=_SECOND_BUCKETS,
 )
-METRICS = (REQUESTS, REQUEST_SECONDS, BATCH_SAMPLES, BATCH_BYTES, BATCH_STORE_SECONDS)
+BATCH_INTERVAL_SECONDS = MetricSpec(
+    "memagent_batch_interval_seconds",
+    "Interval of batches that replies request.",
+    buckets=_INTERVAL_BUCKETS,
+)
+BATCH_METRICS = (BATCH_SAMPLES, BATCH_BYTES, BATCH_STORE_SECONDS, BATCH_INTERVAL_SECONDS)
+METRICS = (REQUESTS, REQUEST_SECONDS, *BATCH_METRICS)
 
 
 class ServerMetrics:
@@ -70,9 +77,7 @@ class ServerMetrics:
         self.registry = CollectorRegistry(auto_describe=False)
         self.requests = self._counter(REQUESTS)
         self.request_seconds = self._histogram(REQUEST_SECONDS)
-        self.batch_samples = self._histogram(BATCH_SAMPLES)
-        self.batch_bytes = self._histogram(BATCH_BYTES)
-        self.batch_store_seconds = self._histogram(BATCH_STORE_SECONDS)
+        self.batches = [self._histogram(spec) for spec in BATCH_METRICS]
         self._by_request: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
         """By method, route and status: looking up the labels takes prometheus-client longer than
         counting.
@@ -89,10 +94,13 @@ class ServerMetrics:
         count.inc()
         seconds.observe(duration_s)
 
-    def count_batch(self, samples: int, sent_bytes: int | None, store_s: float) -> None:
-        self.batch_samples.observe(samples)
-        self.batch_bytes.observe(sent_bytes or 0)
-        self.batch_store_seconds.observe(store_s)
+    def count_batch(
+        self, samples: int, sent_bytes: int | None, store_s: float, interval_s: float
+    ) -> None:
+        for histogram, value in zip(
+            self.batches, (samples, sent_bytes or 0, store_s, interval_s), strict=True
+        ):
+            histogram.observe(value)
 
     def _counter(self, spec: MetricSpec) -> Counter:
         return Counter(spec.name, spec.help, spec.labels, registry=self.registry)

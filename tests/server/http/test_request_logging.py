@@ -88,6 +88,10 @@ def test_requests_and_batches_are_counted_by_route_and_not_by_run(sqlite_client)
         "memagent_batch_samples_sum 6.0" in html
         and "memagent_batch_store_seconds_count 2.0" in html
     )
+    assert (
+        "memagent_batch_interval_seconds_sum 2.0" in html
+        and 'memagent_batch_interval_seconds_bucket{le="1.0"} 2.0' in html
+    )
 
 
 def test_counts_are_exposed_by_the_background_thread(sqlite_client, monkeypatch):

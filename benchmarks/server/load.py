@@ -22,7 +22,7 @@ _TIMEOUT_S = 60.0
 @dataclass(frozen=True)
 class Client:
     """Requests of one client: post `bodies` in turn to `path`, one per `every_s` (0: at once), the
-    first after `delay_s`.
+    first after `delay_s`. If `catches_up`, a late response doesn't move the times of later requests.
     """
 
     path: str
@@ -30,6 +30,7 @@ class Client:
     every_s: float = 0.0
     delay_s: float = 0.0
     headers: Sequence[str] = ("Content-Type: application/msgpack",)
+    catches_up: bool = True
 
 
 @dataclass
@@ -109,7 +110,7 @@ def _send(
         now = time.perf_counter()
         if client.every_s and now < due:
             time.sleep(due - now)
-        elif not client.every_s:
+        elif not client.every_s or not client.catches_up:
             due = now
         connection.sendall(request)
         refused += not _is_good(connection)

@@ -1,7 +1,7 @@
 """Chunks count samples and know their run, rollups, what a run still has; on PostgreSQL chunks and rollups are partitioned by run.
 
 `chunks.seq` was the number of a chunk and becomes the place of its last sample, so that chunks can be cut anew. The rows are moved into
-a new table: in 16 hash partitions on PostgreSQL, distributed by run where the extension Citus is there.
+a new table: in 16 hash partitions on PostgreSQL.
 """
 
 from __future__ import annotations
@@ -188,28 +188,16 @@ def _rollup_columns() -> list[sa.Column[object]]:
 
 
 def _create_bulk(name: str, *columns: sa.Column[object], keys: list[str]) -> None:
-    """A table that grows with the samples: one on SQLite, partitions on PostgreSQL, shards on Citus."""
-    bind = op.get_bind()
-    has_citus = _has_citus(bind)
-    is_partitioned = bind.dialect.name == "postgresql" and not has_citus
+    """A table that grows with the samples: one on SQLite, partitions on PostgreSQL."""
+    is_partitioned = op.get_bind().dialect.name == "postgresql"
     op.create_table(
         name,
         *columns,
         sa.PrimaryKeyConstraint(*keys, name=f"pk_{name}"),
         postgresql_partition_by="HASH (run_id)" if is_partitioned else None,
     )
-    if has_citus:
-        op.execute(
-            sa.text("SELECT create_distributed_table(:name, 'run_id')").bindparams(name=name)
-        )
     for number in range(PARTITIONS if is_partitioned else 0):
         op.execute(
             f"CREATE TABLE {name}_{number:02d} PARTITION OF {name} "
             f"FOR VALUES WITH (MODULUS {PARTITIONS}, REMAINDER {number})"
         )
-
-
-def _has_citus(bind: sa.Connection) -> bool:
-    if bind.dialect.name != "postgresql":
-        return False
-    return bool(bind.scalar(sa.text("SELECT count(*) FROM pg_extension WHERE extname = 'citus'")))

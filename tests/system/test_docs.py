@@ -73,7 +73,7 @@ NOT_RUN = {
     "diff": "tests/system/test_tutorial.py applies it",
     "json": "tests/contract/test_http_openapi.py",
     "nginx": "needs nginx and a certificate",
-    "sql": "needs a cluster of Citus",
+    "sql": "needs standbys, or a database of an earlier version",
 }
 """{kind of block: why it is not run here}"""
 RUN = ("console", "python", "sh")

@@ -401,3 +401,19 @@ def test_samples_are_partitioned_by_run_on_postgresql(postgres_url):
     database.close()
     scans = plan.count("Index Scan using") + plan.count("Bitmap Heap Scan")
     assert scans == 1, plan  # one partition
+
+
+@pytest.mark.postgres
+def test_a_database_whose_tables_citus_distributes_is_refused(postgres_url):
+    """Its catalog's table is there with the extension, and lists what is distributed."""
+    database = Database(postgres_url)
+    with database.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE pg_dist_partition (logicalrelid regclass)"))
+    assert migrate.upgrade(database) == migrate.head()
+    with database.engine.begin() as connection:
+        connection.execute(text("INSERT INTO pg_dist_partition VALUES ('rollups'), ('chunks')"))
+    with pytest.raises(
+        SchemaError, match=r"Citus distributes chunks, rollups, .*undistribute_table"
+    ):
+        migrate.upgrade(database)
+    database.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import benchmarks.leaks
-from memagent.leaks import Diagnosis, Finder, autograd_graphs, census
+from memagent.leaks import Diagnosis, Finder, autograd_graphs, census, live_objects
 
 OBJECTS, OBJECTS_QUICK = (0, 300_000, 1_000_000, 2_000_000), (0, 300_000)
 REPEATS, REPEATS_QUICK = 15, 5
@@ -45,8 +45,8 @@ def measure(count: int, repeats: int) -> dict[str, float | int]:
     try:
         objects = len(gc.get_objects())
         bare = _timed(_pass, repeats)
-        census_s = _timed(lambda: census.take(0, census.live_tensors()), repeats)
-        graph = _timed(lambda: autograd_graphs.count_nodes(census.live_tensors()), repeats)
+        census_s = _timed(lambda: census.take(0, live_objects.live_tensors()), repeats)
+        graph = _timed(lambda: autograd_graphs.count_nodes(live_objects.live_tensors()), repeats)
         diagnoses = [_diagnosis() for _ in range(max(3, repeats // 3))]
     finally:
         ballast.clear()

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.leaks import autograd_graphs, census, source_lines
+from memagent.leaks import autograd_graphs, census, live_objects, source_lines
 from memagent.leaks.census import MIN_SHARE, Census, TensorEntry
 from memagent.leaks.detectors.base import TimeBudget, Work
 from memagent.leaks.object_names import ObjectName
@@ -63,7 +63,7 @@ def _suspects_of_root(
 
     Certainties are 0 to 3. Returns None if there is no root of this rank.
     """
-    tensors = census.live_tensors()
+    tensors = live_objects.live_tensors()
     roots = autograd_graphs.largest_roots(tensors, budget.is_slice_over)
     if rank >= len(roots) or roots[rank].nodes < min_nodes:
         return None
@@ -141,7 +141,7 @@ class LengtheningTensor:
 
     def find_now(self) -> Any:
         """Return the longest tensor of this kind that is alive now, or None."""
-        tensors = census.live_tensors()
+        tensors = live_objects.live_tensors()
         entries = census.take(0, tensors).entries
         lengths = {
             key: length

@@ -13,19 +13,15 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import compress
 from typing import Any, NamedTuple
 
 MIN_SHARE = 0.5
 """A part of the window must bring at least this share of what steady growth brings in it."""
-OLD_GENERATION = 2 if sys.version_info < (3, 14) else 1
-"""Where the garbage collector moves what survives a collection of the generation before it."""
 TensorGroup = tuple[str, str, int]
 """Device, dtype, and number of dimensions."""
 
@@ -67,67 +63,6 @@ class Census:
 
     def groups(self) -> Counter[TensorGroup]:
         return Counter(entry.group for entry in self.entries.values())
-
-
-def live_tensors() -> list[Any]:
-    """Return every tensor that Python knows, except for those frozen by `gc.freeze`.
-
-    One pass over all objects, which can't be cut. Tensors of autograd's C++ graph are included only
-    if Python has seen them.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return []
-    # not the referrers of the class: a tensor that C++ refers to as well may hide what it refers to
-    # see THPVariable_subclass_traverse, torch/csrc/autograd/python_variable.cpp
-    return _instances(gc.get_objects(), _with_subclasses(torch.Tensor))
-
-
-def live_objects(base: type) -> list[Any]:
-    """Return the tracked instances of a Python class, except for those frozen by `gc.freeze`.
-
-    Instances refer to their class: to ask for its referrers takes half as long as to list all
-    objects.
-    """
-    kinds = _with_subclasses(base)
-    return _instances(gc.get_referrers(*kinds), kinds)
-
-
-def young_tensors() -> list[Any]:
-    """Return the tensors that have survived at most one collection of garbage: a few objects."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return []
-    kinds = _with_subclasses(torch.Tensor)
-    return [
-        item
-        for generation in range(OLD_GENERATION)
-        for item in _instances(gc.get_objects(generation), kinds)
-    ]
-
-
-def young_ids() -> set[int]:
-    """Return the ids of the objects that have survived at most one collection of garbage.
-
-    An old dict may be among the young ones: the collector leaves it alone for some time.
-    """
-    objects = (item for age in range(OLD_GENERATION) for item in gc.get_objects(age))
-    return {id(item) for item in objects if type(item) is not dict}
-
-
-def _with_subclasses(base: type) -> set[type]:
-    kinds: set[type] = {base}
-    todo = [base]
-    while todo:
-        # from type: a metaclass may have a method of this name
-        new: set[type] = set(type.__subclasses__(todo.pop())) - kinds
-        kinds |= new
-        todo += new
-    return kinds
-
-
-def _instances(objects: list[Any], kinds: set[type]) -> list[Any]:
-    return list(compress(objects, map(kinds.__contains__, map(type, objects))))
 
 
 def take(step: int, tensors: Iterable[Any], nodes: int = 0) -> Census:

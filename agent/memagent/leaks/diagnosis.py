@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from memagent.leaks import autograd_graphs, census, origins, source_lines
+from memagent.leaks import autograd_graphs, census, live_objects, origins, source_lines
 from memagent.leaks.carried_tensors import (
     LengtheningTensor,
     lengthening_tensors,
@@ -344,7 +344,7 @@ def _is_lasting(growth: GroupGrowth, count: int, holder: HolderPath | None) -> b
     if holder is None or holder.name is None:
         return True
     # of limited size, or the input of this step alone
-    is_new = growth.is_renewed and id(holder.container) in census.young_ids()
+    is_new = growth.is_renewed and id(holder.container) in live_objects.young_ids()
     return can_grow(holder) and not is_new
 
 

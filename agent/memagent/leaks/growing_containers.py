@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition, TimeBudget
+from memagent.leaks.live_objects import select, with_subclasses
 from memagent.leaks.origins import creating_line, line_of_holder, site_line
 from memagent.leaks.reachability import nearest_name
 from memagent.leaks.referrers import ReferrerSearch
@@ -137,10 +138,7 @@ def _containers() -> Iterator[Any]:
 
     It doesn't track a dict of numbers, bytes or arrays, nor a `bytearray`.
     """
-    for item in gc.get_objects():
-        # isinstance() would ask proxies for their __class__, which may run their code.
-        if issubclass(type(item), _KINDS) or type(item) in _BUFFERS:
-            yield item
+    yield from select(type, with_subclasses(*_KINDS).union(_BUFFERS))
     level: list[Any] = [space for _, file, space in loaded_modules() if is_script(file)]
     level += [variables for variables, _ in script_frames()]
     for _ in range(_ROOT_LEVELS):

@@ -6,10 +6,8 @@ holds it; else by the module or operation that computed it.
 
 from __future__ import annotations
 
-import gc
 import heapq
 import re
-import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +17,7 @@ from typing import Any
 from memagent.components import named_modules_of
 from memagent.leaks import syntax
 from memagent.leaks.detectors.base import TimeBudget
+from memagent.leaks.live_objects import live_tensors
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.origins import lines_of
 from memagent.leaks.referrers import ReferrerSearch
@@ -124,15 +123,12 @@ def _with_prefixes(models: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def _live_tensors(with_gradients: bool) -> Iterator[Any]:
-    tensor_type = sys.modules["torch"].Tensor
-    for item in gc.get_objects():
-        # isinstance() would ask proxies for their __class__, which may run their code.
-        if issubclass(type(item), tensor_type):
-            yield item
-            # Until Python asks for it, a gradient is known to C++ only.
-            grad = item.grad if with_gradients and item.is_leaf else None
-            if grad is not None:
-                yield grad
+    for item in live_tensors():
+        yield item
+        # Until Python asks for it, a gradient is known to C++ only.
+        grad = item.grad if with_gradients and item.is_leaf else None
+        if grad is not None:
+            yield grad
 
 
 def _storage_of(tensor: Any) -> tuple[tuple[str, int], int] | None:

@@ -27,11 +27,10 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from itertools import compress
 from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
-from memagent.leaks import census
+from memagent.leaks import live_objects
 from memagent.leaks.detectors.base import Work
 
 GONE = object()
@@ -65,8 +64,8 @@ class Survey:
         """Return the tensors that are alive now. Waits for the other thread if it isn't done."""
         self.close()
         if self._has_failed or self._is_incomplete:
-            return census.live_tensors()
-        self._note(census.young_tensors())
+            return live_objects.live_tensors()
+        self._note(live_objects.young_tensors())
         tensors = [tensor for find in self._references.values() if (tensor := find()) is not None]
         self._references.clear()
         return tensors
@@ -85,7 +84,7 @@ class Survey:
             for _ in range(_MAX_PASSES):
                 if self._is_incomplete:
                     self._is_incomplete = False
-                    self._note(census.live_tensors())
+                    self._note(live_objects.live_tensors())
         except Exception:  # noqa: BLE001 - no memory, or a class of the script: `end` raises it
             self._has_failed = True
         self.thread_s = time.thread_time()
@@ -93,8 +92,8 @@ class Survey:
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
-            self._note(census.young_tensors())
-        elif info["generation"] >= census.OLD_GENERATION - 1 and get_ident() != self._owner:
+            self._note(live_objects.young_tensors())
+        elif info["generation"] >= live_objects.OLD_GENERATION - 1 and get_ident() != self._owner:
             # the script may have made tensors between that and the collection
             self._is_incomplete = True
 
@@ -180,8 +179,7 @@ def _alive(ids: set[int]) -> dict[int, Any]:
     ids -= {id(None), id(GONE)}
     if not ids:
         return {}
-    objects = gc.get_objects()
-    return {id(item): item for item in compress(objects, map(ids.__contains__, map(id, objects)))}
+    return {id(item): item for item in live_objects.select(id, ids)}
 
 
 def _find(identity: _Identity, alive: dict[int, Any]) -> Any:

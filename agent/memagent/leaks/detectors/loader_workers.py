@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
-from memagent.leaks.census import live_objects
 from memagent.leaks.detectors.base import Detector, TimeBudget
 from memagent.leaks.growth import growing_lines
+from memagent.leaks.live_objects import live_objects
 from memagent.leaks.object_names import file_of
 from memagent.leaks.source_lines import GROWS, SourceScope, attribute_assignments
 from memagent.leaks.suspect import build_suspect

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from memagent.leaks import autograd_graphs, census
+from memagent.leaks import autograd_graphs, census, live_objects
 from memagent.leaks.census import Census
 from memagent.leaks.detectors.base import CodePosition, Detector, TimeBudget, Work
 from memagent.leaks.diagnosis import diagnose
@@ -39,7 +39,7 @@ class TensorDetector(Detector):
         """Return the prepared list, else make the pass now."""
         survey, self._survey = self._survey, None
         if survey is None:
-            return census.live_tensors()
+            return live_objects.live_tensors()
         tensors = survey.end()
         self.thread_s += survey.thread_s
         return tensors

@@ -81,6 +81,13 @@ def _roots(tensors: Iterable[Any]) -> list[tuple[Any, Any]]:
     return roots
 
 
+def with_gradient(tensors: Iterable[Any], gradient: Any) -> list[Any]:
+    """Return the parameter that a tensor is the gradient of, as a list, empty if there is none."""
+    with sys.modules["torch"]._C.DisableTorchFunction():
+        leaves = (item for item in tensors if item.requires_grad and item.is_leaf)
+        return [leaf for leaf in leaves if leaf.grad is gradient][:1]
+
+
 def saved_bytes(tensor: Any, limit: int = MAX_NODES) -> int:
     """Return the size of the outputs of a graph's nodes, which it may hold.
 

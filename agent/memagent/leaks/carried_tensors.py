@@ -77,7 +77,9 @@ def _suspects_of_root(
     name = nearest_name(search, root.tensor, budget).name
     if name is None or not name.is_in_script:
         return []
-    line = next(iter(lines_of(search.scopes, name)), None)
+    lines = lines_of(search.scopes, name)
+    changing = (line for line in lines if line.uses_itself and line.strength == GROWS)
+    line = next(changing, next(iter(lines), None))
     is_carried = line is not None and line.strength == GROWS
     kind: Kind = "graph" if root.tensor.numel() == 1 else "hidden_state"
     text = f"{name.expression}: graph of {root.nodes:,} nodes"
@@ -112,7 +114,7 @@ def suspects_of_lengthening(
     holder = nearest_name(search, tensor, budget)
     name = holder.name
     if name is None:
-        return []
+        return _suspects_of_sums(search, tensor, item)
     lines = [line for line in lines_of(search.scopes, name) if line.strength == GROWS]
     if not lines:
         return []
@@ -123,6 +125,21 @@ def suspects_of_lengthening(
     kind: Kind = "buffer" if any(map(is_module_class, owners)) else "variable"
     text = f"{name.expression}: tensor of {' x '.join(map(str, tensor.shape))}"
     return [suspect_at(name, line, text, kind, item.bytes_per_step, 0.9)]
+
+
+def _suspects_of_sums(
+    search: ReferrerSearch, tensor: Any, item: LengtheningTensor
+) -> list[Suspect]:
+    """Return the `backward` that adds to a sparse gradient which is never zeroed."""
+    tensors = live_objects.live_tensors()
+    search.ignore(tensors)
+    for parameter in autograd_graphs.with_gradient(tensors, tensor):
+        name = search.name(parameter).name
+        for file in search.scopes.files if name is not None else ():
+            for line in source_lines.method_calls(file, "backward"):
+                text = f"{name.expression}.grad: sparse, with more values in each step"  # type: ignore[union-attr]
+                return [suspect_at(name, line, text, "gradient", item.bytes_per_step, 0.8)]  # type: ignore[arg-type]
+    return []
 
 
 # -- longer tensors -----------------------------------------------------------------------------
@@ -179,8 +196,8 @@ def _lengthening_each_step(
     lengthening = []
     for tensor in tensors:
         entry = last.entries.get(id(tensor))
-        # this very tensor was there before, so it was not created again
-        if entry is None or before_last.has(tensor, entry):
+        # this very tensor was there before, as long: it was neither created again nor extended
+        if entry is None or before_last.has(tensor, entry, entry.shape):
             continue
         for axis, length in enumerate(entry.shape):
             family = _family(entry, axis)

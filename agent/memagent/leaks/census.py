@@ -51,10 +51,13 @@ class Census:
     entries: dict[int, TensorEntry]
     nodes: int = 0
 
-    def has(self, tensor: Any, entry: TensorEntry) -> bool:
-        """Return True if this very tensor was counted. `entry` is its present entry."""
+    def has(self, tensor: Any, entry: TensorEntry, shape: tuple[int, ...] | None = None) -> bool:
+        """Return True if this very tensor was counted, with this `shape` if one is given.
+
+        entry: its present entry.
+        """
         old = self.entries.get(id(tensor))
-        if old is None:
+        if old is None or shape not in (None, old.shape):
             return False
         # the id alone may be reused by a new tensor
         if old.reference is not None:
@@ -76,21 +79,19 @@ def take(step: int, tensors: Iterable[Any], nodes: int = 0) -> Census:
 
 
 def _entries(torch: Any, tensors: Iterable[Any]) -> Iterator[tuple[int, TensorEntry]]:
-    plain, parameter = torch.Tensor, torch.nn.Parameter
+    plain = torch.Tensor
     devices: dict[Any, str] = {}
     dtypes: dict[Any, str] = {}
     for tensor in tensors:
         kind = type(tensor)
         try:
             device, dtype = tensor.device, tensor.dtype
-            size = tensor.numel() * dtype.itemsize
-            if kind is plain or kind is parameter:
-                memory = tensor.untyped_storage()
-                storage, storage_bytes = memory._cdata, memory.nbytes()
-            else:  # a subclass wraps other tensors, which are counted themselves
-                storage, storage_bytes = id(tensor), 0
             shape = tuple(tensor.shape)
-        # sparse, opaque, or not fully constructed
+            if kind.__torch_dispatch__ is plain.__torch_dispatch__:
+                storage, storage_bytes, size, shape = _memory_of(torch, tensor, shape)
+            else:  # a wrapper of other tensors, which are counted themselves
+                storage, storage_bytes, size = id(tensor), 0, tensor.numel() * dtype.itemsize
+        # opaque, or not fully constructed
         except (RuntimeError, NotImplementedError, AttributeError, ValueError, TypeError):
             continue
         if device.type == "meta":
@@ -100,6 +101,33 @@ def _entries(torch: Any, tensors: Iterable[Any]) -> Iterator[tuple[int, TensorEn
         # swap_tensors refuses a tensor with weak references
         reference = weakref.ref(tensor) if kind is plain else None
         yield id(tensor), TensorEntry(reference, storage, storage_bytes, size, name, text, shape)
+
+
+def _memory_of(
+    torch: Any, tensor: Any, shape: tuple[int, ...]
+) -> tuple[int, int, int, tuple[int, ...]]:
+    """Return identity and size of a tensor's storage, the bytes that it shows, and its shape."""
+    try:
+        memory = tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        parts = _sparse_parts(torch, tensor)
+        size = sum(part.numel() * part.dtype.itemsize for part in parts)
+        # the values that are stored count as a length, which may grow
+        return parts[0].untyped_storage()._cdata, size, size, (len(parts[0]), *shape)
+    return memory._cdata, memory.nbytes(), tensor.numel() * tensor.dtype.itemsize, shape
+
+
+def _sparse_parts(torch: Any, tensor: Any) -> tuple[Any, ...]:
+    """Return the values of a sparse tensor, and their indices. Raises what torch does for others.
+
+    A mode of the script must not see these calls, nor autograd record them.
+    """
+    with torch._C._DisableTorchDispatch(), torch.no_grad():
+        if tensor.layout == torch.sparse_coo:
+            return tensor._values(), tensor._indices()
+        if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return tensor.values(), tensor.crow_indices(), tensor.col_indices()
+        return tensor.values(), tensor.ccol_indices(), tensor.row_indices()
 
 
 # -- more tensors -------------------------------------------------------------------------------

@@ -139,7 +139,8 @@ def lengthens(file: str, number: int, functions: Collection[int]) -> bool:
 def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
     root = root_of(scope)
     names = {name, *_accessors(scope.file, name)}
-    names |= _aliases(root, names)
+    aliases = _aliases(root, names)
+    names |= aliases
     derived = names | _derived_variables(root, names)
     wrappers = _functions_with(root, derived)
     for node, parents in walk(root):
@@ -151,6 +152,7 @@ def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
             )
             if strength == SETS and uses_itself:
                 strength = GROWS
+            uses_itself |= _changes_in_place(node, aliases)
             if strength:
                 line = source_line(scope.file, node, strength, parents)
                 yield replace(line, uses_itself=uses_itself)
@@ -158,6 +160,15 @@ def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
                 yield from _passing_lines(scope.file, node, names, parents)
         elif isinstance(node, ast.NamedExpr) and node.target.id in names:
             yield source_line(scope.file, node, SETS, parents)
+
+
+def _changes_in_place(node: ast.stmt, aliases: set[str]) -> bool:
+    """Return True for `name += x`, and `item[rows] = x` where `item` is a part of what is named."""
+    if isinstance(node, ast.AugAssign):
+        return True
+    targets = assignment_targets(node) if isinstance(node, ast.Assign) else []
+    items = [part.value for part in targets if isinstance(part, ast.Subscript)]
+    return any(isinstance(item, ast.Name) and item.id in aliases for item in items)
 
 
 def _strength(node: ast.stmt, names: set[str], parents: Parents, name: str) -> int:

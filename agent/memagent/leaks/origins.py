@@ -17,26 +17,21 @@ import logging
 import types
 from collections import UserDict, UserList
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 from memagent.leaks import source_lines
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.growth import growing_lines, lines_adding_to_self
+from memagent.leaks.library_calls import library_calls
 from memagent.leaks.object_names import MODULE_REGISTRIES, ObjectName, file_of
 from memagent.leaks.referrers import HolderPath
-from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine, SourceScope
+from memagent.leaks.source_lines import GROWS, PASSES, SourceLine, SourceScope
 from memagent.leaks.suspect import WAITING, Kind
-from memagent.leaks.syntax import (
-    FUNCTIONS,
-    assignment_targets,
-    function_name,
-    is_mention,
-    syntax_tree,
-    walk,
-)
+from memagent.leaks.syntax import assignment_targets, function_name, syntax_tree, walk
 from memagent.leaks.user_code import UserScopes, is_script, is_script_class, namespace
 
 _MAX_SCOPES = 12
+_NAMED = (types.FunctionType, types.MethodType)
 _SETTERS = frozenset(
     ("setattr", "__setattr__", "register_buffer", "register_parameter", "add_module")
 )
@@ -46,7 +41,7 @@ def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> Source
     """Return the line that fills a named holder, else its origin."""
     if holder.name is None:
         return None
-    line = _line_that_fills(scopes, holder.name, kind)
+    line = _line_that_fills(scopes, holder, holder.name, kind)
     if line is None or line.strength < GROWS:
         line = _line_in_collection(holder) or line
     if line is None or line.strength < PASSES:
@@ -67,13 +62,17 @@ def _line_in_collection(holder: HolderPath) -> SourceLine | None:
     return None
 
 
-def _line_that_fills(scopes: UserScopes, name: ObjectName, kind: Kind) -> SourceLine | None:
+def _line_that_fills(
+    scopes: UserScopes, holder: HolderPath, name: ObjectName, kind: Kind
+) -> SourceLine | None:
     if kind == "cache" and name.code is not None:
         first = name.code.co_firstlineno
         return SourceLine(name.file, first, name.function, GROWS, in_loop=False, text="")
     if kind == "hook":
-        calls = (line for file in scopes.files for line in source_lines.hook_calls(file))
-        return next(calls, None)
+        registry = next((item for item in name.identifiers if item.endswith("_hooks")), "")
+        functions = {item.__name__ for item in holder.below if isinstance(item, _NAMED)}
+        calls = (source_lines.hook_calls(file, registry, functions) for file in scopes.files)
+        return next((lines[0] for lines in calls if lines), None)
     return next(iter(lines_of(scopes, name)), None)
 
 
@@ -112,7 +111,7 @@ def creating_line(holder: HolderPath, files: Sequence[str]) -> SourceLine | None
     name = holder.name
     if name is None:
         return None
-    for line in library_calls(_library_files(name, holder), files, name.identifiers):
+    for line in library_calls(name, holder, files):
         return line
     if not name.is_in_script or not name.identifiers:
         return None
@@ -226,71 +225,3 @@ def _calls_of(name: str, files: Sequence[str]) -> Iterator[SourceLine]:
         for node, parents in walk(syntax_tree(file)):
             if isinstance(node, ast.Call) and function_name(node) == name:
                 yield source_lines.source_line(file, node, PASSES, parents)
-
-
-# -- libraries ----------------------------------------------------------------------------------
-
-
-def _library_files(name: ObjectName, holder: HolderPath) -> list[str]:
-    """Return the files of the library's class that owns the container, and of its bases."""
-    for item in holder.above:
-        kind = item if isinstance(item, type) else type(item)
-        if kind.__module__ != "builtins" and not is_script_class(kind):
-            bases = [base for base in kind.__mro__ if base.__module__ != "builtins"]
-            return list(dict.fromkeys(map(file_of, bases)))
-    return [] if name.is_in_script else [name.file]
-
-
-def library_calls(
-    libraries: Sequence[str], files: Sequence[str], names: Sequence[str]
-) -> list[SourceLine]:
-    """Return the script's calls of what a library's files define.
-
-    Methods of the named object come first, then what the first file defines, then calls in a loop.
-    """
-    known = set(names)
-    calls = []
-    for place, library in enumerate(libraries):
-        defined = _defined_names(library)
-        for file in files:
-            imported = _imported_names(file)
-            for node, parents in walk(syntax_tree(file)):
-                if _is_call_of(node, defined, imported):
-                    line = source_lines.source_line(file, node, SETS, parents)
-                    calls.append((not _is_method_of(node, known), place, line))
-    calls.sort(key=lambda call: (*call[:2], not call[2].in_loop, call[2].function == "<module>"))
-    return [line for _, _, line in calls]
-
-
-def _is_call_of(node: ast.AST, defined: set[str], imported: set[str]) -> TypeGuard[ast.Call]:
-    """Return True for a call with values of what is `defined`, not of a builtin of that name."""
-    if not isinstance(node, ast.Call) or function_name(node) not in defined:
-        return False
-    is_other = isinstance(node.func, ast.Name) and node.func.id not in imported
-    return not is_other and _takes_values(node)
-
-
-def _imported_names(file: str) -> set[str]:
-    nodes = (node for node, _ in walk(syntax_tree(file)) if isinstance(node, ast.ImportFrom))
-    return {name.asname or name.name for node in nodes for name in node.names}
-
-
-def _is_method_of(call: ast.Call, names: set[str]) -> bool:
-    return isinstance(call.func, ast.Attribute) and is_mention(call.func.value, names)
-
-
-def _takes_values(call: ast.Call) -> bool:
-    values = [*call.args, *(item.value for item in call.keywords)]
-    return any(not isinstance(value, ast.Constant) for value in values)
-
-
-def _defined_names(file: str) -> set[str]:
-    """Return functions, classes and methods without an underscore, and no builtins."""
-    nodes = (node for node, _ in walk(syntax_tree(file)))
-    names = {node.name for node in nodes if isinstance(node, (*FUNCTIONS, ast.ClassDef))}
-    return {name for name in names if not name.startswith("_")} - _COMMON_NAMES
-
-
-_COMMON_NAMES = frozenset(
-    ("get", "items", "keys", "values", "pop", "clear", "close", "copy", "join", "set", "wait")
-)

@@ -6,7 +6,7 @@ import ast
 import linecache
 import re
 import tokenize
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ class SourceLine:
     in_loop: bool
     text: str
     uses_itself: bool = False
-    """True for an assignment of something computed from what is assigned to."""
+    """True for a statement that computes what it assigns from what was there, or adds in place."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,33 @@ def calls_with(file: str, keyword: str) -> list[SourceLine]:
     return _calls(file, passes_keyword, SETS)
 
 
-def hook_calls(file: str) -> list[SourceLine]:
-    """Return calls of `register_forward_hook` and the like."""
-    return _calls(
-        file, lambda call: _HOOK_REGISTRATION.fullmatch(function_name(call)) is not None, GROWS
-    )
+def method_calls(file: str, name: str) -> list[SourceLine]:
+    """Return calls of any object's method of this name, those in loops first."""
+    lines = _calls(file, lambda call: function_name(call) == name, PASSES)
+    return sorted(lines, key=lambda line: not line.in_loop)
+
+
+def hook_calls(file: str, registry: str = "", functions: Collection[str] = ()) -> list[SourceLine]:
+    """Return calls of `register_forward_hook` and the like.
+
+    Those that mention one of the functions come first, then those whose name fits the attribute
+    that holds the hooks: `_forward_hooks`.
+    """
+    calls: list[tuple[bool, bool, SourceLine]] = []
+    stem = registry.strip("._").removesuffix("s")
+    for node, parents in walk(syntax_tree(file)):
+        if isinstance(node, ast.Call) and _HOOK_REGISTRATION.fullmatch(function_name(node)):
+            mentioned = {name for item in node.args for name in _names_in(item)}
+            is_other = mentioned.isdisjoint(functions)
+            line = source_line(file, node, GROWS, parents)
+            calls.append((is_other, not function_name(node).endswith(stem), line))
+    return [line for *_, line in sorted(calls, key=lambda call: call[:2])]
+
+
+def _names_in(value: ast.expr) -> Iterator[str]:
+    for part in ast.walk(value):
+        if isinstance(part, ast.Name | ast.Attribute):
+            yield part.id if isinstance(part, ast.Name) else part.attr
 
 
 def is_hook(file: str, function: str) -> bool:

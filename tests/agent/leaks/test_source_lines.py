@@ -6,6 +6,7 @@ from memagent.leaks.source_lines import (
     SourceScope,
     attribute_assignments,
     first_assignment,
+    hook_calls,
     is_hook,
 )
 
@@ -14,6 +15,17 @@ def test_it_knows_a_hook_by_its_registration(tmp_path):
     path = tmp_path / "script.py"
     path.write_text("layer.register_forward_hook(self.note)\nregister(keep)\n")
     assert is_hook(str(path), "Model.note") and not is_hook(str(path), "keep")
+
+
+def test_a_hook_is_registered_where_its_function_is_mentioned(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "a.register_forward_hook(self.note)\n"
+        "a.register_full_backward_hook(keep)\n"
+        "a.register_forward_pre_hook(other)\n"
+    )
+    assert hook_calls(str(path), "_forward_pre_hooks")[0].line == 3
+    assert hook_calls(str(path), "_forward_pre_hooks", {"keep"})[0].line == 2
 
 
 def test_it_finds_the_first_assignment_among_several_targets(tmp_path):

@@ -68,7 +68,8 @@ def run(script: str) -> int:
         "pause_s": diagnosis.pause_s,
         "suspects": [suspect.to_dict() for suspect in diagnosis.suspects],
     }
-    print(json.dumps(result), flush=True)
+    # the script may have replaced sys.stdout
+    print(json.dumps(result), file=sys.__stdout__, flush=True)
     return 0
 
 

@@ -1,0 +1,181 @@
+"""The script's calls of a library that owns a container: one of them fills it.
+
+1. The functions of a library are those in the files of its class that owns the container, and of
+   that class' bases; less surely, any function of the same package.
+2. What a call means is looked up in the variables of running functions, the globals of its file,
+   and the class that it's in, without running code of the script.
+3. A call that can't be looked up counts if its name is defined in those files. Names that builtin
+   containers have, too, count only for methods of the named object.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from io import IOBase
+from types import FunctionType, ModuleType
+from typing import Any
+
+from memagent.leaks import source_lines
+from memagent.leaks.object_names import ObjectName, file_of
+from memagent.leaks.referrers import HolderPath
+from memagent.leaks.source_lines import SETS, SourceLine
+from memagent.leaks.syntax import FUNCTIONS, Parents, function_name, is_mention, syntax_tree, walk
+from memagent.leaks.user_code import (
+    is_script,
+    is_script_class,
+    loaded_modules,
+    namespace,
+    running_frames,
+)
+
+_BUILTINS = (list, dict, set, str, deque, IOBase, threading.Event)
+_BUILTIN_NAMES = frozenset(name for kind in _BUILTINS for name in dir(kind))
+_UNKNOWN = object()
+
+
+def library_calls(
+    name: ObjectName, holder: HolderPath, files: Sequence[str]
+) -> Iterator[SourceLine]:
+    """Yield the script's calls of the library that owns a container, most likely first.
+
+    Methods of the named object come first, then calls of what the class itself defines, then calls
+    in a loop.
+    """
+    kinds = [kind for kind in map(_class_of, holder.above) if not is_script_class(kind)]
+    kinds = [kind for kind in kinds if kind.__module__ != "builtins"]
+    libraries = [file_of(base) for kind in kinds[:1] for base in kind.__mro__[:-1]]
+    if not kinds and not name.is_in_script:
+        libraries = [name.file]
+    packages = {kind.__module__.partition(".")[0] for kind in kinds}
+    meanings = _Meanings()
+    defined = [_defined_names(library) for library in libraries]
+    calls = []
+    for file in files:
+        for node, parents in walk(syntax_tree(file)):
+            if not isinstance(node, ast.Call) or not _takes_values(node):
+                continue
+            function = meanings.of(node.func, file, parents)
+            is_method = _is_method_of(node, set(name.identifiers))
+            if function is _UNKNOWN:
+                place = _place_by_name(function_name(node), defined, is_method)
+            else:
+                place = _place(function, libraries, packages)
+            if place is not None:
+                line = source_lines.source_line(file, node, SETS, parents)
+                is_once = line.function == "<module>" and not line.in_loop
+                is_rarer = place < len(libraries) and not line.in_loop
+                calls.append(((not is_method, place, is_once, is_rarer), line))
+    calls.sort(key=lambda call: call[0])
+    yield from (line for _, line in calls)
+
+
+def _class_of(item: Any) -> type:
+    return item if isinstance(item, type) else type(item)
+
+
+def _place(function: Any, libraries: Sequence[str], packages: set[str]) -> int | None:
+    """Return a lower number for a function of the library's nearer to the container."""
+    file = _file_of_function(function)
+    if file in libraries:
+        return libraries.index(file)
+    owner = _code_owner(function)
+    module = owner.__module__ if isinstance(owner, FunctionType) else None
+    is_near = module is not None and module.partition(".")[0] in packages - {"torch"}
+    return len(libraries) if is_near else None
+
+
+def _place_by_name(called: str, defined: Sequence[set[str]], is_method: bool) -> int | None:
+    if called in _BUILTIN_NAMES and not is_method:
+        return None
+    return next((place for place, names in enumerate(defined) if called in names), None)
+
+
+def _code_owner(function: Any) -> Any:
+    """Return the function of a method or decorator, and the class of another object."""
+    function = getattr(function, "__func__", function)
+    if isinstance(function, FunctionType):
+        return inspect.unwrap(function)
+    return function if isinstance(function, type) else type(function)
+
+
+def _file_of_function(function: Any) -> str:
+    owner = _code_owner(function)
+    return owner.__code__.co_filename if isinstance(owner, FunctionType) else file_of(owner)
+
+
+def _is_method_of(call: ast.Call, names: set[str]) -> bool:
+    return isinstance(call.func, ast.Attribute) and is_mention(call.func.value, names)
+
+
+def _takes_values(call: ast.Call) -> bool:
+    values = [*call.args, *(item.value for item in call.keywords)]
+    return any(not isinstance(value, ast.Constant) for value in values)
+
+
+def _defined_names(file: str) -> set[str]:
+    """Return functions, classes and methods without an underscore."""
+    nodes = (node for node, _ in walk(syntax_tree(file)))
+    names = {node.name for node in nodes if isinstance(node, (*FUNCTIONS, ast.ClassDef))}
+    return {name for name in names if not name.startswith("_")}
+
+
+class _Meanings:
+    """What expressions of the script mean now, as far as that's known without running it."""
+
+    def __init__(self) -> None:
+        self._globals = {file: space for _, file, space in loaded_modules() if is_script(file)}
+        self._locals: dict[tuple[str, int], dict[str, Any]] = {}
+        for frame in running_frames():
+            code = frame.f_code
+            if is_script(code.co_filename):
+                self._globals[code.co_filename] = frame.f_globals
+                if frame.f_locals is not frame.f_globals:
+                    self._locals[code.co_filename, code.co_firstlineno] = dict(frame.f_locals)
+
+    def of(self, value: ast.expr, file: str, parents: Parents) -> Any:
+        """Return the object that an expression stands for, else `_UNKNOWN`."""
+        if isinstance(value, ast.Attribute):
+            return _attribute(self.of(value.value, file, parents), value.attr)
+        if not isinstance(value, ast.Name):
+            return _UNKNOWN
+        space = self._globals.get(file, {})
+        functions = [item for item in parents if isinstance(item, FUNCTIONS)]
+        for function in reversed(functions):
+            first = min([function.lineno, *(item.lineno for item in function.decorator_list)])
+            variables = self._locals.get((file, first), {})
+            if value.id in variables:
+                return variables[value.id]
+            if value.id in _variables(function):
+                owner = parents[parents.index(function) - 1]
+                is_own = value.id == "self" and isinstance(owner, ast.ClassDef)
+                return space.get(owner.name, _UNKNOWN) if is_own else _UNKNOWN  # type: ignore[attr-defined]
+        return space.get(value.id, getattr(builtins, value.id, _UNKNOWN))
+
+
+def _variables(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    arguments = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
+    names = (part for part in ast.walk(function) if isinstance(part, ast.Name))
+    return arguments | {part.id for part in names if isinstance(part.ctx, ast.Store)}
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """Return an attribute without running a property or `__getattr__` of the script."""
+    if owner is _UNKNOWN:
+        return _UNKNOWN
+    space = namespace(owner) or {}
+    for values in (space, *(space.get(key) or {} for key in ("_modules", "_parameters"))):
+        if isinstance(values, dict) and name in values:
+            return values[name]
+    if isinstance(owner, ModuleType):
+        return _UNKNOWN
+    kind = owner if isinstance(owner, type) else type(owner)
+    values = (base.__dict__[name] for base in kind.__mro__ if name in base.__dict__)
+    value = next(values, _UNKNOWN)
+    if isinstance(value, staticmethod | classmethod):
+        return value.__func__
+    return value if callable(value) else _UNKNOWN

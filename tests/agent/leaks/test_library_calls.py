@@ -1,0 +1,65 @@
+"""Calls of a library: known by what they mean, by name only where that's unknown."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from memagent.leaks import syntax
+from memagent.leaks.library_calls import library_calls
+from memagent.leaks.object_names import ObjectName
+from memagent.leaks.referrers import HolderPath
+
+LIBRARY = """
+class Store:
+    def __init__(self):
+        self.items = {}
+
+    def get(self, key, value):
+        self.items[key] = value
+
+    def record(self, value):
+        self.items[len(self.items)] = value
+"""
+SCRIPT = """
+from memagent_test_library import Store
+
+store = Store()
+other = {}
+
+
+def step(number, unknown):
+    other.get(number, unknown)
+    unknown.get(number, number)
+    unknown.record(number)
+    store.get(number, unknown)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Import a script that uses an installed library."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "memagent_test_library.py").write_text(LIBRARY)
+    (tmp_path / "memagent_test_script.py").write_text(SCRIPT)
+    for folder in (tmp_path, site):
+        monkeypatch.syspath_prepend(str(folder))
+    yield importlib.import_module("memagent_test_script")
+    for name in ("memagent_test_script", "memagent_test_library"):
+        sys.modules.pop(name, None)
+    syntax.clear_cache()
+
+
+def test_a_call_is_known_by_what_it_means(script: ModuleType) -> None:
+    """A dict's `get` isn't the library's, and an unknown one may be anybody's."""
+    file = str(script.__file__)
+    name = ObjectName("store.items", (".items", "store"), file, "<module>")
+    holder = HolderPath(script.store.items, 1.0, name, (), (script.store,))
+    lines = [line.text for line in library_calls(name, holder, [file])]
+    assert lines == ["store.get(number, unknown)", "unknown.record(number)"]

@@ -10,6 +10,7 @@ Such a tensor lives for one step only, so it's looked up anew in each slice.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -131,6 +132,8 @@ def _suspects_of_sums(
     search: ReferrerSearch, tensor: Any, item: LengtheningTensor
 ) -> list[Suspect]:
     """Return the `backward` that adds to a sparse gradient which is never zeroed."""
+    if tensor.layout is sys.modules["torch"].strided:
+        return []  # of a parameter that is made anew, longer
     tensors = live_objects.live_tensors()
     search.ignore(tensors)
     for parameter in autograd_graphs.with_gradient(tensors, tensor):

@@ -49,6 +49,7 @@ def library_calls(
     kinds = [kind for kind in map(_class_of, holder.above) if not is_script_class(kind)]
     kinds = [kind for kind in kinds if kind.__module__ != "builtins"]
     libraries = [file_of(base) for kind in kinds[:1] for base in kind.__mro__[:-1]]
+    libraries = [library for library in libraries if library]
     if not kinds and not name.is_in_script:
         libraries = [name.file]
     packages = {kind.__module__.partition(".")[0] for kind in kinds}

@@ -174,7 +174,9 @@ class _Walk:
                 for item in self._chunks[number]:
                     for key in keys.intersection(map(id, _parts([item]))):
                         parents.setdefault(key, item)
-            todo = {id(parents[key]) for keys in by_chunk.values() for key in keys} - parents.keys()
+            # another thread may have changed what led there
+            keys_up = {key for keys in by_chunk.values() for key in keys} & parents.keys()
+            todo = {id(parents[key]) for key in keys_up} - parents.keys()
         for way in ways:
             while (parent := parents.get(id(way[-1]))) is not None:
                 way.append(parent)

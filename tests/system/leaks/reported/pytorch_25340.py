@@ -1,8 +1,11 @@
 """Told in https://github.com/pytorch/pytorch/issues/25340: the context of a function keeps the function's own output."""
 
+import gc
+
 import torch
 from torch import nn
 
+gc.disable()  # it frees such contexts, and whether it comes in time is chance
 model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 

@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help setup demo test test-long test-install test-fast coverage lint audit format mutation bench secrets clean
 
 help:
-	@echo "make demo          run a real training with a real leak, and see the warning before it crashes (two minutes)"
+	@echo "make demo          run a real training with a real leak, and see the warning before it crashes (a minute)"
 	@echo "make test          set up everything the tests need and run them all"
 	@echo "make test-long     the tests of the benchmarks, which take minutes each"
 	@echo "make test-install  build a wheel, install it into empty environments, play the quick start"

@@ -11,6 +11,7 @@ from memagent_server.http.asgi import MAX_SENT_BYTES
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)  # decoding is what costs
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads the peak from /proc")
 def test_the_worst_requests_leave_a_web_process_small(database_url):
     costs = worst.measured(database_url, mixed=20)

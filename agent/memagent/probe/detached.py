@@ -5,7 +5,9 @@ On Linux:
 1. `fork_detached` forks twice. The first child is reaped at once, so that the system adopts the
    second, which is nobody's child any more. The second fork is a vfork, which copies no page table:
    that takes a tenth of a second per GiB on slow machines. Its caller waits in the kernel while the
-   new process runs in the same memory, and is killed there, so that it never returns.
+   new process runs in the same memory, and is killed there, so that it never returns: by this
+   process, or by the system if this process ends first. Its memory goes on living in the new one,
+   so the system mustn't write the end of its thread there: see `_SET_TID_ADDRESS`.
 2. The fork is libc's: `os.fork` would call the script's hooks (`os.register_at_fork`). Python's
    state in the child is renewed by the function that `os.fork` calls too. No bytecode may run
    between the two: it could wait for a lock that another thread held. So C code, a `map`, calls
@@ -27,6 +29,7 @@ import ctypes
 import gc
 import operator
 import os
+import platform
 import signal
 import sys
 import threading
@@ -37,6 +40,12 @@ from typing import Any
 
 _SIGACTION_BYTES = 256
 """More than `struct sigaction` has on any system. Zeros are the default action."""
+_PR_SET_PDEATHSIG = 1
+_SET_TID_ADDRESS = {"x86_64": 218, "aarch64": 96, "riscv64": 96}.get(platform.machine(), -1)
+"""The system call that says where the kernel writes 0 when a thread ends: libc's id of the thread.
+Recursive mutexes and rwlocks compare it. The dynamic linker's and setlocale's would then hang.
+https://man7.org/linux/man-pages/man2/set_tid_address.2.html
+"""
 _LOCK_TIMEOUT_S = 5.0
 _CAN_SKIP_HOOKS = (
     sys.implementation.name == "cpython"
@@ -65,6 +74,8 @@ def fork_detached() -> bool:
         without_child_signals(),
     ):
         pid = fork_without_hooks(
+            partial(libc.prctl, _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
+            partial(libc.syscall, _SET_TID_ADDRESS, None),
             libc.vfork,
             libc.setsid,
             *(partial(libc.dup2, null.fileno(), stream) for stream in (0, 1, 2)),
@@ -144,8 +155,8 @@ def _ended_child() -> int | None:
 def _libc() -> Any:
     """Return libc, whose functions are called without releasing the GIL."""
     libc = ctypes.PyDLL(None, use_errno=True)
-    for function in (libc.vfork, libc.setsid, libc.dup2, libc.write):
-        function.restype = None
+    for name in ("prctl", "syscall", "vfork", "setsid", "dup2", "write"):
+        getattr(libc, name).restype = None
     return libc
 
 

@@ -9,9 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from memagent.estimator.trace.isolation import can_fork
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
 
@@ -218,6 +220,52 @@ may_end.set()
 thread.join()
 print(os.read(reader, 1).decode() if select.select([reader], [], [], 30)[0] else "it hangs")
 """
+
+
+def test_its_thread_keeps_its_identity_when_the_first_child_has_ended(tmp_path):
+    """Both share memory: the kernel would set libc's id of the thread to 0, and its locks hang."""
+    report = tmp_path / "owner"
+    run(f"""
+import ctypes
+from pathlib import Path
+if fork_detached():
+    libc = ctypes.PyDLL(None)
+    while not Path({str(report)!r} + ".go").exists():
+        time.sleep(0.01)
+    mutex = (ctypes.c_int * 10)(0, 0, 0, 0, 1)  # kind 1: recursive; its third word is the owner
+    libc.pthread_mutex_lock(mutex)
+    Path({str(report)!r}).write_text(f"{{mutex[2]}}\\n")
+    os._exit(0)
+Path({str(report)!r} + ".go").touch()  # the first child was killed and reaped
+""")
+    wait_until(lambda: report.exists() and report.read_text().endswith("\n"))
+    assert int(report.read_text()) > 0
+
+
+def test_a_script_that_ends_while_it_forks_leaves_no_process_between(tmp_path):
+    """The first child waits for the second, and holds copies of all that the script has open."""
+    report = tmp_path / "detached"
+    script = f"""
+from pathlib import Path
+os.kill = lambda *_: os._exit(0)  # the script ends before it has ended the first child
+if fork_detached():
+    Path({str(report)!r}).write_text(f"{{os.getpid()}}\\n")
+    time.sleep(600)
+"""
+    run(script)
+    wait_until(lambda: report.exists() and report.read_text().endswith("\n"))
+    detached = psutil.Process(int(report.read_text()))
+    try:
+        wait_until(lambda: not is_copy(detached.parent(), detached))
+    finally:
+        detached.kill()
+
+
+def is_copy(parent: psutil.Process | None, child: psutil.Process) -> bool:
+    try:
+        return parent is not None and parent.cmdline() == child.cmdline()
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.parametrize(

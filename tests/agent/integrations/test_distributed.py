@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import pytest
+
+from tests.agent.integrations.two_ranks import await_gloo
 
 pytestmark = pytest.mark.xdist_group("distributed")
 
@@ -112,6 +115,9 @@ def test_an_unchanged_sharded_script_is_counted_on_each_rank(ranks_of, tmp_path)
 def test_memagent_run_around_torchrun_attaches_each_rank(memagent_around, tmp_path):
     """The only start of torchrun itself, which costs seven seconds of a processor."""
     script = START + DDP + LOOP + LEAVE + "import sys\nassert sys.argv[1:] == ['--lr', '3']\n"
+    script += (
+        f"import time\nfrom pathlib import Path\n{inspect.getsource(await_gloo)}await_gloo()\n"
+    )
     memagent_around(script, "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     assert_both_counted(tmp_path)
 

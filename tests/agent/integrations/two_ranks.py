@@ -6,10 +6,13 @@ each of its ranks would import torch, which takes three seconds of processor tim
 
 from __future__ import annotations
 
+import atexit
 import os
 import runpy
 import signal
 import sys
+import time
+from pathlib import Path
 
 from torch.distributed import TCPStore
 
@@ -44,12 +47,30 @@ def run_rank(rank: int, port: str, command: list[str]) -> None:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
+    atexit.register(await_gloo)
     is_module = command[0] == "-m"
     sys.argv = command[is_module:]
     if is_module:
         runpy.run_module(command[1], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(command[0], run_name="__main__")
+
+
+def await_gloo() -> None:
+    """Wait until the other threads sleep.
+
+    torch aborts a process where a thread of gloo drops its last tensors while the interpreter ends
+    (pytorch/pytorch issue 190489): without memagent, too, and on a busy machine often.
+    """
+
+    def is_running(thread: Path) -> bool:
+        try:
+            return ") R " in (thread / "stat").read_text()
+        except OSError:  # it has ended
+            return False
+
+    while sum(map(is_running, Path("/proc/self/task").iterdir())) > 1:
+        time.sleep(0.01)
 
 
 def wait_for_all(ranks: set[int]) -> int:

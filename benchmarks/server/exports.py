@@ -2,19 +2,25 @@
 at all, at one web process.
 
 A late batch doesn't delay the next one's due time, so a busy machine that slows all of it leaves the
-ratios as they are.
+ratios as they are. The kinds of strangers alternate in short phases for the same reason.
+
+`python -m benchmarks.server.exports [--rounds N] [--seconds S] [--kinds KIND ...]` runs longer.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
-from benchmarks.figures import Figure, quantile
+import psutil
+
+from benchmarks.figures import Figure, quantile, table
 from benchmarks.server.load import Client, post_all
 from benchmarks.server.over_http import checked, clients
 from benchmarks.server.real_server import fresh_database, running_server
-from benchmarks.server.strangers import KINDS, strangers
+from benchmarks.server.strangers import KINDS, Readings, strangers
 from benchmarks.server.workload import batch, enter_runs
 from memagent_server.store.engine import Database
 from memagent_server.store.samples import add_batch
@@ -30,37 +36,49 @@ GOAL = 2.0
 def measure(quick: bool) -> list[Figure]:
     """Alternate between the kinds of strangers, with the same batches."""
     rounds, count = (1, 5) if quick else (ROUNDS, BATCHES)
+    return beside(KINDS, rounds, count, LONG_BATCHES_QUICK if quick else LONG_BATCHES)
+
+
+def beside(kinds: Sequence[str], rounds: int, count: int, long_batches: int) -> list[Figure]:
+    """Return the figures of `rounds` phases of `count` batches a client beside each kind."""
     paced = clients(CLIENTS, count, 16, every_s=EVERY_S)
-    seconds: dict[str, list[float]] = {kind: [] for kind in KINDS}
-    processor: dict[str, float] = dict.fromkeys(KINDS, 0.0)
-    phases = [(f"{kind}-{number}", kind) for number in range(rounds) for kind in KINDS]
+    seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
+    processor: dict[str, float] = dict.fromkeys(kinds, 0.0)
+    read = {kind: Readings() for kind in kinds}
+    phases = [(f"{kind}-{number}", kind) for number in range(rounds) for kind in kinds]
     with fresh_database() as database:
         names = [f"{phase}-{index}" for phase, _ in phases for index in range(CLIENTS)]
         enter_runs(database, ["long", *names], time.time())
-        _add_long_run(database, LONG_BATCHES_QUICK if quick else LONG_BATCHES)
+        _add_long_run(database, long_batches)
         database.close()
         with running_server(database.url) as server:
             for phase, kind in phases:
-                with strangers(server.url, kind, COUNTS[kind]):
+                with strangers(server.url, kind, COUNTS[kind]) as readings:
                     before = server.cpu_s()
                     answers = checked(post_all(server.url, _renamed(paced, phase)))
                     processor[kind] += server.cpu_s() - before
+                read[kind] += readings
                 seconds[kind] += answers.seconds
-    return [figure for kind in KINDS for figure in _figures(kind, seconds, processor)]
+    return [figure for kind in kinds for figure in _figures(kind, seconds, processor, read[kind])]
 
 
 def _figures(
-    kind: str, seconds: dict[str, list[float]], processor: dict[str, float]
+    kind: str, seconds: dict[str, list[float]], processor: dict[str, float], read: Readings
 ) -> list[Figure]:
     middle, slow = (1e3 * quantile(seconds[kind], share) for share in (0.5, 0.99))
     cost_ms = 1e3 * processor[kind] / len(seconds[kind])
     note = f"{cost_ms:.1f} ms of the server's processor time a batch"
+    note += f"; {read}" if kind in ("slow", "reading") else ""
     name = f"{COUNTS[kind]} {kind}" if COUNTS[kind] else "nobody"
     row = Figure(f"beside {name}", "ms", middle, p99=slow, note=note)
     if kind == "none":
         return [row]
-    alone = 1e3 * quantile(seconds["none"], 0.99)
-    return [row, Figure("... p99 by p99 beside nobody", "x", slow / alone, goal=GOAL)]
+    middle_alone, alone = (1e3 * quantile(seconds["none"], share) for share in (0.5, 0.99))
+    return [
+        row,
+        Figure("... p50 by p50 beside nobody", "x", middle / middle_alone),
+        Figure("... p99 by p99 beside nobody", "x", slow / alone, goal=GOAL),
+    ]
 
 
 def _renamed(paced: list[Client], phase: str) -> list[Client]:
@@ -74,3 +92,20 @@ def _add_long_run(database: Database, batches: int) -> None:
     with database.write() as session:
         for seq in range(batches):
             add_batch(session, "long", batch(seq, 500), time.time())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.server.exports", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--seconds", type=float, default=BATCHES * EVERY_S, help="of a phase")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS[1:], default=KINDS[1:])
+    options = parser.parse_args()
+    count = max(1, round(options.seconds / EVERY_S))
+    rows = beside(["none", *options.kinds], options.rounds, count, LONG_BATCHES)
+    print(f"load {psutil.getloadavg()[0]:.1f}\n{table({TITLE: rows})}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,14 +1,19 @@
-"""Clients that leave connections half-open or read exports, in a process of their own."""
+"""Clients that leave connections half-open or read exports, in a process of their own.
+
+The server makes a few exports at a time and refuses the others: a refused reader comes back after
+REFUSED_S. `Readings` counts what was really read, so that no figure stands beside idle readers.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import select
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from urllib.parse import urlsplit
 
@@ -22,60 +27,146 @@ _HALF_OPEN = (
 )
 _TURN_S, _SLOW_BYTES, _FAST_BYTES = 0.05, 1_024, 2**20
 _BUFFER_BYTES = 4_096
+REFUSED_S = 1.0
 
 KINDS = ("none", "half-open", "unread", "slow", "reading")
+_FAST = "reading"
+
+
+@dataclass
+class Readings:
+    """What the clients of a phase got. `reading` is the mean number of exports under way."""
+
+    seconds: float = 0.0
+    reading: float = 0.0
+    received_bytes: int = 0
+    exports: int = 0
+    refused: int = 0
+
+    def __add__(self, other: Readings) -> Readings:
+        seconds = self.seconds + other.seconds
+        busy_s = self.reading * self.seconds + other.reading * other.seconds
+        return Readings(
+            seconds,
+            busy_s / seconds if seconds else 0.0,
+            self.received_bytes + other.received_bytes,
+            self.exports + other.exports,
+            self.refused + other.refused,
+        )
+
+    def __str__(self) -> str:
+        rate = self.received_bytes / max(self.seconds, 1e-9) / 1e6
+        return (
+            f"{self.reading:.1f} exports at a time, {rate:.1f} MB/s, "
+            f"{self.exports} complete, {self.refused} refused"
+        )
 
 
 @contextmanager
-def strangers(url: str, kind: str, count: int) -> Iterator[None]:
-    """Keep `count` connections of a kind open; one that the server closes is opened again."""
+def strangers(url: str, kind: str, count: int) -> Iterator[Readings]:
+    """Keep `count` connections of a kind open; one that the server closes is opened again.
+
+    The yielded readings are filled in at the end.
+    """
     context = multiprocessing.get_context("spawn")
     ready, stop = context.Event(), context.Event()
-    process = context.Process(target=_keep, args=(url, kind, count, ready, stop), daemon=True)
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_keep, args=(url, kind, count, ready, stop, theirs), daemon=True
+    )
     process.start()
+    readings = Readings()
     try:
         if not ready.wait(60.0):
             raise RuntimeError(f"no connections of kind {kind} within 60 s")
-        yield
+        yield readings
+        stop.set()
+        vars(readings).update(vars(ours.recv()))
     finally:
         stop.set()
         process.join()
 
 
-def _keep(url: str, kind: str, count: int, ready: Event, stop: Event) -> None:
+def _keep(url: str, kind: str, count: int, ready: Event, stop: Event, end: Connection) -> None:
     parts = urlsplit(url)
     address = (parts.hostname or "", parts.port or 80)
-    opened = {number: _open(address, kind, number) for number in range(count)}
+    clients = [_Client(address, kind, number) for number in range(count)]
     ready.set()
+    began_at = last_at = time.monotonic()
+    readings, busy_s = Readings(), 0.0
     while not stop.is_set():
-        for number, connection in opened.items():
-            if not _goes_on(connection, kind):
-                connection.close()
-                opened[number] = _open(address, kind, number)
-        time.sleep(_TURN_S)
-    for connection in opened.values():
-        connection.close()
+        # fast readers wait for data only; the others are looked at in turns
+        fast = [client.connection for client in clients if kind == _FAST and client.is_open]
+        if fast:
+            select.select(fast, [], [], _TURN_S)
+        else:
+            time.sleep(_TURN_S)
+        now = time.monotonic()
+        busy_s += (now - last_at) * sum(client.is_reading for client in clients)
+        last_at = now
+        for client in clients:
+            client.go_on(now, readings)
+    readings.seconds = last_at - began_at
+    readings.reading = busy_s / max(readings.seconds, 1e-9)
+    end.send(readings)
+    for client in clients:
+        client.connection.close()
 
 
-def _open(address: tuple[str, int], kind: str, number: int) -> socket.socket:
-    connection = socket.socket()
-    if kind in ("unread", "slow"):
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-    connection.connect(address)
-    connection.sendall(_HALF_OPEN[number % len(_HALF_OPEN)] if kind == "half-open" else _EXPORT)
-    connection.setblocking(False)
-    return connection
+class _Client:
+    """One connection. `is_reading` is True while the server sends it an export."""
 
+    def __init__(self, address: tuple[str, int], kind: str, number: int) -> None:
+        self._address = address
+        self._kind = kind
+        self._number = number
+        self._open()
 
-def _goes_on(connection: socket.socket, kind: str) -> bool:
-    """Read what this kind reads. Return False once the server has closed the connection."""
-    watched = select.poll()
-    watched.register(connection, select.POLLRDHUP)
-    if watched.poll(0):
-        return False
-    if kind in ("slow", "reading"):
-        with contextlib.suppress(BlockingIOError):
-            received = connection.recv(_SLOW_BYTES if kind == "slow" else _FAST_BYTES)
-            if not received or received.endswith(b"0\r\n\r\n"):
-                return False
-    return True
+    def _open(self) -> None:
+        self.connection = socket.socket()
+        if self._kind in ("unread", "slow"):
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+        self.connection.connect(self._address)
+        is_half_open = self._kind == "half-open"
+        self.connection.sendall(
+            _HALF_OPEN[self._number % len(_HALF_OPEN)] if is_half_open else _EXPORT
+        )
+        self.connection.setblocking(False)
+        self.is_open = True
+        self.is_reading = False
+        self._tail = b""
+        self._opens_at = 0.0
+
+    def go_on(self, now: float, readings: Readings) -> None:
+        """Read what this kind reads; open the connection again once it has ended."""
+        if not self.is_open:
+            if now >= self._opens_at:
+                self._open()
+            return
+        watched = select.poll()
+        watched.register(self.connection, select.POLLRDHUP)
+        if watched.poll(0):
+            self._close(now)
+        elif self._kind in ("slow", "reading"):
+            self._read(now, readings)
+
+    def _read(self, now: float, readings: Readings) -> None:
+        try:
+            received = self.connection.recv(_SLOW_BYTES if self._kind == "slow" else _FAST_BYTES)
+        except BlockingIOError:
+            return
+        if not self._tail and received and not received.startswith(b"HTTP/1.1 200"):
+            readings.refused += 1
+            self._close(now, REFUSED_S)
+            return
+        self.is_reading = bool(received)
+        readings.received_bytes += len(received)
+        self._tail = (self._tail + received)[-5:]
+        if not received or self._tail == b"0\r\n\r\n":
+            readings.exports += bool(received)
+            self._close(now)
+
+    def _close(self, now: float, pause_s: float = 0.0) -> None:
+        self.connection.close()
+        self.is_open = self.is_reading = False
+        self._opens_at = now + pause_s

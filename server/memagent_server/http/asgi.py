@@ -7,8 +7,8 @@
 3. A body that declares more than MAX_SENT_BYTES isn't read. All bodies together may take
    MAX_BUFFERED_BYTES; above it, those that exceed SMALL_BODY_BYTES aren't read on.
 4. The event loop sends the response. A thread of its own makes the pieces of MAX_STREAMS downloads
-   at a time, each when the last one is sent. If requests are answered meanwhile, it rests as long
-   after each: they get at least half of the interpreter's time. A client that takes no piece within
+   at a time, each when the last one is sent. Between the parts of a piece it waits, at most
+   MAX_PAUSE_S, while requests are being answered. A client that takes no piece within
    SEND_TIMEOUT_S loses its response.
 5. After a body that wasn't read, the connection closes.
 """
@@ -37,6 +37,9 @@ SMALL_BODY_BYTES = 64 * 1024
 BODY_TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 30.0
 MAX_STREAMS = 16
+MAX_PAUSE_S = 0.02
+"""Longer than most requests take. A server that always has some still makes downloads."""
+_POLL_S = 0.001
 _PIECE_BYTES = 64 * 1024
 _STATUSES_WITHOUT_BODY = (204, 304)
 
@@ -64,6 +67,7 @@ class AsgiApp:
         self._streams = _Threads(1, "memagent-stream")
         self._open_streams = asyncio.Semaphore(MAX_STREAMS)
         self.completed_calls = 0
+        self._pending_calls = 0
         self._background = background
         self._buffered_bytes = 0
 
@@ -82,7 +86,11 @@ class AsgiApp:
 
     async def run(self, function: Callable[[], None]) -> None:
         """Call a function on one of the threads."""
-        await self._threads.call(function)
+        self._pending_calls += 1
+        try:
+            await self._threads.call(function)
+        finally:
+            self._pending_calls -= 1
         self.completed_calls += 1
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -136,10 +144,12 @@ class AsgiApp:
             await self._streams.call(partial(response.run, _Response.close))
 
     def _make_piece(self, response: _Response) -> None:
-        began_at, completed = time.monotonic(), self.completed_calls
-        response.run(_Response.read_piece)
-        if self.completed_calls != completed:
-            time.sleep(time.monotonic() - began_at)
+        response.run(partial(_Response.read_piece, pause=self._pause))
+
+    def _pause(self) -> None:
+        until = time.monotonic() + MAX_PAUSE_S
+        while self._pending_calls and time.monotonic() < until:
+            time.sleep(_POLL_S)
 
     async def _send_piece(self, response: _Response, send: Send) -> None:
         message = {"body": response.piece, "more_body": not response.is_last}
@@ -222,10 +232,13 @@ class _Response:
         self.headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
         return _refuse_write
 
-    def read_piece(self, size: int = _PIECE_BYTES) -> None:
-        """Make the next piece."""
+    def read_piece(
+        self, size: int = _PIECE_BYTES, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        """Make the next piece; call `pause` before each of its parts."""
         parts: list[bytes] = []
         while size > 0 and not self.is_last:
+            pause()
             part = next(self._rest, None)
             self.is_last = part is None
             parts.append(part or b"")

@@ -51,6 +51,23 @@ class StoredChunk:
         return self.seq - len(self.columns["step"]) + 1
 
 
+@dataclass(frozen=True)
+class PackedChunk:
+    """A chunk as stored. `known_rows` of its samples are in an earlier chunk."""
+
+    seq: int
+    received_at: float
+    packed: bytes
+    known_rows: int
+
+    def unpack(self) -> StoredChunk:
+        """Return the new samples; no columns if they were deleted."""
+        columns = unseal(self.packed) if self.packed else {}
+        if self.known_rows > 0:
+            columns = {name: values[self.known_rows :] for name, values in columns.items()}
+        return StoredChunk(self.seq, self.received_at, columns)
+
+
 def read_chunks(session: Session, stream: StreamKey, after_seq: int = -1) -> Iterator[StoredChunk]:
     """Yield a stream's samples after a position, in order of arrival, without deleted ones.
 
@@ -58,7 +75,7 @@ def read_chunks(session: Session, stream: StreamKey, after_seq: int = -1) -> Ite
     """
     while True:
         chunks = chunks_after(session, stream, after_seq, _CHUNKS_PER_QUERY)
-        yield from (chunk for chunk in chunks if chunk.columns)
+        yield from (chunk for chunk in map(PackedChunk.unpack, chunks) if chunk.columns)
         if len(chunks) < _CHUNKS_PER_QUERY:
             return
         after_seq = chunks[-1].seq
@@ -66,24 +83,17 @@ def read_chunks(session: Session, stream: StreamKey, after_seq: int = -1) -> Ite
 
 def chunks_after(
     session: Session, stream: StreamKey, after_seq: int, limit: int
-) -> list[StoredChunk]:
-    """Return the next chunks after a position, the first one without samples up to it.
-
-    Chunks whose samples were deleted have no columns.
-    """
+) -> list[PackedChunk]:
+    """Return the next chunks after a position."""
     query = select(ChunkRow.seq, ChunkRow.rows, ChunkRow.received_at, ChunkRow.packed).where(
         ChunkRow.run_id == stream.run_id, ChunkRow.stream_id == stream.id, ChunkRow.seq > after_seq
     )
-    chunks: list[StoredChunk] = []
-    for seq, rows, received_at, packed in session.execute(
-        query.order_by(ChunkRow.seq).limit(limit)
-    ):
-        columns = unseal(packed) if packed else {}
-        known_rows = after_seq - (seq - rows)
-        if known_rows > 0:
-            columns = {name: values[known_rows:] for name, values in columns.items()}
-        chunks.append(StoredChunk(seq, received_at, columns))
-    return chunks
+    return [
+        PackedChunk(seq, received_at, packed, after_seq - (seq - rows) if not index else 0)
+        for index, (seq, rows, received_at, packed) in enumerate(
+            session.execute(query.order_by(ChunkRow.seq).limit(limit))
+        )
+    ]
 
 
 def newest_from(stream: StreamKey) -> int:

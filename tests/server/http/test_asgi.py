@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import select
 import socket
+import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
@@ -173,6 +174,10 @@ def test_a_large_body_is_refused_unread(connect):
 
 def call(app, parts, headers=(), path="/"):
     """Return the messages with which an ASGI application answers a body of `parts`."""
+    return run(answer(app, parts, headers, path))
+
+
+async def answer(app, parts, headers=(), path="/"):
     scope = {
         "type": "http",
         "method": "POST",
@@ -193,14 +198,14 @@ def call(app, parts, headers=(), path="/"):
     async def send(message):
         messages.append(message)
 
-    run(app(scope, receive, send))
+    await app(scope, receive, send)
     return messages
 
 
 def run(coroutine):
     """Run it on a thread: another test of this process may have left an event loop on this one."""
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, coroutine).result()
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 async def background(app):
@@ -256,6 +261,45 @@ def test_an_underscore_does_not_pass_for_a_dash():
 
     messages = call(make_app(forwarded), [b""], headers)
     assert b"".join(message.get("body", b"") for message in messages) == b"a,c"
+
+
+def answer_beside_a_download(until):
+    """Return the parts of a download that were made before a request beside it was answered.
+
+    `until(parts)` lets the request's thread go on.
+    """
+    parts, counts = [], []
+
+    def serve(environ, start_response):
+        if environ["PATH_INFO"] == "/batch":
+            until(parts)
+            counts.append(len(parts))
+            return echo(environ, start_response)
+        start_response("200 OK", [])
+        return iter(lambda: parts.append(None) or (b"" if len(parts) < 50 else None), None)
+
+    app = make_app(serve)
+
+    async def both():
+        await asyncio.gather(*(answer(app, [b""], path=path) for path in ("/export", "/batch")))
+
+    run(both())
+    assert len(parts) == 50
+    return counts[0]
+
+
+def test_a_download_waits_while_requests_are_answered(monkeypatch):
+    pausing, pause = threading.Event(), asgi.AsgiApp._pause
+    monkeypatch.setattr(asgi, "MAX_PAUSE_S", PATIENCE_S)
+    monkeypatch.setattr(asgi.AsgiApp, "_pause", lambda app: pausing.set() or pause(app))
+    assert answer_beside_a_download(lambda parts: pausing.wait(PATIENCE_S)) == 0
+
+
+def test_a_download_goes_on_beside_a_request_that_lasts():
+    def wait_for_some(parts):
+        wait_until(lambda: len(parts) >= 3)
+
+    assert answer_beside_a_download(wait_for_some) >= 3
 
 
 @pytest.mark.parametrize("gone_at", ["http.response.start", "http.response.body"])

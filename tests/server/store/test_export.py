@@ -12,7 +12,7 @@ import pytest
 from memagent.cli import main
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.store.compaction import compact_run
-from memagent_server.store.export import csv_lines, export
+from memagent_server.store.export import export
 from memagent_server.store.retention import delete_samples
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
@@ -52,8 +52,12 @@ def rows(text):
     return list(csv.reader(io.StringIO(text, newline="")))
 
 
+def csv_rows(database, run_id="r"):
+    return rows(b"".join(export(database, run_id, "csv")).decode())
+
+
 def test_each_sample_is_a_row_of_any_columns(database, run_id):
-    assert rows("".join(csv_lines(database, run_id))) == EXPECTED
+    assert csv_rows(database) == EXPECTED
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,7 @@ def test_text_cells_cannot_be_spreadsheet_formulas(sqlite_database, device, cell
         columns = {"step": [1], "time_s": [1.0], "loss": [-0.5]}
         chunks = [Chunk(stream=device, columns=columns)]
         add_batch(session, "r", Batch(seq=0, chunks=chunks), 1.0)
-    _, row = rows("".join(csv_lines(sqlite_database, "r")))
+    _, row = csv_rows(sqlite_database)
     assert row == ["0", cell, "0", "1", "1.0", "-0.5"], "numbers stay numbers"
 
 
@@ -116,7 +120,7 @@ def test_parquet_has_the_same_rows_with_types(database, client, run_id, compacte
     ]
     unescaped = [[STRANGE if cell == ESCAPED else cell for cell in row] for row in EXPECTED]
     assert as_text == unescaped[1:]
-    assert rows("".join(csv_lines(database, run_id))) == EXPECTED
+    assert csv_rows(database) == EXPECTED
 
 
 def test_a_long_run_comes_in_pieces(sqlite_database, monkeypatch):
@@ -132,6 +136,22 @@ def test_a_long_run_comes_in_pieces(sqlite_database, monkeypatch):
     assert pyarrow.parquet.ParquetFile(io.BytesIO(b"".join(pieces))).num_row_groups == 6
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_csv_file_comes_in_slices_of_a_moments_work(sqlite_database, compacted):
+    steps = list(range(2_000))
+    with sqlite_database.write() as session:
+        start_run(session, RunStart(run_id="r"), 1.0)
+        chunk = Chunk(stream="host", columns={"step": steps, "loss": [step / 3 for step in steps]})
+        add_batch(session, "r", Batch(seq=0, chunks=[chunk]), 1.0)
+        finish_run(session, "r", Finish(status="completed"), 2.0)
+    if compacted:
+        compact_run(sqlite_database, "r")
+    pieces = list(export(sqlite_database, "r", "csv"))
+    assert max(piece.count(b"\n") for piece in pieces) <= 128
+    _, *samples = rows(b"".join(pieces).decode())
+    assert [(int(row[3]), float(row[5])) for row in samples] == [(step, step / 3) for step in steps]
+
+
 def test_without_pyarrow_it_says_what_to_install(client, run_id, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
@@ -145,7 +165,7 @@ def test_deleted_samples_are_omitted(database, run_id):
         finish_run(session, run_id, Finish(status="completed"), 2.0)
         finish_run(session, run_id, Finish(status="completed", rank=1), 2.0)
     assert delete_samples(database, run_id, 3.0) == 3  # after the two of one device were made one
-    assert rows("".join(csv_lines(database, run_id))) == EXPECTED[:1]
+    assert csv_rows(database) == EXPECTED[:1]
 
 
 def test_the_command_writes_a_file_or_says_why_not(

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 import benchmarks.leaks
-from memagent.leaks import Diagnosis, Finder, autograd_graphs, census, live_objects
+from memagent.components import live_objects
+from memagent.leaks import Diagnosis, Finder, autograd_graphs, census
 
 OBJECTS, OBJECTS_QUICK = (0, 300_000, 1_000_000, 2_000_000), (0, 300_000)
 REPEATS, REPEATS_QUICK = 15, 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,3 +122,30 @@ def training():
         return loss
 
     return model, optimizer, step
+
+
+@pytest.fixture
+def tuple_errors() -> Iterator[list[BaseException]]:
+    """Return the errors of a thread that builds tuples all the time, while threads switch often.
+
+    `tuple(generator)` raises SystemError while a list of all objects refers to its result.
+    """
+    errors: list[BaseException] = []
+    is_over = threading.Event()
+
+    def build() -> None:
+        while not is_over.is_set():
+            try:
+                tuple(number for number in range(40))
+            except SystemError as error:
+                errors.append(error)
+                return
+
+    interval = sys.getswitchinterval()
+    thread = threading.Thread(target=build)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    yield errors
+    is_over.set()
+    thread.join()
+    sys.setswitchinterval(interval)

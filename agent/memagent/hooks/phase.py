@@ -14,11 +14,11 @@ is the phase eval.
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from memagent.components.live_objects import instances
 from memagent.diagnostics import ErrorGuard
 from memagent.hooks.hidden_hooks import hide_forward_hooks
 from memagent.hooks.step import NO_GRAPH_TASK, Remove, compiling_test, graph_task
@@ -53,19 +53,18 @@ def hook_compiled_forward(
 ) -> list[Remove]:
     """Hook the forward of compiled models from outside.
 
-    That is around `torch.compile(model)`, or the call that `model.compile()` made. Walks the live
-    objects once to find the wrappers of `models`.
+    That is around `torch.compile(model)`, or the call that `model.compile()` made. Lists the
+    live objects once to find the wrappers of `models`.
     """
     compiled_in_place = [
         model for model in models if getattr(model, "_compiled_call_impl", None) is not None
     ]
     ids = {id(model) for model in models}
+    compiler = sys.modules.get("torch._dynamo.eval_frame")  # None: nothing is compiled
     wrappers = [
         item
-        for item in gc.get_objects()
-        # type, not isinstance: that asks proxies among the live objects for their __class__
-        if type(item).__name__ == "OptimizedModule"
-        and id(item.__dict__.get("_modules", {}).get("_orig_mod")) in ids
+        for item in (instances(compiler.OptimizedModule) if compiler is not None else ())
+        if id(item.__dict__.get("_modules", {}).get("_orig_mod")) in ids
     ]
     return hook_forward([*compiled_in_place, *wrappers], guard, before=before, after=after)
 

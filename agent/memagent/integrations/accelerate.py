@@ -15,13 +15,13 @@ process logs scalars.
 
 from __future__ import annotations
 
-import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from accelerate import Accelerator, PartialState, tracking
 from accelerate.tracking import GeneralTracker
 
+from memagent.components.live_objects import instances
 from memagent.hooks.step import unwrap
 from memagent.integrations import select_scalars
 from memagent.integrations.autoattach import AutoAttach
@@ -86,9 +86,8 @@ class MemagentTracker(GeneralTracker):
         """Return the optimizers of this tracker's accelerator: a notebook may hold older ones."""
         accelerators = [
             item
-            for item in gc.get_objects()
-            if issubclass(type(item), Accelerator)
-            and any(tracker is self for tracker in getattr(item, "trackers", ()))
+            for item in instances(Accelerator)
+            if any(tracker is self for tracker in getattr(item, "trackers", ()))
         ]
         return [
             unwrap(optimizer)

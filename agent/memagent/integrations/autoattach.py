@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 
 from memagent.attach import start_run
 from memagent.components import distinct, modules_of, parameters_of
+from memagent.components.live_objects import instances
 from memagent.diagnostics import ErrorGuard
 from memagent.hooks.hidden_hooks import hide_forward_hooks
 from memagent.hooks.step import Remove, compiling_test, step_dispatcher, torch_functions_disabled
@@ -97,10 +97,8 @@ class AutoAttach:
         """Adopt the optimizers that were created before `install`."""
         import torch
 
-        for item in gc.get_objects():
-            if issubclass(type(item), torch.optim.Optimizer) and hasattr(
-                item, "_optimizer_step_pre_hooks"
-            ):
+        for item in instances(torch.optim.Optimizer):
+            if hasattr(item, "_optimizer_step_pre_hooks"):
                 self._adopt(item)
 
     def begin(self) -> None:
@@ -175,8 +173,8 @@ def find_models(optimizers: Sequence[Any]) -> list[Any]:
 
     remaining = _parameter_ids(optimizers)
     candidates: list[tuple[set[int], int, Any]] = []
-    for item in gc.get_objects():
-        if issubclass(type(item), torch.nn.Module) and "_parameters" in item.__dict__:
+    for item in instances(torch.nn.Module):
+        if "_parameters" in item.__dict__:
             modules = modules_of([item])
             owned = {id(p) for module in modules for p in module._parameters.values()} & remaining
             if owned:

@@ -11,12 +11,12 @@ batch of the Trainer's evaluation is tried, too.
 
 from __future__ import annotations
 
-import gc
 from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer, TrainerCallback
 
 from memagent.attach import attach
+from memagent.components.live_objects import instances
 from memagent.integrations import select_scalars
 
 if TYPE_CHECKING:
@@ -106,11 +106,7 @@ class MemagentCallback(TrainerCallback):
 
         Callbacks get no reference to their Trainer: find the one that has this callback.
         """
-        trainers = (
-            item
-            for item in gc.get_objects()
-            if issubclass(type(item), Trainer) and self in _callbacks_of(item)
-        )
+        trainers = (item for item in instances(Trainer) if self in _callbacks_of(item))
         trainer = next(trainers, None)
         if trainer is None or trainer.eval_dataset is None:
             return None

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.leaks import autograd_graphs, census, live_objects, source_lines
+from memagent.components import live_objects
+from memagent.leaks import autograd_graphs, census, source_lines
 from memagent.leaks.census import MIN_SHARE, Census, TensorEntry
 from memagent.leaks.detectors.base import TimeBudget, Work
 from memagent.leaks.object_names import ObjectName

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from memagent.leaks import autograd_graphs, census, live_objects, origins, source_lines
+from memagent.components import live_objects
+from memagent.leaks import autograd_graphs, census, origins, source_lines
 from memagent.leaks.carried_tensors import (
     LengtheningTensor,
     lengthening_tensors,

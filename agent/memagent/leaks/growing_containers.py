@@ -24,9 +24,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from memagent.components.live_objects import instances
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition, TimeBudget
-from memagent.leaks.live_objects import select, with_subclasses
 from memagent.leaks.origins import creating_line, line_of_holder, site_line
 from memagent.leaks.reachability import nearest_name
 from memagent.leaks.referrers import ReferrerSearch
@@ -138,7 +138,7 @@ def _containers() -> Iterator[Any]:
 
     It doesn't track a dict of numbers, bytes or arrays, nor a `bytearray`.
     """
-    yield from select(type, with_subclasses(*_KINDS).union(_BUFFERS))
+    yield from instances(*_KINDS, *_BUFFERS)
     level: list[Any] = [space for _, file, space in loaded_modules() if is_script(file)]
     level += [variables for variables, _ in script_frames()]
     for _ in range(_ROOT_LEVELS):

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.components import named_modules_of
+from memagent.components.live_objects import live_tensors
 from memagent.leaks import syntax
 from memagent.leaks.detectors.base import TimeBudget
-from memagent.leaks.live_objects import live_tensors
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.origins import lines_of
 from memagent.leaks.referrers import ReferrerSearch

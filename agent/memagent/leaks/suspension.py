@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
-from memagent.leaks import live_objects
+from memagent.components import live_objects
 from memagent.leaks.detectors.base import Work
 
 GONE = object()
@@ -179,7 +179,7 @@ def _alive(ids: set[int]) -> dict[int, Any]:
     ids -= {id(None), id(GONE)}
     if not ids:
         return {}
-    return {id(item): item for item in live_objects.select(id, ids)}
+    return {id(item): item for item in live_objects.with_ids(ids)}
 
 
 def _find(identity: _Identity, alive: dict[int, Any]) -> Any:

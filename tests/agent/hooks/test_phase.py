@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from memagent.diagnostics import ErrorGuard
-from memagent.hooks.phase import hook_forward, input_size, tensor_shapes
+from memagent.hooks.phase import hook_compiled_forward, hook_forward, input_size, tensor_shapes
+
+LISTINGS = 40
 
 
 @pytest.fixture
@@ -91,3 +93,12 @@ def test_the_input_size_counts_tensors_one_level_deep():
     )
     assert input_size(arguments, keywords) == 4 * 6
     assert tensor_shapes(arguments, keywords) == (((2, 3), "float32"),) * 4
+
+
+def test_no_tuple_of_another_thread_fails(tuple_errors: list[BaseException]) -> None:
+    model = torch.nn.Linear(2, 2)
+    for _ in range(LISTINGS):
+        hook_compiled_forward(
+            [model], ErrorGuard(), before=lambda *_: None, after=lambda training: None
+        )
+    assert tuple_errors == []

@@ -190,3 +190,12 @@ def test_a_script_with_the_tracker_takes_over(under_memagent):
         script + "\naccelerator.end_training()\nprint('own', tracker.tracker.id)"
     )
     assert report["steps"] == 5 and f"own {report['run_id']}" in report["stdout"]
+
+
+def test_no_tuple_of_another_thread_fails(accelerated, tracker, tuple_errors):
+    accelerator, step = accelerated(tracker)
+    for _ in range(40):
+        tracker._prepared()
+    assert tuple_errors == []
+    step()
+    accelerator.end_training()

@@ -247,3 +247,12 @@ def test_only_the_outermost_module_of_the_optimizer_is_attached():
     wrapper = torch.nn.Sequential(outer)
     optimizer = torch.optim.SGD(inner.parameters(), lr=0.1)
     assert find_models([optimizer]) == [wrapper]
+
+
+def test_no_tuple_of_another_thread_fails(auto, tuple_errors):
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(40):
+        auto.adopt_living()
+        find_models([optimizer])
+    assert tuple_errors == []

@@ -235,3 +235,13 @@ def test_the_preflight_without_evaluation_data_is_the_checkpoint(trainer, record
     instance.train()
     (preflight,) = [event for event in recording().events if event.kind == "preflight"]
     assert [trial["name"] for trial in preflight.data["trials"]] == ["checkpoint"]
+
+
+def test_no_tuple_of_another_thread_fails(trainer, tuple_errors):
+    from memagent.integrations.transformers import MemagentCallback
+
+    callback = MemagentCallback()
+    instance = trainer(callback)
+    for _ in range(40):
+        assert callback._first_evaluation() is not None
+    assert tuple_errors == [] and instance.eval_dataset

@@ -23,11 +23,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from memagent.components.live_objects import young_ids
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation, TimeBudget
 from memagent.leaks.growing_containers import ContainerCensus, newest_item, suspects_of_containers
 from memagent.leaks.growth import lengthens
-from memagent.leaks.live_objects import young_ids
 from memagent.leaks.source_lines import code_text
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.user_code import is_own, is_script, running_frames

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
+from memagent.components.live_objects import instances
 from memagent.leaks.detectors.base import Detector, TimeBudget
 from memagent.leaks.growth import growing_lines
-from memagent.leaks.live_objects import live_objects
 from memagent.leaks.object_names import file_of
 from memagent.leaks.source_lines import GROWS, SourceScope, attribute_assignments
 from memagent.leaks.suspect import build_suspect
@@ -81,7 +81,7 @@ def _loader_iterators() -> list[Any]:
         return []
     module = sys.modules.get("torch.utils.data.dataloader")
     iterator_type = getattr(module, "_MultiProcessingDataLoaderIter", None)
-    return live_objects(iterator_type) if iterator_type is not None else []
+    return instances(iterator_type) if iterator_type is not None else []
 
 
 def _user_objects(iterator: Any) -> Iterator[Any]:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from memagent.leaks import autograd_graphs, census, live_objects
+from memagent.components import live_objects
+from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import Census
 from memagent.leaks.detectors.base import CodePosition, Detector, TimeBudget, Work
 from memagent.leaks.diagnosis import diagnose

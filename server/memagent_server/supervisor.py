@@ -38,6 +38,7 @@ from memagent_server.observability import logs, self_metrics
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
+from memagent_server.store.errors import DBAPIError, reason_of
 
 BLOCKING_THREADS = 8
 """Concurrent requests of a web process. SQLite allows one writer at a time anyway."""
@@ -63,7 +64,7 @@ def wsgi_app() -> Flask:
     """Create the app of a web process for granian or gunicorn, with settings of the environment.
 
     The schema must be current: `memagent serve` upgrades it; for gunicorn run `memagent db
-    upgrade`.
+    upgrade`. The tokens of a server on loopback are those of MEMAGENT_LISTEN.
     """
     from memagent_server.app import create_app
 
@@ -72,6 +73,8 @@ def wsgi_app() -> Flask:
         exit_with_parent(parent.pid)
     settings = Settings.from_environ()
     logs.configure(settings)
+    if parent is None:  # gunicorn
+        _create_tokens(settings)
     return create_app(settings)
 
 
@@ -293,6 +296,19 @@ def _run_granian(settings: Settings, workers: int) -> int:
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
     return 0
+
+
+def _create_tokens(settings: Settings) -> None:
+    database = Database(settings.database_url)
+    try:
+        local_access.ensure_tokens(database, settings, time.time())
+    except DBAPIError as error:
+        _log.warning(
+            "cannot create tokens for agents (%s): run `memagent db upgrade`, then restart",
+            reason_of(error),
+        )
+    finally:
+        database.close()
 
 
 def _login_hints(settings: Settings, *, is_terminal: bool) -> list[str]:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 import urllib3
 
+from memagent.delivery.api_client import ApiClient
 from tests.live_server import SECRET_KEY, LiveServer
 from tests.waiting import wait_until
 
@@ -66,7 +67,7 @@ def start_gunicorn(tmp_path, memagent):
     pytest.importorskip("gunicorn") if not os.environ.get("CI") else None
     started = []
 
-    def start():
+    def start(**variables):
         memagent("db", "upgrade")
         data = tmp_path / "server"
         with socket.socket() as probe:
@@ -88,6 +89,8 @@ def start_gunicorn(tmp_path, memagent):
             "MEMAGENT_OPEN": "1",
             "MEMAGENT_SECRET_KEY": SECRET_KEY,
             "MEMAGENT_DATABASE_URL": f"sqlite:///{data}/memagent.db",
+            "MEMAGENT_LISTEN": address,
+            **variables,
         }
         with (data / "stderr.log").open("a") as errors:
             process = subprocess.Popen(
@@ -105,6 +108,16 @@ def start_gunicorn(tmp_path, memagent):
     for process in started:
         process.kill()
         process.wait()
+
+
+def test_gunicorn_has_tokens_for_agents_of_the_same_user(start_gunicorn, monkeypatch):
+    server = start_gunicorn(MEMAGENT_OPEN="0", WEB_CONCURRENCY="2")
+    assert server.post("/api/v1/runs", {"run_id": "r"}).status == 401
+    monkeypatch.setenv("XDG_DATA_HOME", str(server.data))
+    with contextlib.closing(ApiClient(server.url, local_scope="ingest")) as client:
+        assert client.request("/api/v1/runs", method="POST", body=b'{"run_id": "r"}').status == 201
+    with contextlib.closing(ApiClient(server.url)) as client:
+        assert client.request("/api/v1/runs/r").status == 200
 
 
 def children_of(server):

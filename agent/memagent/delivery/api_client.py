@@ -85,7 +85,7 @@ class ApiClient:
     """A client of one server, with one kept connection. Redirects aren't followed.
 
     The token is sent with each request and kept out of every message and repr. Without one, that
-    of `local_scope` is sent to a server on this machine, which may replace it at each start.
+    of `local_scope` is sent to the own user's server on this machine. It may change at each start.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ApiClient:
         }
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
-        self._pool: Any = None
+        self._pools: dict[str, Any] = {}
 
     def request(
         self,
@@ -149,8 +149,8 @@ class ApiClient:
             response.close()
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.clear()
+        for pool in self._pools.values():
+            pool.clear()
 
     def _send(
         self,
@@ -166,17 +166,21 @@ class ApiClient:
         with forks_wait():
             import urllib3  # takes 40 ms and more: the sender's thread pays, not attach()
 
-            from memagent.wire.bounded_http import pool_manager
+            from memagent.wire.bounded_http import HttpPool, OwnUserPool, pool_manager
 
-        if self._pool is None:
+        headers, http_pool = self._headers, HttpPool
+        if accept is not None:
+            headers = {**headers, "Accept": accept}
+        if self._local_scope and (token := find_token(self.server, self._local_scope)):
+            headers, http_pool = {**headers, "Authorization": f"Bearer {token}"}, OwnUserPool
+        pool = self._pools.get(http_pool.__name__)
+        if pool is None:
             hide_log_records()
             # no retries here: the sender has its own delays and deadline
-            self._pool = pool_manager(num_pools=1, maxsize=1, retries=False)
-        headers = self._headers if accept is None else {**self._headers, "Accept": accept}
-        if self._local_scope and (token := find_token(self.server, self._local_scope)):
-            headers = {**headers, "Authorization": f"Bearer {token}"}
+            pool = pool_manager(http_pool=http_pool, num_pools=1, maxsize=1, retries=False)
+            self._pools[http_pool.__name__] = pool
         try:
-            return self._pool.request(
+            return pool.request(
                 method,
                 self.server + path,
                 body=body,

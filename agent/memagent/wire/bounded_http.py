@@ -14,6 +14,7 @@ import urllib3
 import urllib3.connection
 
 from memagent.wire.deadline import watch
+from memagent.wire.local_tokens import check_peer
 
 _GZIP_OR_ZLIB = zlib.MAX_WBITS | 32
 """zlib recognizes either by its header."""
@@ -34,6 +35,17 @@ class _HttpConnection(urllib3.connection.HTTPConnection):
         return super().request(*arguments, **options)
 
 
+class _OwnUserConnection(_HttpConnection):
+    def _new_conn(self) -> socket.socket:
+        connection = super()._new_conn()
+        try:
+            check_peer(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
 class _HttpsConnection(urllib3.connection.HTTPSConnection):
     def _new_conn(self) -> socket.socket:
         connection = super()._new_conn()
@@ -51,13 +63,21 @@ class HttpPool(urllib3.HTTPConnectionPool):
     ConnectionCls = _HttpConnection
 
 
+class OwnUserPool(HttpPool):
+    """Connections to a process of the own user on this machine. Others raise DeliveryError."""
+
+    ConnectionCls = _OwnUserConnection
+
+
 class HttpsPool(urllib3.HTTPSConnectionPool):
     """The same under TLS."""
 
     ConnectionCls = _HttpsConnection
 
 
-def pool_manager(proxy: str | None = None, **options: Any) -> urllib3.PoolManager:
+def pool_manager(
+    proxy: str | None = None, *, http_pool: type[HttpPool] = HttpPool, **options: Any
+) -> urllib3.PoolManager:
     """Return a pool manager whose connections obey deadlines."""
     # urllib3-future, by which some packages replace urllib3, would start a thread for each host
     if "key_background_watch_delay" in urllib3.poolmanager.PoolKey._fields:
@@ -65,7 +85,7 @@ def pool_manager(proxy: str | None = None, **options: Any) -> urllib3.PoolManage
     manager = (
         urllib3.PoolManager(**options) if proxy is None else urllib3.ProxyManager(proxy, **options)
     )
-    manager.pool_classes_by_scheme = {"http": HttpPool, "https": HttpsPool}
+    manager.pool_classes_by_scheme = {"http": http_pool, "https": HttpsPool}
     return manager
 
 

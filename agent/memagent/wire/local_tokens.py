@@ -3,6 +3,9 @@
 1. The server writes one file per host name and port: clusters share home folders.
 2. The file is used only if it is a regular file of the own user and closed to all others, and only
    for the address that it names. `localhost` may mean any loopback address.
+3. Another process may take the port once the server is gone, or the other address of `localhost`.
+   Before the token is sent, the far end of the connection must be a process of the own user: on
+   Linux the kernel tells. Such a process could read the file anyway.
 """
 
 from __future__ import annotations
@@ -10,11 +13,13 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import msgspec
@@ -24,6 +29,11 @@ from memagent.errors import DeliveryError
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 Scope = Literal["ingest", "read"]
 _MAX_BYTES = 10_000
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENING = "0A"
+_MAPPED = bytes(10) + b"\xff\xff"
+"""Begins an IPv6 address that stands for one of IPv4."""
+_ANY = (bytes(4), bytes(16))
 
 
 @dataclass(frozen=True)
@@ -98,6 +108,63 @@ def store(path: Path, tokens: LocalTokens) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+class _Socket(NamedTuple):
+    """A row of the kernel's table of TCP sockets, with addresses as bytes."""
+
+    near: tuple[bytes, int]
+    far: tuple[bytes, int]
+    is_listening: bool
+    uid: int
+    is_accepted: bool
+
+
+def check_peer(connection: socket.socket) -> None:
+    """Raise DeliveryError if the far end of a connection on this machine is another user's.
+
+    Before it is accepted, a connection counts as that of the socket that listens. A system that
+    doesn't say isn't checked.
+    """
+    sockets = list(_sockets())
+    near, far = _endpoint(connection.getsockname()), _endpoint(connection.getpeername())
+    users = {
+        item.uid for item in sockets if item.is_accepted and (item.near, item.far) == (far, near)
+    } or {
+        item.uid
+        for item in sockets
+        if item.is_listening and item.near[1] == far[1] and item.near[0] in (far[0], *_ANY)
+    }
+    if sockets and users != {os.geteuid()}:
+        host, port = connection.getpeername()[:2]
+        raise DeliveryError(
+            f"What answers at {host}:{port} belongs to another user, so it isn't sent the token of "
+            "your server: start `memagent serve` at another port, or set MEMAGENT_TOKEN."
+        )
+
+
+def _sockets() -> Iterator[_Socket]:
+    for path in _TABLES:
+        with suppress(OSError):
+            for line in path.read_text().splitlines()[1:]:
+                _, near, far, state, _, _, _, uid, _, inode, *_ = line.split()
+                is_listening = state == _LISTENING
+                is_accepted = not is_listening and inode != "0"
+                yield _Socket(_decoded(near), _decoded(far), is_listening, int(uid), is_accepted)
+
+
+def _decoded(text: str) -> tuple[bytes, int]:
+    """Return an address of the table, whose words have the order of the machine's bytes."""
+    host, _, port = text.partition(":")
+    words = [bytes.fromhex(host[first : first + 8]) for first in range(0, len(host), 8)]
+    step = -1 if sys.byteorder == "little" else 1
+    return b"".join(word[::step] for word in words).removeprefix(_MAPPED), int(port, 16)
+
+
+def _endpoint(address: tuple[str, int]) -> tuple[bytes, int]:
+    host, port = address[:2]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.inet_pton(family, host).removeprefix(_MAPPED), port
 
 
 def _address(server: str) -> tuple[str, int] | None:

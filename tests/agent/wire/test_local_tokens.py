@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
+import subprocess
+import sys
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -119,3 +123,105 @@ def test_a_token_of_the_settings_wins_and_a_replaced_one_is_found(environ, monke
     sent = [line for head in heads for line in head.split(b"\r\n") if b"mag_" in line]
     tokens = [line.partition(b"mag_")[2] for line in sent]
     assert tokens == [b"own", b"read1", b"own", b"read2"]
+
+
+SQUATTER = """
+import os, socket, sys
+os.setgid(65534)
+os.setuid(65534)
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+if sys.argv[1] == "late":
+    sys.stdin.readline()
+for _ in range(2):
+    connection, _ = listening.accept()
+    print(connection.recv(65536), flush=True)
+"""
+
+
+@pytest.fixture(params=["at once", "late"])
+def squatter(request):
+    """A process of another user that listens, and accepts at once or when it gets a line."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    with subprocess.Popen(
+        [sys.executable, "-c", SQUATTER, request.param],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def test_a_process_of_another_user_at_the_servers_port_gets_no_token(
+    squatter, environ, monkeypatch
+):
+    monkeypatch.setenv("XDG_DATA_HOME", environ["XDG_DATA_HOME"])
+    port = int(squatter.stdout.readline())
+    url = f"http://127.0.0.1:{port}"
+    local_tokens.store(local_tokens.path_of(port), LocalTokens(url, "mag_ingest", "mag_read"))
+    for server in (url, f"http://localhost:{port}"):
+        with (
+            closing(ApiClient(server)) as client,
+            pytest.raises(DeliveryError, match=f":{port} belongs to another user.*isn't sent"),
+        ):
+            client.request("/")
+    squatter.stdin.write("\n")
+    squatter.stdin.flush()
+    assert squatter.stdout.read() == "b''\nb''\n"
+
+
+ROW = "   0: {} {} {} 00000000:00000000 00:00000000 00000000 {} 0 {} 1 0 20 4 0 10 -1\n"
+NEAR, FAR = "0100007F:C000", "0100007F:20E4"
+NEAR6, FAR6 = (f"0000000000000000FFFF0000{place}" for place in (NEAR, FAR))
+NOBODY = "00000000:0000"
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_own"),
+    [
+        ([(FAR, NEAR, "01", "own", 7)], True),
+        ([(FAR, NEAR, "01", "other", 7)], False),
+        ([(FAR6, NEAR6, "01", "other", 7)], False),
+        # not accepted yet: the kernel says 0, whoever listens
+        ([(FAR, NEAR, "01", 0, 0), (FAR, NOBODY, "0A", "own", 6)], True),
+        ([(FAR, NEAR, "01", 0, 0), (FAR, NOBODY, "0A", "other", 6)], False),
+        ([(FAR, NEAR, "01", 0, 0), ("00000000:20E4", NOBODY, "0A", "own", 6)], True),
+        ([(FAR, NEAR, "01", 0, 0), (f"{'0' * 32}:20E4", NOBODY, "0A", "other", 6)], False),
+        ([(FAR, NEAR, "01", 0, 0), ("0100007F:20E5", NOBODY, "0A", "own", 6)], False),
+        # accepted by a process that has left the port to another one meanwhile
+        ([(FAR, NEAR, "01", "other", 7), (FAR, NOBODY, "0A", "own", 6)], False),
+        ([(NEAR, FAR, "01", "own", 5)], False),
+        ([], True),
+    ],
+)
+@pytest.mark.skipif(sys.byteorder != "little", reason="the rows are those of such a machine")
+def test_the_far_end_of_a_connection_must_be_of_the_own_user(tmp_path, monkeypatch, rows, is_own):
+    users = {"own": os.geteuid(), "other": os.geteuid() + 1}
+    table = tmp_path / "tcp"
+    if rows:
+        lines = [ROW.format(*row[:3], users.get(row[3], row[3]), row[4]) for row in rows]
+        table.write_text("  sl  local_address ...\n" + "".join(lines))
+    monkeypatch.setattr(local_tokens, "_TABLES", (table, tmp_path / "none"))
+    connection = SimpleNamespace(
+        getsockname=lambda: ("127.0.0.1", 0xC000), getpeername=lambda: ("127.0.0.1", 8420)
+    )
+    if is_own:
+        local_tokens.check_peer(connection)
+    else:
+        with pytest.raises(DeliveryError, match=":8420 belongs to another user"):
+            local_tokens.check_peer(connection)
+
+
+def test_both_ends_of_a_real_connection_are_found():
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        try:
+            listening = socket.create_server((host, 0), family=family)
+        except OSError:  # a machine without IPv6
+            continue
+        with listening, socket.create_connection(listening.getsockname()[:2]) as connection:
+            local_tokens.check_peer(connection)
+            accepted, _ = listening.accept()
+            with accepted:
+                local_tokens.check_peer(connection)

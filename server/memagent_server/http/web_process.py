@@ -44,7 +44,7 @@ async def beat(app: AsgiApp) -> None:
         await asyncio.sleep(BEAT_S)
         if app.completed_calls != completed:
             completed = app.completed_calls
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, KeyError):
                 _path(os.getpid()).touch()
 
 
@@ -69,13 +69,13 @@ class HeartbeatMonitor:
     """A thread of the parent that kills children without a heartbeat."""
 
     def __init__(self) -> None:
-        self._missed: dict[Path, tuple[int, int]] = {}
+        self._missed: dict[int, tuple[int, int]] = {}
 
     def run(self, stopping: threading.Event) -> None:
         """Check until `stopping` is set."""
         while not stopping.wait(CHECK_S):
             for child in psutil.Process().children():
-                if self._has_stopped(_path(child.pid)):
+                if self._has_stopped(child.pid):
                     _log.error(
                         "web process %d has not answered for %.0f s: killing it",
                         child.pid,
@@ -83,16 +83,17 @@ class HeartbeatMonitor:
                     )
                     child.kill()
 
-    def _has_stopped(self, path: Path) -> bool:
+    def _has_stopped(self, pid: int) -> bool:
         try:
-            beat_at = path.stat().st_mtime_ns
-        except OSError:  # the worker, or a web process that is still starting
+            beat_at = _path(pid).stat().st_mtime_ns
+        except (OSError, KeyError):  # the worker, a web process that is still starting, no folder
             return False
-        last_beat_at, missed = self._missed.get(path, (0, 0))
+        last_beat_at, missed = self._missed.get(pid, (0, 0))
         missed = missed + 1 if beat_at == last_beat_at else 0
-        self._missed[path] = beat_at, missed
+        self._missed[pid] = beat_at, missed
         return missed >= MAX_MISSED_CHECKS
 
 
 def _path(pid: int) -> Path:
+    """Raise KeyError if the processes have no folder: none was created, or the server ends."""
     return Path(os.environ[self_metrics.FOLDER]) / f"web-{pid}.heartbeat"

@@ -103,11 +103,12 @@ def test_the_agent_does_not_change_the_peaks_that_traceml_reads(recording):
 
 def run_under_traceml(python: ForkServer, script: Path, logs: Path) -> dict[str, object]:
     """Run `script` as `traceml run` does; return its last line, parsed as JSON."""
-    with socket.socket() as result:
-        result.bind(("127.0.0.1", 0))
-        port = result.getsockname()[1]
-    command = ["-m", "traceml_ai.launcher.cli", "run", str(script), "--aggregator-port", str(port)]
-    options = ["--logs-dir", str(logs), "--run-name", "both"]
+    with socket.socket() as first, socket.socket() as second:
+        first.bind(("127.0.0.1", 0))
+        second.bind(("127.0.0.1", 0))
+        aggregator, master = (str(each.getsockname()[1]) for each in (first, second))
+    command = ["-m", "traceml_ai.launcher.cli", "run", str(script), "--aggregator-port", aggregator]
+    options = ["--master-port", master, "--logs-dir", str(logs), "--run-name", "both"]
     done = python.run(*command, *options, cwd=script.parent)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     output = (logs / "both" / "nodes" / "node_0" / "training.stdout.log").read_text()

@@ -26,7 +26,7 @@ from memagent_server.store.engine import Database
 from memagent_server.store.samples import add_batch
 
 TITLE = "batches of 16 samples beside strangers"
-COUNTS = {"none": 0, "half-open": 500, "unread": 10, "slow": 10, "reading": 10}
+COUNTS = {"none": 0, "busy": 1, "half-open": 500, "unread": 10, "slow": 10, "reading": 10}
 EVERY_S, CLIENTS = 0.5, 10
 ROUNDS, BATCHES = 4, 20
 LONG_BATCHES, LONG_BATCHES_QUICK = 200, 20

@@ -29,7 +29,8 @@ _TURN_S, _SLOW_BYTES, _FAST_BYTES = 0.05, 1_024, 2**20
 _BUFFER_BYTES = 4_096
 REFUSED_S = 1.0
 
-KINDS = ("none", "half-open", "unread", "slow", "reading")
+KINDS = ("none", "busy", "half-open", "unread", "slow", "reading")
+"""A `busy` one is no client but a loop: what readers cost beyond it is the server's doing."""
 _FAST = "reading"
 
 
@@ -88,6 +89,12 @@ def strangers(url: str, kind: str, count: int) -> Iterator[Readings]:
 
 
 def _keep(url: str, kind: str, count: int, ready: Event, stop: Event, end: Connection) -> None:
+    if kind == "busy":
+        ready.set()
+        while not stop.is_set():
+            sum(range(10_000))
+        end.send(Readings())
+        return
     parts = urlsplit(url)
     address = (parts.hostname or "", parts.port or 80)
     clients = [_Client(address, kind, number) for number in range(count)]

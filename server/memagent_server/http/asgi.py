@@ -8,8 +8,8 @@
    MAX_BUFFERED_BYTES; above it, those that exceed SMALL_BODY_BYTES aren't read on.
 4. The event loop sends the response. A thread of its own makes the pieces of MAX_STREAMS downloads
    at a time, each when the last one is sent. Between the parts of a piece it waits, at most
-   MAX_PAUSE_S, while requests are being answered. A client that takes no piece within
-   SEND_TIMEOUT_S loses its response.
+   MAX_PAUSE_S, while requests are being answered. It rests as long after a piece during which some
+   were. A client that takes no piece within SEND_TIMEOUT_S loses its response.
 5. After a body that wasn't read, the connection closes.
 """
 
@@ -144,7 +144,10 @@ class AsgiApp:
             await self._streams.call(partial(response.run, _Response.close))
 
     def _make_piece(self, response: _Response) -> None:
+        began_at, completed = time.monotonic(), self.completed_calls
         response.run(partial(_Response.read_piece, pause=self._pause))
+        if self.completed_calls != completed:
+            time.sleep(time.monotonic() - began_at)
 
     def _pause(self) -> None:
         until = time.monotonic() + MAX_PAUSE_S

@@ -32,7 +32,7 @@ def create_app(
     settings: Settings, database: Database | None = None, *, clock: Callable[[], float] = time.time
 ) -> Flask:
     """Create the app. `database` is by default that of the settings; its schema must be current."""
-    app = Flask("memagent_server", static_folder=None, template_folder=None)
+    app = _App("memagent_server", static_folder=None, template_folder=None)
     app.extensions[EXTENSION] = Context(
         settings, database or Database(settings.database_url), clock
     )
@@ -61,6 +61,13 @@ def create_asgi_app(app: Flask, threads: int, background: Background) -> AsgiApp
 def _behind_proxies(app: Any, settings: Settings) -> Any:
     hops = settings.trusted_proxies
     return ProxyFix(app, x_for=hops, x_proto=hops) if hops else app
+
+
+class _App(Flask):
+    """Flask without a check of each function, at each request, for being a coroutine."""
+
+    def ensure_sync(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        return func
 
 
 class _NoSessions(SessionInterface):

@@ -16,6 +16,7 @@ bytes per sample of 20 counters. Pure Python on `array`, as the agent must not n
 from __future__ import annotations
 
 import sys
+import threading
 import zlib
 from array import array
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
@@ -45,6 +46,8 @@ Value = int | float | None
 Codec = Literal["zlib", "zstd", "none"]
 
 DEFAULT_CODEC: Codec = "zlib" if zstandard is None else "zstd"
+_of_thread = threading.local()
+"""Has a decompressor: making one costs as much as a short chunk, and threads can't share it."""
 
 
 class ColumnHeader(msgspec.Struct, frozen=True, array_like=True):
@@ -295,5 +298,8 @@ def _unpack_zstd(payload: memoryview, max_bytes: int) -> bytes:
         )
     if zstandard.frame_content_size(payload) > max_bytes:
         return b""  # the library would trust it, and allocate that much
-    raw: bytes = zstandard.ZstdDecompressor().decompress(payload, max_output_size=max_bytes)
+    decompressor = getattr(_of_thread, "decompressor", None)
+    if decompressor is None:
+        decompressor = _of_thread.decompressor = zstandard.ZstdDecompressor()
+    raw: bytes = decompressor.decompress(payload, max_output_size=max_bytes)
     return raw

@@ -119,7 +119,7 @@ def check_request() -> None:
     if request.query_string:
         _check_parameters(described.query.__struct_encode_fields__)
     accept = request.environ.get("HTTP_ACCEPT", _ANY_MEDIA_TYPE)
-    if accept == _ANY_MEDIA_TYPE:
+    if accept == _ANY_MEDIA_TYPE or accept in described.media:
         return
     if not any(request.accept_mimetypes[kind] > 0 for kind in described.media):
         raise Problem(

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session, sessionmaker
 
 from memagent.errors import SettingError
@@ -244,7 +244,14 @@ def _switch_to_wal(connection: sqlite3.Connection) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     is_write = connection.get_execution_options().get("memagent_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_write else "BEGIN DEFERRED")
+    statement = "BEGIN IMMEDIATE" if is_write else "BEGIN DEFERRED"
+    driver: Any = connection.connection.dbapi_connection
+    try:
+        driver.execute(statement)  # a twentieth of a batch less than exec_driver_sql
+    except sqlite3.Error as error:
+        raise DBAPIError.instance(
+            statement, None, error, sqlite3.Error, dialect=connection.dialect
+        ) from error
 
 
 def _to_json(value: Any) -> str:

@@ -18,6 +18,7 @@ from benchmarks.server import (
     disk,
     exports,
     fleet,
+    fuzz,
     in_process,
     over_http,
     paced,
@@ -49,6 +50,7 @@ GROUPS: dict[str, Group] = {
     "disk": disk,
     "exports": exports,
     "worst": worst,
+    "fuzz": fuzz,
 }
 
 FAILED = "failed:"

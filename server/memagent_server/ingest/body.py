@@ -37,8 +37,8 @@ def locate(body: bytes, kind: type[Any], content_type: str, field: str | None) -
         return None
     try:
         return _Search(body, kind, content_type, field).run()
-    except (msgspec.MsgspecError, TypeError, LookupError, RecursionError):
-        return None  # keys that aren't strings, or an unexpected path
+    except (msgspec.MsgspecError, TypeError, ValueError, LookupError, RecursionError):
+        return None  # keys that aren't strings or UTF-8, or an unexpected path
 
 
 class _Search:

@@ -29,9 +29,9 @@ from memagent_server.web.rendering import render_page
 blueprint = Blueprint("docs", __name__)
 
 CONTENTS, RUNBOOKS = "index", "alerts"
-_PAGE_NAME = r"[a-z0-9-]+(/[a-z0-9-]+)?"
-"""Letters and dashes, at most one folder deep: no name can lead out of the folder."""
-_IMAGE_LINK = re.compile(r"images/([a-z0-9-]+\.png)")
+_PAGE_NAME = r"[a-z0-9-]{1,100}(/[a-z0-9-]{1,100})?"
+"""Letters and dashes, at most one folder deep: no name leads out of the folder, or is too long."""
+_IMAGE_LINK = re.compile(r"images/([a-z0-9-]{1,100}\.png)")
 
 LinkResolver = Callable[[str], str | None]
 """Map a link of the Markdown to an address on this server; None if it has none here."""

@@ -61,6 +61,15 @@ def test_keys_that_are_not_text_are_refused_without_a_path():
     assert caught.value.status == 422
 
 
+@pytest.mark.parametrize("content_type", [JSON, MSGPACK])
+def test_a_wrong_value_in_a_body_that_is_not_utf8_is_refused_without_a_path(content_type):
+    encode = msgspec.json.encode if content_type == JSON else msgspec.msgpack.encode
+    body = encode({"dropped_samples": {"a": "x"}, "unknown": "text"}).replace(b"text", b"\xe8xt!")
+    with pytest.raises(Problem) as caught:
+        decode_message(body, Batch, content_type)
+    assert caught.value.status == 422
+
+
 def test_it_does_not_search_large_bodies():
     columns = {"a": ["x"], "pad": [1] * MAX_SEARCHED_BYTES}
     with pytest.raises(Problem) as caught:

@@ -57,6 +57,9 @@ def test_every_rule_has_a_runbook(sqlite_client):
         "images/..%2findex.md",
         "images/run.svg",
         "adr",
+        "a" * 300,
+        f"adr/{'a' * 300}",
+        f"images/{'a' * 300}.png",
     ],
 )
 def test_other_files_are_not_served(sqlite_client, name):

@@ -1,0 +1,348 @@
+"""Hostile requests of every kind at a real server: heads, paths, parameters, tokens, bodies.
+
+`python -m benchmarks.server.fuzz [--requests N] [--minutes M] [--seed S]` sends any number, such as
+1,000,000. Each must be answered or refused: no 5xx but those that ask to come back, no answer that
+never comes, and no memory that grows with the number of requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import http.client
+import json
+import random
+import socket
+import time
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+import psutil
+import urllib3
+import zstandard
+
+from benchmarks.figures import Figure, table
+from benchmarks.server.real_server import Server, fresh_database, running_server
+from benchmarks.server.workload import batch, enter_runs
+from memagent.wire.messages import (
+    Device,
+    Event,
+    Finish,
+    PredictionMessage,
+    RunStart,
+    SnapshotMessage,
+    Stack,
+    Suspect,
+)
+
+TITLE = "hostile requests"
+REQUESTS, REQUESTS_QUICK = 20_000, 300
+TIMEOUT_S = 60.0
+LOOK_EVERY = 200
+WARM = 5_000
+"""Requests after which the memory may not grow much."""
+MAX_GROWTH_MIB = 64.0
+TOKEN = "an-admin-token-for-the-fuzz"
+_READ_BYTES = 2**22
+_RUNS = ("fuzz", "other", "none")
+_PASSING = (501, 503)
+"""Statuses that aren't failures: a missing package, and a request to come back (Retry-After)."""
+
+_STRINGS = (
+    "", "0", "-1", "1e308", "NaN", "9223372036854775808", "' OR 1=1 --", "\0", "%00", "%", "../../etc/passwd",
+    "//evil.example", "<script>", "{{7*7}}", "${jndi:ldap://x}", "*", "a" * 300, "é\U0001f600\u202e", "\ud7ff",
+    "\r\nX: y", "true", "null", "[]", "{}", "2026-01-01", "fuzz", "running", "csv", "parquet", "host", "١٢",
+)  # fmt: skip
+_VALUES: tuple[Any, ...] = (
+    None, True, 0, -1, 2**31, 2**53, 2**62, 2**63 - 1, 2**64 - 1, -(2**63), 1e308, 5e-324, float("nan"),
+    float("inf"), "", "\0", "x" * 5_000, b"\xff\x00", [], {}, [[]] * 50, {"a": {"b": None}}, {"": ""},
+)  # fmt: skip
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE", "get", "X" * 30)
+_TYPES = (
+    "application/json",
+    "application/msgpack",
+    "application/x-msgpack",
+    "text/plain",
+    "",
+    "x/y; charset=\xff",
+)
+_HEADERS = (
+    "Accept: text/html", "Accept: x", "Accept: */*;q=nan", "Range: bytes=0-0,1-", "Expect: 100-continue",
+    "If-None-Match: *", "Cookie: memagent_session=x.y.z", "Host: evil.example", "X-Forwarded-For: 1",
+    "Transfer-Encoding: chunked", "Content-Length: 5", "Content-Length: -1", "Connection: close",
+    "Origin: http://evil.example", "Sec-Fetch-Site: cross-site", "Upgrade: websocket", "X-Request-ID: \x01",
+    "Accept-Encoding: gzip", "Authorization: Basic eA==", "Authorization: Bearer x", "A: " + "b" * 9_000,
+)  # fmt: skip
+_PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "deflate": zlib.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "br": bytes,
+}
+_MESSAGES: dict[str, Any] = {
+    "": RunStart(run_id="fuzz", config={"lr": 0.1}, tags=["a"], devices=[Device(id="host", kind="host", name="box")]),
+    "/{run}/batches": msgspec.structs.replace(
+        batch(0, 3), dropped_samples={"queue_full": 3}, events=[Event(kind="oom", step=3, time_s=1e9, data={"asked_bytes": 5})]
+    ),
+    "/{run}/predictions": PredictionMessage(method="trace", peak_allocated_bytes=2**30, components={"gradients": 7}),
+    "/{run}/snapshots": SnapshotMessage(
+        method="census", suspects=[Suspect(kind="list", holder="kept", line=4)], stacks=[Stack(frames=["f (a.py:1)"], size_bytes=9)]
+    ),
+    "/{run}/finish": Finish(status="failed", step=4, error="RuntimeError: x"),
+}  # fmt: skip
+
+
+@dataclass
+class Outcome:
+    """What became of the requests; `failures` has the first that failed."""
+
+    statuses: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    errors: int = 0
+    hangs: int = 0
+    warm_bytes: int = 0
+    last_bytes: int = 0
+    slowest_s: float = 0.0
+
+    @property
+    def total(self) -> int:
+        return self.statuses.total()
+
+
+def measure(quick: bool) -> list[Figure]:
+    return fuzz(REQUESTS_QUICK if quick else REQUESTS)
+
+
+def fuzz(requests: int, *, minutes: float | None = None, seed: int = 7) -> list[Figure]:
+    """Send the requests to a new server with its worker, and return the figures."""
+    with fresh_database() as database:
+        enter_runs(database, list(_RUNS[:2]), time.time())
+        database.close()
+        environ = {"MEMAGENT_ADMIN_TOKEN": TOKEN}
+        with running_server(database.url, environ=environ, worker=True) as server:
+            outcome = _send_all(server, requests, minutes, random.Random(seed))
+    growth = (outcome.last_bytes - outcome.warm_bytes) / 2**20
+    statuses = ", ".join(
+        f"{status} {count:,}" for status, count in sorted(outcome.statuses.items())
+    )
+    return [
+        Figure("requests", "", outcome.total, note=statuses),
+        Figure("5xx", "", outcome.errors, goal=0, note="; ".join(outcome.failures)),
+        Figure("without an answer", "", outcome.hangs, goal=0, note=f"slowest {outcome.slowest_s:.2f} s"),
+        Figure(
+            "resident memory, last by warm", "MiB", growth, goal=MAX_GROWTH_MIB,
+            note=f"{outcome.warm_bytes / 2**20:.0f} MiB once {WARM:,} were sent",
+        ),
+    ]  # fmt: skip
+
+
+def _send_all(
+    server: Server, requests: int, minutes: float | None, source: random.Random
+) -> Outcome:
+    outcome, routes = Outcome(), _routes(server.url)
+    connection: socket.socket | None = None
+    until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
+    for number in range(requests):
+        if time.monotonic() > until:
+            break
+        if connection is None:
+            connection = _connect(server.url)
+        method, request = _request(source, routes)
+        began_at = time.monotonic()
+        status, is_open = _answer(connection, method, request)
+        outcome.slowest_s = max(outcome.slowest_s, time.monotonic() - began_at)
+        outcome.statuses[status] += 1
+        is_error = status.isdecimal() and int(status) >= 500 and int(status) not in _PASSING
+        outcome.errors += is_error
+        outcome.hangs += status == "hang"
+        if (is_error or status == "hang") and len(outcome.failures) < 5:
+            outcome.failures.append(f"{status} to {request[:300]!r}")
+        if not is_open:
+            connection.close()
+            connection = None
+        if number % LOOK_EVERY == 0:
+            outcome.last_bytes = server.resident_bytes()
+            if number <= WARM:
+                outcome.warm_bytes = max(outcome.warm_bytes, outcome.last_bytes)
+    return outcome
+
+
+def _routes(url: str) -> list[tuple[str, str, list[str]]]:
+    """Return (method, path, parameters) of the API, and the pages."""
+    document = urllib3.request("GET", f"{url}/openapi.json").json()
+    routes = [
+        (method.upper(), path, [one["name"] for one in described.get("parameters", ()) if one.get("in") == "query"])
+        for path, methods in document["paths"].items()
+        for method, described in methods.items()
+        if isinstance(described, dict)
+    ]  # fmt: skip
+    pages = (
+        "/",
+        "/runs/{run}",
+        "/compare",
+        "/estimate",
+        "/alerts",
+        "/settings/tokens",
+        "/docs/{run}",
+        "/login",
+    )
+    names = [
+        "q",
+        "tag",
+        "status",
+        "runs",
+        "cursor",
+        "limit",
+        "sort",
+        "next",
+        "code",
+        "from",
+        "to",
+        "rank",
+        "device",
+    ]
+    return routes + [("GET", page, names) for page in pages]
+
+
+def _request(source: random.Random, routes: list[tuple[str, str, list[str]]]) -> tuple[str, bytes]:
+    """Return the method and the bytes of a request."""
+    kind = source.random()
+    if kind < 0.4:
+        method, (path, message) = "POST", source.choice(list(_MESSAGES.items()))
+        target = "/api/v1/runs" + path.format(run=source.choice(_RUNS))
+        body, headers = _body(source, message)
+    else:
+        method, path, names = source.choice(routes)
+        target = _target(source, path, names)
+        body, headers = b"", []
+        if method != "GET":
+            body, headers = _body(source, source.choice(_VALUES))
+    if source.random() < 0.05:
+        method = source.choice(_METHODS)
+    headers += ["Host: 127.0.0.1", f"Content-Length: {len(body)}"]
+    if source.random() < 0.95:
+        headers.append(f"Authorization: Bearer {TOKEN}")
+    if source.random() < 0.2:
+        headers += source.sample(_HEADERS, source.choice((1, 1, 2, 5)))
+    head = "\r\n".join([f"{method} {target} HTTP/1.1", *headers]).encode("utf-8", "replace")
+    request = head + b"\r\n\r\n" + body
+    return method, _damaged(source, request) if source.random() < 0.05 else request
+
+
+def _target(source: random.Random, path: str, names: list[str]) -> str:
+    parts = []
+    for part in path.split("/"):
+        is_name = part.startswith("{")
+        value = source.choice(_RUNS) if source.random() < 0.6 else source.choice(_STRINGS)
+        parts.append(quote(value, safe="") if is_name else part)
+    chosen = source.sample(names, min(len(names), source.choice((0, 0, 1, 2)))) if names else []
+    if source.random() < 0.05:
+        chosen.append(source.choice(_STRINGS) or "x")
+    pairs = [f"{quote(name, safe='')}={quote(source.choice(_STRINGS), safe='')}" for name in chosen]
+    return "/".join(parts) + ("?" + "&".join(pairs) if pairs else "")
+
+
+def _body(source: random.Random, message: Any) -> tuple[bytes, list[str]]:
+    value = msgspec.to_builtins(message, builtin_types=(bytes,))
+    for _ in range(source.choice((0, 1, 1, 2, 4))):
+        value = _changed(source, value)
+    kind = source.choice(_TYPES) if source.random() < 0.05 else source.choice(_TYPES[:2])
+    try:
+        body = (
+            json.dumps(value, default=str).encode()
+            if "json" in kind
+            else msgspec.msgpack.encode(value)
+        )
+    except (ValueError, OverflowError):
+        body = repr(value).encode()
+    body = _damaged(source, body) if source.random() < 0.2 else body
+    headers = [f"Content-Type: {kind}"]
+    if source.random() < 0.3:
+        encoding = source.choice(list(_PACKERS))
+        body = _PACKERS[encoding](body)
+        body = _damaged(source, body) if source.random() < 0.2 else body
+        headers.append(f"Content-Encoding: {encoding}")
+    return body, headers
+
+
+def _changed(source: random.Random, value: Any) -> Any:
+    """Replace, drop or repeat one value at any depth."""
+    if not isinstance(value, (dict, list)) or not value or source.random() < 0.1:
+        return source.choice(_VALUES)
+    copy = value.copy()
+    key = source.choice(list(copy) if isinstance(copy, dict) else range(len(copy)))
+    how = source.random()
+    if how < 0.7:
+        copy[key] = _changed(source, copy[key])
+    elif how < 0.8:
+        del copy[key]
+    elif isinstance(copy, list):
+        copy += [copy[key]] * source.choice((1, 100))
+    else:
+        copy[source.choice(_STRINGS)] = copy[key]
+    return copy
+
+
+def _damaged(source: random.Random, data: bytes) -> bytes:
+    at = source.randrange(len(data) + 1)
+    few = source.randbytes(source.choice((1, 4, 16)))
+    return source.choice(
+        (data[:at], data[:at] + few + data[at:], data[:at] + few + data[at + len(few) :])
+    )
+
+
+def _connect(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    return socket.create_connection((parts.hostname or "", parts.port or 80), timeout=TIMEOUT_S)
+
+
+def _answer(connection: socket.socket, method: str, request: bytes) -> tuple[str, bool]:
+    """Return the status, and whether the connection can be used again.
+
+    A request that may be incomplete says so by closing its half of the connection.
+    """
+    is_whole = request.startswith(method.encode()) and _is_whole(request)
+    try:
+        connection.sendall(request)
+        if not is_whole:
+            connection.shutdown(socket.SHUT_WR)
+        response = http.client.HTTPResponse(connection, method=method)
+        response.begin()
+        response.read(_READ_BYTES)
+        is_read = response.isclosed()
+        closes = response.getheader("connection", "").lower() == "close"
+        return str(response.status), is_whole and is_read and not closes
+    except TimeoutError:
+        return "hang", False
+    except (OSError, http.client.HTTPException, ValueError):
+        return "closed", False
+
+
+def _is_whole(request: bytes) -> bool:
+    """Check that the server can't wait for more: the head ends, and has one length that fits."""
+    head, separator, body = request.partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    lengths = [line[15:].strip() for line in lines if line.startswith(b"content-length:")]
+    is_plain = not any(line.startswith((b"transfer-", b"expect", b"upgrade")) for line in lines)
+    return bool(separator) and is_plain and lengths == [str(len(body)).encode()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.server.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )  # fmt: skip
+    parser.add_argument("--requests", type=int, default=REQUESTS)
+    parser.add_argument("--minutes", type=float, help="end after so long")
+    parser.add_argument("--seed", type=int, default=7)
+    options = parser.parse_args()
+    rows = fuzz(options.requests, minutes=options.minutes, seed=options.seed)
+    print(f"load {psutil.getloadavg()[0]:.1f}\n{table({TITLE: rows})}")
+
+
+if __name__ == "__main__":
+    main()

@@ -124,17 +124,45 @@ def pack(
 
 def read_header(chunk: bytes) -> ChunkHeader:
     """Return the header. It's validated, but not against the payload. Raises WireError."""
-    return _split(chunk)[0]
+    if chunk[:4] != MAGIC or len(chunk) < 8:
+        raise WireError("not a chunk of samples: it doesn't begin with MAC1", field="packed")
+    body = _payload_offset(chunk)
+    if body > _MAX_HEADER_BYTES:
+        raise WireError("the chunk's header is too large", field="packed")
+    try:
+        header = _header_decoder.decode(chunk[8:body])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise WireError(f"cannot read the chunk's header: {error}", field="packed") from error
+    if header.version != 1:
+        raise WireError(
+            f"unknown chunk version {header.version}: upgrade this program", field="packed"
+        )
+    if not (0 < header.rows <= MAX_ROWS and 0 < len(header.columns) <= MAX_COLUMNS):
+        raise WireError(
+            f"chunk too large or empty: {header.rows} rows, {len(header.columns)} columns",
+            field="packed",
+        )
+    missing = sum([column.has_missing for column in header.columns])
+    expected = len(header.columns) * header.rows * 8 + missing * ((header.rows + 7) // 8)
+    if header.raw_bytes != expected or expected > MAX_RAW_BYTES:
+        raise WireError(
+            f"the chunk's payload must hold {expected} bytes (at most {MAX_RAW_BYTES})",
+            field="packed",
+        )
+    names = [column.name for column in header.columns]
+    if len(set(names)) != len(names) or not all(map(COLUMN_NAME.fullmatch, names)):
+        raise WireError("the chunk's column names must be valid and distinct", field="packed")
+    return header
 
 
-def read_payload(chunk: bytes) -> tuple[ChunkHeader, bytes]:
+def read_payload(chunk: bytes, header: ChunkHeader | None = None) -> tuple[ChunkHeader, bytes]:
     """Return the header and the decompressed payload, with its size and checksum checked.
 
-    Raises WireError unless the chunk is complete and intact. Never allocates more than the header's
-    checked size.
+    `header` is the chunk's if it was read before. Raises WireError unless the chunk is complete and
+    intact. Never allocates more than the header's checked size.
     """
-    header, body = _split(chunk)
-    return header, _decompress(memoryview(chunk)[body:], header)
+    header = read_header(chunk) if header is None else header
+    return header, _decompress(memoryview(chunk)[_payload_offset(chunk) :], header)
 
 
 def unpack(chunk: bytes, *, only: Container[str] | None = None) -> dict[str, list[Value]]:
@@ -157,36 +185,8 @@ def unpack(chunk: bytes, *, only: Container[str] | None = None) -> dict[str, lis
     return columns
 
 
-def _split(chunk: bytes) -> tuple[ChunkHeader, int]:
-    if chunk[:4] != MAGIC or len(chunk) < 8:
-        raise WireError("not a chunk of samples: it doesn't begin with MAC1", field="packed")
-    body = 8 + int.from_bytes(chunk[4:8], "little")
-    if body > _MAX_HEADER_BYTES:
-        raise WireError("the chunk's header is too large", field="packed")
-    try:
-        header = _header_decoder.decode(chunk[8:body])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise WireError(f"cannot read the chunk's header: {error}", field="packed") from error
-    if header.version != 1:
-        raise WireError(
-            f"unknown chunk version {header.version}: upgrade this program", field="packed"
-        )
-    if not (0 < header.rows <= MAX_ROWS and 0 < len(header.columns) <= MAX_COLUMNS):
-        raise WireError(
-            f"chunk too large or empty: {header.rows} rows, {len(header.columns)} columns",
-            field="packed",
-        )
-    missing = sum(column.has_missing for column in header.columns)
-    expected = len(header.columns) * header.rows * 8 + missing * ((header.rows + 7) // 8)
-    if header.raw_bytes != expected or expected > MAX_RAW_BYTES:
-        raise WireError(
-            f"the chunk's payload must hold {expected} bytes (at most {MAX_RAW_BYTES})",
-            field="packed",
-        )
-    names = [column.name for column in header.columns]
-    if len(set(names)) != len(names) or not all(COLUMN_NAME.fullmatch(name) for name in names):
-        raise WireError("the chunk's column names must be valid and distinct", field="packed")
-    return header, body
+def _payload_offset(chunk: bytes) -> int:
+    return 8 + int.from_bytes(chunk[4:8], "little")
 
 
 def _differences(name: str, kind: ColumnKind, values: Any) -> bytes:

@@ -49,7 +49,7 @@ def check_start(message: RunStart) -> RunStart:
 def check_batch(batch: Batch) -> tuple[Batch, list[ReadChunk]]:
     """Check the batch; return it in storable form, with its decoded chunks."""
     _check_dropped(batch.dropped_samples)
-    _check_sizes(batch)
+    headers = _check_sizes(batch)
     chunks: list[ReadChunk] = []
     rows = 0
     for index, chunk in enumerate(batch.chunks):
@@ -57,7 +57,7 @@ def check_batch(batch: Batch) -> tuple[Batch, list[ReadChunk]]:
         if "\0" in chunk.stream:
             raise _invalid(f"{path}.stream", "names cannot contain NUL characters")
         try:
-            read = read_chunk(chunk)
+            read = read_chunk(chunk, headers[index])
         except WireError as error:
             field = f"{path}.{error.field}" if error.field else path
             raise _invalid(field, str(error)) from error
@@ -141,11 +141,13 @@ def _check_steps(chunk: ReadChunk, path: str) -> None:
         raise _invalid(path, f"{after} follows {before}: steps must not decrease within a chunk")
 
 
-def _check_sizes(batch: Batch) -> None:
-    """Check the sizes that chunks declare, before any is decompressed."""
+def _check_sizes(batch: Batch) -> list[ChunkHeader | None]:
+    """Check the sizes that chunks declare, before any is decompressed; return their headers."""
+    headers: list[ChunkHeader | None] = []
     size = columns = 0
     for index, chunk in enumerate(batch.chunks):
         columns += len(chunk.columns or ())
+        header = None
         if chunk.packed is not None and chunk.columns is None:
             header = _header_of(chunk.packed, f"chunks[{index}]")
             size += header.raw_bytes
@@ -156,6 +158,8 @@ def _check_sizes(batch: Batch) -> None:
                 f"the chunks of a batch have at most {MAX_BATCH_RAW_BYTES} bytes decompressed "
                 f"and {MAX_BATCH_COLUMNS} columns",
             )
+        headers.append(header)
+    return headers
 
 
 def _header_of(packed: bytes, path: str) -> ChunkHeader:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -123,18 +124,21 @@ class ReadChunk:
         return int(self.stats["step"][1] or 0)
 
 
-def read_chunk(chunk: Chunk) -> ReadChunk:
-    """Decode a chunk. Raises WireError whose field is `packed`, `columns` or `columns.NAME`."""
+def read_chunk(chunk: Chunk, header: ChunkHeader | None = None) -> ReadChunk:
+    """Decode a chunk, whose header may have been read before.
+
+    Raises WireError whose field is `packed`, `columns` or `columns.NAME`.
+    """
     if (chunk.packed is None) == (chunk.columns is None):
         raise WireError("a chunk has either packed or columns", field="columns")
     packed = chunk.packed if chunk.packed is not None else _pack(chunk)
-    arrays = read_arrays(packed)
+    arrays = read_arrays(packed, header)
     return ReadChunk(chunk.stream, packed, arrays, array_stats(arrays), newest_values(arrays))
 
 
-def read_arrays(packed: bytes) -> ChunkArrays:
+def read_arrays(packed: bytes, header: ChunkHeader | None = None) -> ChunkArrays:
     """Decode a packed chunk. Raises WireError if it's damaged or holds integers out of bounds."""
-    header, payload = read_payload(packed)
+    header, payload = read_payload(packed, header)
     rows, columns = header.rows, header.columns
     values, present = _split_bitmaps(payload, columns, rows)
     # a column's 8-byte values are stored byte by byte: all first bytes, all second bytes ...
@@ -223,7 +227,7 @@ def _split_bitmaps(
 ) -> tuple[NDArray[np.uint8], Mask | None]:
     """Return the payload without its bitmaps, and the bitmaps as a mask [columns, rows]."""
     data = np.frombuffer(payload, np.uint8)
-    if not any(column.has_missing for column in columns):
+    if not any(map(attrgetter("has_missing"), columns)):
         return data, None
     present = np.ones((len(columns), rows), np.bool_)
     parts = []

@@ -15,7 +15,7 @@ from memagent.components import EMPTY, distinct, measure_by_device, state_finger
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.hooks.clock import AdaptiveClock, FirstClock
 from memagent.hooks.phase import hook_compiled_forward, hook_forward, input_size
-from memagent.hooks.step import Remove, StepHooks
+from memagent.hooks.step import Remove, StepHooks, step_dispatcher
 from memagent.probe import torch_device_name
 from memagent.probe.host import HostProbe
 from memagent.sampling.sampler import Sampler
@@ -170,7 +170,8 @@ class ModelInstrumentation:
     def _before_forward(
         self, training: bool, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> None:
-        self._step_hooks.catch_up()
+        if step_dispatcher().compiled is not None:
+            self._step_hooks.catch_up()
         if not training:
             if self._sampler.phase != "eval":  # else nested, or after a forward that raised
                 self._phase_before_eval = self._sampler.phase

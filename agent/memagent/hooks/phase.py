@@ -1,7 +1,7 @@
 """Hooks on the model's forward: its start ends data, its end starts backward; without training it
 is the phase eval.
 
-1. In a graph of torch.compile the hooks vanish: `torch.compiler.is_compiling()` is a constant
+1. In a graph of torch.compile the hooks vanish: `is_dynamo_compiling()` is a constant
    there. So the graph stays whole, nothing is recompiled, and `fullgraph=True` holds even for a
    function that calls the model. (A hook hidden by `torch._disable_dynamo` would end such a
    function with an error.) A compiled forward is hooked from outside: see `hook_compiled_forward`.
@@ -21,7 +21,7 @@ from typing import Any
 from memagent.components.live_objects import instances
 from memagent.diagnostics import ErrorGuard
 from memagent.hooks.hidden_hooks import hide_forward_hooks
-from memagent.hooks.step import NO_GRAPH_TASK, Remove, compiling_test, graph_task
+from memagent.hooks.step import NO_GRAPH_TASK, Remove, dynamo_test, graph_task
 
 TensorShape = tuple[tuple[int, ...], str]
 """Shape and dtype name of a tensor passed to forward."""
@@ -92,7 +92,7 @@ class _ForwardHook:
     def __init__(self, call: Callable[..., None], guard: ErrorGuard) -> None:
         self._call = call
         self._guard = guard
-        self._is_compiling = compiling_test()
+        self._is_compiling = dynamo_test()
         self._graph_task = graph_task()
         self._records_gradients: Callable[[], bool] = sys.modules["torch"].is_grad_enabled
         # modes and tensor classes of the script see no call of memagent

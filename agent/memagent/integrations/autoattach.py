@@ -155,6 +155,8 @@ class AutoAttach:
                 self.run.enter("forward", *arguments, *keywords.values())
 
     def _begin_step(self) -> None:
+        if not self._waiting:  # as in nearly all steps
+            return
         with self._guard.section("attaching"):
             self.begin()
 

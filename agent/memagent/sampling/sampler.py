@@ -186,7 +186,10 @@ class Sampler:
     def begin_forward(self, input_size: int) -> None:
         """Change to the phase forward, with so many more elements of input."""
         self.input_size += input_size
-        if self._is_repetition and self.input_size != self.tracks[0].repetition.input_size:
+        if self._is_repetition:
+            if self.input_size == self.tracks[0].repetition.input_size:
+                self.phase = _FORWARD
+                return
             self._is_repetition = False
         self.set_phase(_FORWARD)
 

@@ -39,20 +39,20 @@ class SampleBuffer:
     ) -> None:
         self.stream = stream
         self.columns = tuple(columns)
-        self._entries: deque[Any] = deque()
+        self.entries: deque[Any] = deque()
         self._build_row = build_row
         self._drops = drops
-        self._max_rows = max_rows
+        self.max_rows = max_rows
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def append(self, entry: Any) -> None:
         # not deque(maxlen=...), which would drop the oldest, and uncounted
-        if len(self._entries) >= self._max_rows:
+        if len(self.entries) >= self.max_rows:
             self._drops["buffer_full"] += 1
             return
-        self._entries.append(entry)
+        self.entries.append(entry)
 
     def drain(self) -> list[Row]:
         """Remove all entries and return their rows, oldest first.
@@ -60,13 +60,13 @@ class SampleBuffer:
         Without room for the rows, the entries stay. Raises MemoryError then.
         """
         # as many as there are now: the training thread may append meanwhile
-        entries = [self._entries.popleft() for _ in range(len(self._entries))]
+        entries = [self.entries.popleft() for _ in range(len(self.entries))]
         if self._build_row is None:
             return entries
         try:
             return [row for entry in entries if (row := self._build_row(entry)) is not None]
         except MemoryError:
-            self._entries.extendleft(reversed(entries))
+            self.entries.extendleft(reversed(entries))
             raise
 
 

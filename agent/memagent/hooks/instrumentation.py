@@ -87,6 +87,8 @@ class ModelInstrumentation:
             guard,
             before=self._before_step,
             after=self._after_step,
+            sampler=sampler,
+            work=self._call_listeners,
         )
 
     def add_step_listeners(self, *listeners: Callable[[], None]) -> None:
@@ -116,7 +118,11 @@ class ModelInstrumentation:
             self._step_hooks.add(optimizer)
         if self._phases:
             self._forward_removes += hook_forward(
-                models, self._guard, before=self._before_forward, after=self._after_forward
+                models,
+                self._guard,
+                before=self._before_forward,
+                after=self._after_forward,
+                sampler=self._sampler,
             )
         # an empty fingerprint differs from any: the next step measures again
         self._state_fingerprint = []
@@ -222,9 +228,12 @@ class ModelInstrumentation:
         if not self._has_inputs or sampler.step == _COMPILED_CHECK_STEP:
             self._look_for_forward()
         if sampler.has_work:
-            sampler.has_work = False
-            for listener in self._step_listeners:
-                listener()
+            self._call_listeners()
+
+    def _call_listeners(self) -> None:
+        self._sampler.has_work = False
+        for listener in self._step_listeners:
+            listener()
 
     def _look_for_forward(self) -> None:
         # later than the check below, whose hooks may still see a forward with inputs
@@ -236,6 +245,7 @@ class ModelInstrumentation:
                 self._guard,
                 before=self._before_forward,
                 after=self._after_forward,
+                sampler=self._sampler,
             )
 
     def _measure(self) -> None:

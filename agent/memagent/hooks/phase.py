@@ -9,6 +9,8 @@ is the phase eval.
    those calls are part of backward.
 3. A forward that records no gradients isn't followed by a backward: it counts as eval, in any mode
    of the module; see `_require_gradients`.
+4. In a step that repeats those before it (`memagent.sampling.repetition`), a forward only sets the
+   phase, within the hook itself: with cold caches, each Python function takes 2 us.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from typing import Any
 from memagent.components.live_objects import instances
 from memagent.diagnostics import ErrorGuard
 from memagent.hooks.hidden_hooks import hide_forward_hooks
-from memagent.hooks.step import NO_GRAPH_TASK, Remove, dynamo_test, graph_task
+from memagent.hooks.step import NO_GRAPH_TASK, Remove, dynamo_test, graph_task, step_dispatcher
+from memagent.sampling.sampler import Sampler
 
 TensorShape = tuple[tuple[int, ...], str]
 """Shape and dtype name of a tensor passed to forward."""
@@ -31,15 +34,21 @@ AfterForward = Callable[[bool], None]
 
 
 def hook_forward(
-    models: Sequence[Any], guard: ErrorGuard, *, before: BeforeForward, after: AfterForward
+    models: Sequence[Any],
+    guard: ErrorGuard,
+    *,
+    before: BeforeForward,
+    after: AfterForward,
+    sampler: Sampler | None = None,
 ) -> list[Remove]:
     """Call `before(training, args, kwargs)` and `after(training)` around each forward.
 
-    Only of the models themselves, not of their children.
+    Only of the models themselves, not of their children, and not in repeated steps of `sampler`.
     """
     removes: list[Remove] = []
     for model in models:
-        before_hook, after_hook = BeforeForwardHook(before, guard), AfterForwardHook(after, guard)
+        before_hook = BeforeForwardHook(before, guard, sampler)
+        after_hook = AfterForwardHook(after, guard, sampler)
         if getattr(model, "_compiled_call_impl", None) is not None:
             removes.append(_wrap_compiled_call(model, before_hook, after_hook))
             continue
@@ -49,7 +58,12 @@ def hook_forward(
 
 
 def hook_compiled_forward(
-    models: Sequence[Any], guard: ErrorGuard, *, before: BeforeForward, after: AfterForward
+    models: Sequence[Any],
+    guard: ErrorGuard,
+    *,
+    before: BeforeForward,
+    after: AfterForward,
+    sampler: Sampler | None = None,
 ) -> list[Remove]:
     """Hook the forward of compiled models from outside.
 
@@ -66,7 +80,8 @@ def hook_compiled_forward(
         for item in (instances(compiler.OptimizedModule) if compiler is not None else ())
         if id(item.__dict__.get("_modules", {}).get("_orig_mod")) in ids
     ]
-    return hook_forward([*compiled_in_place, *wrappers], guard, before=before, after=after)
+    callables = [*compiled_in_place, *wrappers]
+    return hook_forward(callables, guard, before=before, after=after, sampler=sampler)
 
 
 def _wrap_compiled_call(model: Any, before: BeforeForwardHook, after: AfterForwardHook) -> Remove:
@@ -89,14 +104,22 @@ def _wrap_compiled_call(model: Any, before: BeforeForwardHook, after: AfterForwa
 
 
 class _ForwardHook:
-    def __init__(self, call: Callable[..., None], guard: ErrorGuard) -> None:
+    def __init__(
+        self, call: Callable[..., None], guard: ErrorGuard, sampler: Sampler | None
+    ) -> None:
         self._call = call
         self._guard = guard
+        self._sampler = sampler
+        self._dispatcher = step_dispatcher()
+        self._tensor = sys.modules["torch"].Tensor
         self._is_compiling = dynamo_test()
         self._graph_task = graph_task()
         self._records_gradients: Callable[[], bool] = sys.modules["torch"].is_grad_enabled
         # modes and tensor classes of the script see no call of memagent
         self._without_torch_functions = sys.modules["torch"]._C.DisableTorchFunction
+        self._torch_function_modes: Callable[[], int] = getattr(
+            sys.modules["torch"]._C, "_len_torch_function_stack", _one_mode
+        )
 
 
 class BeforeForwardHook(_ForwardHook):
@@ -106,6 +129,23 @@ class BeforeForwardHook(_ForwardHook):
             return
         try:
             if self._graph_task() == NO_GRAPH_TASK:
+                sampler = self._sampler
+                if (
+                    sampler is not None
+                    and sampler.is_repetition
+                    and module.training
+                    and self._records_gradients()
+                    and not keywords
+                    and len(arguments) == 1
+                    and type(arguments[0]) is self._tensor
+                    and self._dispatcher.compiled is None
+                    and not self._torch_function_modes()
+                ):
+                    size = sampler.input_size + arguments[0].numel()
+                    if size == sampler.repeated_input_size:
+                        sampler.input_size = size
+                        sampler.phase = "forward"
+                        return
                 with self._without_torch_functions():
                     training = module.training and (
                         self._records_gradients() or _require_gradients(arguments)
@@ -118,6 +158,11 @@ class BeforeForwardHook(_ForwardHook):
 class AfterForwardHook(_ForwardHook):
     def __call__(self, module: Any, arguments: Any, _output: Any) -> None:
         if self._is_compiling():
+            return
+        sampler = self._sampler
+        # the hook before this forward has found that it trains, outside of a backward
+        if sampler is not None and sampler.is_repetition and sampler.phase == "forward":
+            sampler.phase = "backward"
             return
         try:
             if self._graph_task() == NO_GRAPH_TASK:
@@ -136,6 +181,11 @@ def _require_gradients(arguments: Sequence[Any]) -> bool:
     Reentrant checkpointing runs the forward so, on inputs that require them.
     """
     return any(getattr(value, "requires_grad", False) for value in arguments)
+
+
+def _one_mode() -> int:
+    """Stand in for a torch that doesn't tell: there may be a mode."""
+    return 1
 
 
 def tensor_shapes(arguments: Any, keywords: dict[str, Any]) -> tuple[TensorShape, ...]:

@@ -2,12 +2,16 @@
 
 The clock decides which optimizer's steps count (hooks/clock.py). The others only mark where the
 optimizer phase begins.
+
+In a step that repeats those before it (`memagent.sampling.repetition`), the only optimizer that is
+monitored takes a short way: with cold caches, each Python function takes 2 us.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from itertools import repeat, starmap
@@ -16,6 +20,7 @@ from typing import Any
 from memagent.diagnostics import ErrorGuard
 from memagent.errors import SettingError
 from memagent.hooks.clock import Clock
+from memagent.sampling.sampler import Sampler
 
 Remove = Callable[[], None]
 
@@ -35,14 +40,20 @@ class MonitoredOptimizer:
         optimizer: Any,
         guard: ErrorGuard,
         before: Callable[[Any], None],
-        after: Callable[[Any], None],
+        after: Callable[[Any], bool | None],
+        sampler: Sampler | None = None,
+        work: Callable[[], None] = lambda: None,
     ) -> None:
+        self.sampler = sampler
+        self.work = work
+        self.guard = guard
         self.reference = weakref.ref(optimizer)
-        self._guard = guard
         self._before = before
         self._after = after
         self._graph_task = graph_task()
-        self._is_due = True
+        self.is_due = True
+        self.thread: int | None = None
+        """Identity of the thread on which the newest step counted as one of the run's."""
 
     def before_step(
         self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -53,7 +64,7 @@ class MonitoredOptimizer:
         arrives, has no separate phase.
         """
         # before the test for backward: its end counts in any case
-        self._is_due = True
+        self.is_due = True
         try:
             if self._graph_task() != NO_GRAPH_TASK:
                 return None
@@ -65,7 +76,7 @@ class MonitoredOptimizer:
                     return (arguments[0], closure, *arguments[2:]), keywords
             self._before(optimizer)
         except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
-            self._guard.caught("before step", error)
+            self.guard.caught("before step", error)
         return None
 
     def after_step(self, optimizer: Any) -> None:
@@ -74,16 +85,16 @@ class MonitoredOptimizer:
         torch calls hooks around each `step` in the optimizer's class and its bases. If one calls
         `super().step()`, the inner call's end is the step's, and the outer one's is not due.
         """
-        if not self._is_due:
+        if not self.is_due:
             return
-        self._is_due = False
+        self.is_due = False
         self.count(optimizer)
 
     def count(self, optimizer: Any) -> None:
         try:
-            self._after(optimizer)
+            self.thread = threading.get_ident() if self._after(optimizer) else None
         except Exception as error:  # noqa: BLE001
-            self._guard.caught("after step", error)
+            self.guard.caught("after step", error)
 
     def _followed(self, optimizer: Any, closure: Callable[[], Any]) -> Callable[[], Any]:
         """Return the closure, in which forward and backward run, with `before` after it.
@@ -97,7 +108,7 @@ class MonitoredOptimizer:
                 with torch_functions_disabled():
                     self._before(optimizer)
             except Exception as error:  # noqa: BLE001
-                self._guard.caught("before step", error)
+                self.guard.caught("before step", error)
             return result
 
         return map(follow, starmap(closure, repeat(()))).__next__
@@ -108,7 +119,11 @@ class StepDispatcher:
 
     def __init__(self) -> None:
         self._monitored: dict[int, tuple[MonitoredOptimizer, ...]] = {}
+        self._only: MonitoredOptimizer | None = None
+        """The optimizer that may take the short way: nothing else is called at any step."""
         self._triggers: tuple[Callable[[], None], ...] = ()
+        self._graph_task = graph_task()
+        self._can_shorten = _skip_code(_eval_frames(), Sampler.end_repetition.__code__)
         self._is_compiling = dynamo_test()
         self._without_torch_functions = sys.modules["torch"]._C.DisableTorchFunction
         self._before_eager = hide(functools.partial(self._before))
@@ -123,6 +138,7 @@ class StepDispatcher:
         key = id(optimizer)
         others = (item for item in self._monitored.get(key, ()) if item.reference() is optimizer)
         self._monitored[key] = (*others, monitored)
+        self._find_only()
         self._install()
 
         def remove() -> None:
@@ -131,6 +147,7 @@ class StepDispatcher:
                 self._monitored[key] = rest
             else:
                 self._monitored.pop(key, None)
+            self._find_only()
             self._remove_if_unused()
 
         return remove
@@ -138,10 +155,12 @@ class StepDispatcher:
     def add_trigger(self, trigger: Callable[[], None]) -> Remove:
         """Call `trigger` before each step of any optimizer; it may add the optimizer."""
         self._triggers = (*self._triggers, trigger)
+        self._find_only()
         self._install()
 
         def remove() -> None:
             self._triggers = tuple(item for item in self._triggers if item is not trigger)
+            self._find_only()
             self._remove_if_unused()
 
         return remove
@@ -154,14 +173,44 @@ class StepDispatcher:
         Steps of torch's own optimizers break the graph anyway (`_use_grad_for_differentiable`),
         before they reach the arithmetic: there hooks run as they are, and count exactly.
         """
-        if self._is_compiling() and not breaks_graphs(optimizer):
+        if self._is_compiling():
+            if not breaks_graphs(optimizer):
+                return None
+        elif (
+            (only := self._only) is not None
+            and (sampler := only.sampler) is not None
+            and sampler.is_repetition
+            and only.reference() is optimizer
+            and only.thread == threading.get_ident()
+            and len(arguments) == 1
+            and not keywords
+            and self._graph_task() == NO_GRAPH_TASK
+        ):
+            only.is_due = True
+            sampler.phase = "optimizer"
             return None
         return self._before_eager(optimizer, arguments, keywords)
 
     def after_step(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
         """A step inside a graph is only noted: that neither breaks the graph nor guards it."""
-        if self._is_compiling() and not breaks_graphs(optimizer):
-            self.compiled = optimizer
+        if self._is_compiling():
+            if not breaks_graphs(optimizer):
+                self.compiled = optimizer
+                return
+        elif (
+            (only := self._only) is not None
+            and (sampler := only.sampler) is not None
+            and sampler.is_repetition
+            and only.is_due
+            and only.reference() is optimizer
+            and only.thread == threading.get_ident()
+        ):
+            only.is_due = False
+            try:
+                if sampler.end_repetition():
+                    self._work(only)
+            except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
+                only.guard.caught("after step", error)
             return
         self._after_eager(optimizer)
 
@@ -203,6 +252,19 @@ class StepDispatcher:
                         monitored.after_step(optimizer)
         finally:
             self._calls -= 1
+
+    def _work(self, monitored: MonitoredOptimizer) -> None:
+        self._calls += 1
+        try:
+            with self._without_torch_functions():
+                monitored.work()
+        finally:
+            self._calls -= 1
+
+    def _find_only(self) -> None:
+        monitored = [item for items in self._monitored.values() for item in items]
+        is_only = len(monitored) == 1 and not self._triggers and self._can_shorten
+        self._only = monitored[0] if is_only else None
 
     def _install(self) -> None:
         # without the functions that register hooks: they number the hooks of the script, too
@@ -260,7 +322,7 @@ def hide(call: Any, run: Callable[..., Any] | None = None) -> Any:
         return call
     disabled = disable(call)
     run = run or call
-    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    frames = _eval_frames()
     callback: Callable[[], Any] | None = getattr(frames, "get_eval_frame_callback", None)
 
     def dispatch(*arguments: Any) -> Any:
@@ -270,6 +332,11 @@ def hide(call: Any, run: Callable[..., Any] | None = None) -> Any:
         return disabled
     dispatch._torchdynamo_disable = True  # type: ignore[attr-defined]
     return dispatch
+
+
+def _eval_frames() -> Any:
+    """Return the module by which torch.compile takes frames, None without it."""
+    return getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "eval_frame", None)
 
 
 def _skip_code(frames: Any, code: Any) -> bool:
@@ -348,7 +415,8 @@ class StepHooks:
     """Hooks on optimizers.
 
     `before(optimizer)` is called when an optimizer is about to change parameters, `after(steps)`
-    when steps of the run ended.
+    when steps of the run ended. Steps that repeat each other only go to `sampler`, and `work` is
+    called after those with requested work.
     """
 
     def __init__(
@@ -358,8 +426,12 @@ class StepHooks:
         *,
         before: Callable[[Any], None],
         after: Callable[[int], None],
+        sampler: Sampler | None = None,
+        work: Callable[[], None] = lambda: None,
     ) -> None:
         self._clock = clock
+        self._sampler = sampler
+        self._work = work
         self._guard = guard
         self._before = before
         self._after = after
@@ -367,7 +439,9 @@ class StepHooks:
 
     def add(self, optimizer: Any) -> None:
         self._clock.add(optimizer)
-        monitored = MonitoredOptimizer(optimizer, self._guard, self._before, self._count_step)
+        monitored = MonitoredOptimizer(
+            optimizer, self._guard, self._before, self._count_step, self._sampler, self._work
+        )
         self._removes.append(step_dispatcher().add(optimizer, monitored))
 
     def catch_up(self) -> None:
@@ -379,6 +453,9 @@ class StepHooks:
         while self._removes:
             self._removes.pop()()
 
-    def _count_step(self, optimizer: Any) -> None:
-        if steps := self._clock.steps_ended(optimizer):
+    def _count_step(self, optimizer: Any) -> bool:
+        """Return whether the step was one of the run's."""
+        steps = self._clock.steps_ended(optimizer)
+        if steps:
             self._after(steps)
+        return steps == 1

@@ -114,6 +114,7 @@ class AutoAttach:
         if not optimizers or _script_has_attached():
             return
         self.run = start_run(self._settings, find_models(optimizers), optimizers, self.options)
+        self._unhook()  # from here on nothing waits
 
     def _adopt(self, optimizer: Any) -> None:
         if self.run is not None:
@@ -155,8 +156,6 @@ class AutoAttach:
                 self.run.enter("forward", *arguments, *keywords.values())
 
     def _begin_step(self) -> None:
-        if not self._waiting:  # as in nearly all steps
-            return
         with self._guard.section("attaching"):
             self.begin()
 

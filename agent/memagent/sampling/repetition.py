@@ -7,7 +7,8 @@ reading takes 10 to 20 us, and in most trainings it says the same in every step.
    size, whose peaks are the same relative to the step's end. A tolerance of 0.1 % of the memory in
    use applies, at least a mebibyte.
 2. Then every FULL_EVERY-th step is read in full. The others have its phases, moved with the memory
-   in use at their own end. Steps of MAX_STEP_S and longer are always read in full: there it costs
+   in use at their own end. A new peak of the process is known in each of them, by the kernel's
+   high-water mark. Steps of MAX_STEP_S and longer are always read in full: there it costs
    next to nothing.
 3. Repetition ends with a step whose end moves by more, that has another input size, or that raises
    the kernel's high-water mark. Its phases are unknown (None).
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 EQUAL_STEPS = 32
-FULL_EVERY = 8
+FULL_EVERY = 16
 MAX_STEP_S = 0.05
 _MIN_TOLERANCE_BYTES = 2**20
 _TOLERANCE_RATIO = 0.001

@@ -175,7 +175,9 @@ class Sampler:
         gpus = [track for track in self.tracks if track.probe.device.kind != "host"]
         self._marked_tracks = gpus or self.tracks
         self._may_repeat = phases and every == 1 and not gpus
-        self._is_repetition = False
+        self.is_repetition = False
+        """This step is read at its end only, so far. Hooks then change `phase` themselves."""
+        self.repeated_input_size: int | None = None
         self._sampled_at = time.perf_counter()
         self._sampled_step = 0
 
@@ -186,17 +188,17 @@ class Sampler:
     def begin_forward(self, input_size: int) -> None:
         """Change to the phase forward, with so many more elements of input."""
         self.input_size += input_size
-        if self._is_repetition:
-            if self.input_size == self.tracks[0].repetition.input_size:
+        if self.is_repetition:
+            if self.input_size == self.repeated_input_size:
                 self.phase = _FORWARD
                 return
-            self._is_repetition = False
+            self.is_repetition = False
         self.set_phase(_FORWARD)
 
     def set_phase(self, phase: str) -> None:
         """Change the phase that hooks see; ignored inside a phase that the user opened."""
         if self._user_phase is None:
-            if self._is_repetition and phase in _PHASES:
+            if self.is_repetition and phase in _PHASES:
                 self.phase = phase
             else:
                 self._mark(phase)
@@ -215,6 +217,37 @@ class Sampler:
             return False
         self._write_rows()
         return True
+
+    def end_repetition(self) -> bool:
+        """Do what `end_step` does to a step that `is_repetition`, and call no Python functions.
+
+        torch.compile must skip this function: see `StepDispatcher`. Returns whether a part of the
+        run has work.
+        """
+        track = self.tracks[0]
+        try:
+            mark = track.probe.mark()
+        except OSError:
+            mark = track.reopened_mark()
+        now = time.perf_counter()
+        self.step = step = self.step + 1
+        step_s = now - self._sampled_at
+        head = (step, time.time(), step_s, self.input_size or None)
+        buffer = track.buffer
+        if len(buffer.entries) < buffer.max_rows:
+            buffer.entries.append((head, None, mark, self.phase, track.components))
+        else:
+            self._drops["buffer_full"] += 1
+        self.phase = _DATA
+        self.samples += 1
+        self.input_size = 0
+        self._sampled_at = now
+        self._sampled_step = step
+        self.is_repetition = (
+            track.repetition.is_repeating and step % FULL_EVERY > 0 and step_s < MAX_STEP_S
+        )
+        self.repeated_input_size = track.repetition.input_size
+        return self.has_work
 
     def count_late(self, steps: int) -> None:
         """Count steps that ended before they were known to be the run's: their samples are lost."""
@@ -246,7 +279,7 @@ class Sampler:
             )
 
     def _mark(self, phase: str) -> None:
-        self._is_repetition = False
+        self.is_repetition = False
         ended_phase, self.phase = self.phase, phase
         for track in self._marked_tracks:
             try:
@@ -263,7 +296,7 @@ class Sampler:
         step_s = (now - self._sampled_at) / steps if steps else None
         head = (self.step, time.time(), step_s, self.input_size or None)
         ended_phase, self.phase = self.phase, self._user_phase or _DATA
-        if self._is_repetition:
+        if self.is_repetition:
             self.tracks[0].flush_end(head, ended_phase)
         else:
             for track in self.tracks:
@@ -272,7 +305,7 @@ class Sampler:
         self.input_size = 0
         self._sampled_at = now
         self._sampled_step = self.step
-        self._is_repetition = bool(
+        self.is_repetition = bool(
             self._may_repeat
             and self.tracks[0].repetition.is_repeating
             and self.step % FULL_EVERY
@@ -280,3 +313,4 @@ class Sampler:
             and step_s < MAX_STEP_S
             and self._user_phase is None
         )
+        self.repeated_input_size = self.tracks[0].repetition.input_size

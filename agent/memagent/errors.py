@@ -44,6 +44,10 @@ class RejectedError(DeliveryError):
     """The server will never accept this (a 4xx status)."""
 
 
+class StartRequiredError(DeliveryError):
+    """The server doesn't know the run, so its start must be delivered (again) first."""
+
+
 class EstimateError(MemagentError):
     """An estimate was requested with invalid inputs."""
 

@@ -15,7 +15,6 @@ from memagent.errors import SettingError
 from memagent.hooks.exit import describe_error, status_of
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.pipeline import Pipeline
-from memagent.preflight import Preflight, PreflightRequest
 from memagent.record.identity import Identity
 from memagent.settings import Settings
 from memagent.wire.messages import FinalStatus
@@ -23,6 +22,7 @@ from memagent.wire.messages import FinalStatus
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
     from memagent.mirror.trackers import Tracker
+    from memagent.preflight import Preflight
 
 
 class Run:
@@ -115,9 +115,8 @@ class Run:
         """
         if self.status == "running":
             with self.guard.section("expect"):
-                self._pipeline.forecast.expect(
-                    epoch_steps=epoch_steps, max_input_size=max_input_size
-                )
+                forecast = self._pipeline.forecast
+                forecast.expect(epoch_steps=epoch_steps, max_input_size=max_input_size)
 
     def preflight(self, *, eval_batch: Any = None, checkpoint: Any = True) -> Preflight | None:
         """Try one evaluation and one checkpoint now, between two steps, and report the need.
@@ -128,6 +127,8 @@ class Run:
         """
         if self.status == "running":
             with self.guard.section("preflight"):
+                from memagent.preflight import PreflightRequest
+
                 request = PreflightRequest.validated(eval_batch, checkpoint)
                 return self._pipeline.run_preflight(request)
         return None

@@ -9,7 +9,6 @@ envelopes.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,16 +18,13 @@ import msgspec
 
 from memagent import __version__
 from memagent.delivery.envelope import Envelope, MessageKind, Transport
-from memagent.errors import DeliveryError, RejectedError
+from memagent.errors import DeliveryError, RejectedError, StartRequiredError
 from memagent.probe.detached import forks_wait
 from memagent.units import format_bytes
 from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
 from memagent.wire.deadline import Deadline
 from memagent.wire.local_tokens import Scope, find_token
 from memagent.wire.messages import BatchReply
-
-_random = random.SystemRandom()
-"""The training script's own generator must not advance: it decides what the script computes."""
 
 REQUEST_TIMEOUT_S = 5.0
 DOWNLOAD_TIMEOUT_S = 60.0
@@ -231,10 +227,6 @@ def problem_detail(body: bytes) -> str:
     return f": {problem['detail']}" if problem.get("detail") else ""
 
 
-class StartRequiredError(DeliveryError):
-    """The server doesn't know the run, so its start must be delivered (again) first."""
-
-
 class HttpTransport(Transport):
     """Delivers envelopes over HTTP. `replayed`: they are of processes that have ended."""
 
@@ -279,20 +271,3 @@ def hide_log_records() -> None:
 
 def _is_of_script(record: logging.LogRecord) -> bool:
     return not (record.threadName or "").startswith("memagent")
-
-
-def retry_delay_s(
-    failures: int, *, first_s: float, max_s: float, retry_after_s: float | None = None
-) -> float:
-    """Return the seconds to wait after so many failures in a row, at most `max_s`.
-
-    The jitter spreads clients that failed together. If a server asks for a delay, the jitter only
-    adds to it.
-    """
-    if retry_after_s is not None:
-        delay_s = retry_after_s * _random.uniform(1.0, 1.25)
-    else:
-        exponent = min(failures - 1, 30)  # a float holds 2**1023 at most
-        delay_s = min(first_s * 2**exponent, max_s)
-        delay_s *= _random.uniform(0.5, 1.0)
-    return min(delay_s, max_s)

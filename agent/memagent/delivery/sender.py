@@ -19,12 +19,12 @@
 from __future__ import annotations
 
 import functools
+import random
 import threading
 import time
 from collections.abc import Callable
 from enum import Enum, auto
 
-from memagent.delivery.api_client import StartRequiredError, retry_delay_s
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.envelope import Envelope, Transport
 from memagent.delivery.run_file import RunFile
@@ -35,9 +35,11 @@ from memagent.diagnostics import (
     notify_user,
     outlast_memory_errors,
 )
-from memagent.errors import DeliveryError, RejectedError
+from memagent.errors import DeliveryError, RejectedError, StartRequiredError
 from memagent.wire.messages import BatchReply
 
+_random = random.SystemRandom()
+"""The training script's own generator must not advance: it decides what the script computes."""
 TIMEOUT_S = 15.0
 FIRST_DELAY_S = 1.0
 MAX_DELAY_S = 60.0
@@ -280,3 +282,20 @@ class Sender:
             return max_s
         # never 0, with which an attempt could not even connect
         return max(0.05, min(max_s, self._deadline - time.monotonic()))
+
+
+def retry_delay_s(
+    failures: int, *, first_s: float, max_s: float, retry_after_s: float | None = None
+) -> float:
+    """Return the seconds to wait after so many failures in a row, at most `max_s`.
+
+    The jitter spreads clients that failed together. If a server asks for a delay, the jitter only
+    adds to it.
+    """
+    if retry_after_s is not None:
+        delay_s = retry_after_s * _random.uniform(1.0, 1.25)
+    else:
+        exponent = min(failures - 1, 30)  # a float holds 2**1023 at most
+        delay_s = min(first_s * 2**exponent, max_s)
+        delay_s *= _random.uniform(0.5, 1.0)
+    return min(delay_s, max_s)

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from memagent.delivery.api_client import StartRequiredError, retry_delay_s
 from memagent.delivery.envelope import Envelope, MessageKind, Transport
 from memagent.delivery.run_file import SUFFIX, read_frames, try_lock, unread_bytes
-from memagent.errors import DeliveryError, RejectedError, WireError
+from memagent.delivery.sender import retry_delay_s
+from memagent.errors import DeliveryError, RejectedError, StartRequiredError, WireError
 from memagent.wire.codec import decode
 from memagent.wire.columns import read_header
 from memagent.wire.messages import Batch, BatchReply, Finish, RunStart

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from memagent.diagnostics import ErrorGuard
 from memagent.hooks.exit import describe_error, install_exit_hooks, status_of
 from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.step import Remove
 from memagent.leaks.monitor import LeakMonitor
-from memagent.mirror.mirror import Mirror
 from memagent.oom.recorder import OomRecorder
 from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler
 from memagent.wire.messages import Event, FinalStatus
+
+if TYPE_CHECKING:
+    from memagent.mirror.mirror import Mirror
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class ExitTracker:
         instrumentation: ModelInstrumentation,
         oom: OomRecorder,
         leaks: LeakMonitor,
-        mirror: Mirror,
+        mirror: Mirror | None,
         events: EventSink,
         guard: ErrorGuard,
     ) -> None:
@@ -83,8 +86,9 @@ class ExitTracker:
             event = self._oom_event(error)
             self._events.emit(event)
             self._oom.print_report(event, self._leaks.roots)
-            message = f"out of memory\n{describe_error(error)}"
-            self._mirror.warn(message, step=self._sampler.step, is_critical=True)
+            if self._mirror is not None:
+                message = f"out of memory\n{describe_error(error)}"
+                self._mirror.warn(message, step=self._sampler.step, is_critical=True)
 
     def note_possible_exit(self, error: BaseException, *, is_training_thread: bool) -> None:
         """Remember that `sys.exit` was called or another thread died.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from memagent.errors import SettingError
-from memagent.preflight import PreflightRequest, parse_preflight
 from memagent.record.git import ChangeCheck
 from memagent.wire.messages import Risk
+
+if TYPE_CHECKING:
+    from memagent.preflight import PreflightRequest
 
 MAX_TAGS = 100
 MAX_TAG_LENGTH = 200
@@ -48,10 +50,15 @@ def make_options(**options: Any) -> AttachOptions:
         from memagent.mirror.trackers import parse_mirror
 
         mirror = parse_mirror(mirror)
+    preflight = options.get("preflight")
+    if preflight is not None:
+        from memagent.preflight import parse_preflight
+
+        preflight = parse_preflight(preflight)
     validated = {
         "total_steps": _validate_total_steps(options.get("total_steps")),
         "tags": _validate_tags(options.get("tags")),
-        "preflight": parse_preflight(options.get("preflight")),
+        "preflight": preflight,
         "mirror": mirror,
     }
     return AttachOptions(**{**options, **validated})

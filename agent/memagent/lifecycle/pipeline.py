@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from memagent.delivery.api_client import HttpTransport
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.collector import Collector
-from memagent.delivery.envelope import AgentMessage, seal
+from memagent.delivery.envelope import AgentMessage, Transport, seal
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, notify_user
@@ -30,9 +29,7 @@ from memagent.leaks.monitor import LeakMonitor
 from memagent.lifecycle.exit_status import ExitTracker
 from memagent.lifecycle.options import AttachOptions
 from memagent.local_forecast.coordinator import LocalForecast
-from memagent.mirror.mirror import Mirror
 from memagent.oom.recorder import OomRecorder
-from memagent.preflight import PreflightRequest
 from memagent.probe.discover import discover
 from memagent.record import describe_process, host_name, plain_config, user_name
 from memagent.record.identity import Identity
@@ -41,12 +38,13 @@ from memagent.sampling.sampler import Sampler
 from memagent.sampling.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.wire.fields import COLUMN_NAME
-from memagent.wire.messages import BatchReply, Event, FinalStatus, Finish, RunStart
+from memagent.wire.messages import BatchReply, Device, Event, FinalStatus, Finish, RunStart
 
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
+    from memagent.mirror.mirror import Mirror
     from memagent.mirror.trackers import Tracker
-    from memagent.preflight import Preflight
+    from memagent.preflight import Preflight, PreflightRequest
 
 FINISH_DEADLINE_S = 1.5
 """Time for the last delivery; the rest waits on the disk for `memagent sync`."""
@@ -89,8 +87,9 @@ class Pipeline:
             identity, self.sampler, guard, self._send, self._emit, settings.directory / file_name
         )
         self._file = RunFile(path, seal(identity.run_id, self._run_start(settings, options)))
-        transport = HttpTransport(settings.server, settings.token) if settings.server else None
-        self._sender = Sender(self._file, transport, self.drops, guard, self._handle_reply)
+        self._sender = Sender(
+            self._file, _open_transport(settings), self.drops, guard, self._handle_reply
+        )
         self.events = Collector(
             identity.run_id,
             identity.rank,
@@ -112,12 +111,8 @@ class Pipeline:
             on_risk=options.on_risk,
             on_growth=self.leaks.note_forecast,
         )
-        self.mirror = Mirror(
-            trackers, devices, identity.rank, get_risks=self.forecast.monitor.risks
-        )
-        self.forecast.monitor.add_risk_listener(self.mirror.note_risk)
         self._bus.subscribe("local forecast", self.forecast.monitor.observe)
-        self._bus.subscribe("mirror", self.mirror.observe)
+        self.mirror = self._open_mirror(trackers, devices) if trackers else None
         self._bus.subscribe("leak monitor", self.leaks.observe)
 
         self.estimator = BackgroundEstimator(
@@ -254,7 +249,8 @@ class Pipeline:
             self._refresh_probes()
         # 3. The collector makes its last batch, and publishes it while the mirror still listens.
         self.events.close()
-        self.mirror.close()
+        if self.mirror is not None:
+            self.mirror.close()
         # 4. The last message: the server takes nothing of the run after it.
         if status is not None:
             self._send(
@@ -280,6 +276,15 @@ class Pipeline:
         self.instrumentation.remove()
         self.exits.remove_hooks()
         self.oom.close()
+
+    def _open_mirror(self, trackers: Sequence[Tracker], devices: Sequence[Device]) -> Mirror:
+        from memagent.mirror.mirror import Mirror  # most runs have none
+
+        monitor = self.forecast.monitor
+        mirror = Mirror(trackers, devices, self._identity.rank, get_risks=monitor.risks)
+        monitor.add_risk_listener(mirror.note_risk)
+        self._bus.subscribe("mirror", mirror.observe)
+        return mirror
 
     def _set_user_phase(self, phase: str | None) -> str | None:
         if self._is_open:
@@ -314,7 +319,8 @@ class Pipeline:
 
     def _publish_prediction(self, prediction: Estimate) -> None:
         self.forecast.note_prediction(prediction)
-        self.mirror.note_prediction(prediction.peak_allocated_bytes)
+        if self.mirror is not None:
+            self.mirror.note_prediction(prediction.peak_allocated_bytes)
         device = self._probes[0].device.id
         self._send(prediction.to_message(rank=self._identity.rank, device=device))
         if prediction.surely_too_large and not self._has_warned_of_size:
@@ -338,3 +344,11 @@ class Pipeline:
             environment=describe_process(changes=options.changes),
             devices=[probe.device for probe in self._probes],
         )
+
+
+def _open_transport(settings: Settings) -> Transport | None:
+    if settings.server is None:
+        return None
+    from memagent.delivery.api_client import HttpTransport  # a run without a server needs none
+
+    return HttpTransport(settings.server, settings.token)

@@ -17,7 +17,6 @@ from memagent.errors import SettingError
 from memagent.estimator.formula.state_sizes import missing_state_bytes
 from memagent.forecast import Forecast, Hints
 from memagent.local_forecast.monitor import ForecastMonitor
-from memagent.preflight import Preflight, PreflightRequest
 from memagent.probe import Probe, torch_device_name
 from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler
@@ -25,6 +24,7 @@ from memagent.wire.messages import Event, Risk
 
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
+    from memagent.preflight import Preflight, PreflightRequest
 
 _CONFIG_HINTS = ("epoch_steps", "max_input_size")
 _MIN_STATE_SHARE = 0.05

@@ -8,11 +8,10 @@ import threading
 import pytest
 
 from memagent.delivery import upload as uploading
-from memagent.delivery.api_client import StartRequiredError
 from memagent.delivery.envelope import Transport, seal
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.upload import find_files, upload
-from memagent.errors import DeliveryError, RejectedError
+from memagent.errors import DeliveryError, RejectedError, StartRequiredError
 from memagent.wire.codec import decode, encode
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, BatchReply, Chunk, Finish, RunStart

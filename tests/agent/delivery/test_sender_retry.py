@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from memagent.delivery.api_client import retry_delay_s
+from memagent.delivery.sender import retry_delay_s
 
 
 def range_of(**options) -> tuple[float, float]:

@@ -89,7 +89,7 @@ def _select(
     selected = compress(objects, map(wanted.__contains__, values))
     lists += listing  # no call from here
     matches += selected
-    del lists[0][:], lists  # to here; the list contains itself and these iterators
+    lists[0].clear()  # to here, and no slice, whose allocation may start the garbage collector
     return matches
 
 
@@ -103,7 +103,7 @@ def _ids_without_dicts(generation: int) -> set[int]:
     lists += listing  # no call from here
     ids += numbers
     kinds += types
-    del lists[0][:], lists  # to here
+    lists[0].clear()  # to here
     return {number for number, kind in zip(ids, kinds, strict=True) if kind is not dict}
 
 

@@ -20,10 +20,14 @@ _MAX_GRADIENTS = 4
 
 @dataclass(frozen=True)
 class GraphRoot:
-    """A live tensor and the number of graph nodes it keeps."""
+    """A live tensor and the number of graph nodes it keeps.
+
+    oldest: the sequence number of the first node, 0 if there are too many to know.
+    """
 
     tensor: Any
     nodes: int
+    oldest: int = 0
     parameter: Any = None
     """The parameter whose gradient the tensor is, if it is one."""
 
@@ -31,6 +35,11 @@ class GraphRoot:
 def count_nodes(tensors: Iterable[Any], limit: int = MAX_NODES) -> int:
     """Return the number of nodes in these tensors' graphs together, counted up to `limit`."""
     return len(_reachable_nodes([tensor.grad_fn for tensor, _ in _roots(tensors)], limit))
+
+
+def newest_node(tensors: Iterable[Any]) -> int:
+    """Return the sequence number of the node that autograd made last, 0 if there is none."""
+    return max((_sequence_number(tensor.grad_fn) for tensor, _ in _roots(tensors)), default=0)
 
 
 def outermost(tensors: Sequence[Any], limit: int = MAX_NODES) -> list[Any]:
@@ -51,15 +60,17 @@ def largest_roots(
     tensors: Iterable[Any], is_time_over: Callable[[], bool], limit: int = MAX_NODES
 ) -> list[GraphRoot]:
     """Return the roots, largest graph first. If there are very many, only the newest."""
-    roots = sorted(_roots(tensors), key=lambda pair: -_sequence_number(pair[0]))
+    roots = sorted(_roots(tensors), key=lambda pair: -_sequence_number(pair[0].grad_fn))
     computed = [pair for pair in roots if pair[1] is None]
     gradients = islice((pair for pair in roots if pair[1] is not None), _MAX_GRADIENTS)
     sized: list[GraphRoot] = []
     for tensor, parameter in [*gradients, *computed[:_MAX_ROOTS]]:
         if len(sized) >= _MIN_ROOTS and is_time_over():
             break
-        nodes = len(_reachable_nodes([tensor.grad_fn], limit // 4))
-        sized.append(GraphRoot(tensor, nodes, parameter))
+        nodes = _reachable_nodes([tensor.grad_fn], limit // 4).values()
+        is_whole = len(nodes) < limit // 4
+        oldest = min(map(_sequence_number, nodes)) if is_whole else 0
+        sized.append(GraphRoot(tensor, len(nodes), oldest, parameter))
     return sorted(sized, key=lambda root: -root.nodes)
 
 
@@ -151,9 +162,9 @@ def _metadata_bytes(metadata: Any) -> int:
     return size
 
 
-def _sequence_number(tensor: Any) -> int:
-    """Return the order in which autograd made a tensor."""
-    number = getattr(tensor.grad_fn, "_sequence_nr", None)
+def _sequence_number(node: Any) -> int:
+    """Return the place of a node in the order in which its thread made nodes."""
+    number = getattr(node, "_sequence_nr", None)
     return int(number()) if number is not None else 0
 
 

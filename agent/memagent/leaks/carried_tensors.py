@@ -28,25 +28,41 @@ from memagent.leaks.suspect import Kind, is_module_class, suspect_at
 from memagent.leaks.suspension import present
 from memagent.wire.messages import Suspect
 
+MAX_DEVIATION = 0.15
+"""Largest distance of a length in the middle from a line, as a share of what is added.
+
+A cache that is cut now and then isn't near the line.
+"""
 _MAX_ROOTS = 8
 Family = tuple[Any, ...]
 """What tensors have in common that differ in one length only."""
 
 
-def suspects_of_graphs(
-    search: ReferrerSearch, budget: TimeBudget, more_nodes: int, steps: int, rate: int
-) -> Work[list[Suspect]]:
-    """Return the root that is carried from step to step, else the largest one.
+@dataclass(frozen=True)
+class GraphGrowth:
+    """Growth of autograd's graphs in a window.
 
-    rate: bytes per step of what nothing else explains, 0 if unknown.
+    bytes_per_step: what nothing else explains, 0 if unknown. middle_node: sequence number of the
+    last node halfway, 0 if unknown. A graph without an older one is made anew, of longer inputs.
     """
-    min_nodes = min(more_nodes, autograd_graphs.MAX_NODES // 4) // 2
+
+    nodes: int
+    steps: int
+    bytes_per_step: int
+    middle_node: int
+
+
+def suspects_of_graphs(
+    search: ReferrerSearch, budget: TimeBudget, growth: GraphGrowth
+) -> Work[list[Suspect]]:
+    """Return the root that is carried from step to step, else the largest one."""
+    min_nodes = min(growth.nodes, autograd_graphs.MAX_NODES // 4) // 2
     best: tuple[tuple[int, int], Suspect] | None = None
     for rank in range(_MAX_ROOTS):
         yield from search.pause_if_due()
         if budget.is_over():
             break
-        results = _suspects_of_root(search, budget, rank, min_nodes, steps, rate)
+        results = _suspects_of_root(search, budget, rank, min_nodes, growth)
         if results is None:
             break
         for certainty, nodes, suspect in results:
@@ -59,7 +75,7 @@ def suspects_of_graphs(
 
 
 def _suspects_of_root(
-    search: ReferrerSearch, budget: TimeBudget, rank: int, min_nodes: int, steps: int, rate: int
+    search: ReferrerSearch, budget: TimeBudget, rank: int, min_nodes: int, growth: GraphGrowth
 ) -> list[tuple[int, int, Suspect]] | None:
     """Return (certainty of the line, nodes, suspect) of the root of this rank.
 
@@ -72,10 +88,12 @@ def _suspects_of_root(
     root = roots[rank]
     for own_list in (tensors, roots):
         search.ignore(own_list)
-    rate = rate or autograd_graphs.saved_bytes(root.tensor) // steps
+    rate = growth.bytes_per_step or autograd_graphs.saved_bytes(root.tensor) // growth.steps
     if root.parameter is not None:
         suspects = suspect_gradient(search, root.parameter, rate)
         return [(3, root.nodes, suspect) for suspect in suspects]
+    if root.oldest > growth.middle_node > 0:
+        return []
     name = nearest_name(search, root.tensor, budget).name
     if name is None or not name.is_in_script:
         return []
@@ -186,16 +204,17 @@ def lengthening_tensors(
     One dimension grows as steadily as the steps do; the others stay. Of several buffers that are
     lengthened in turn, only the sum of the lengths does.
     """
-    longer = _lengthening_each_step(first, before_last, last, tensors)
+    longer = _lengthening_each_step(first, middle, before_last, last, tensors)
     if not longer and middle is not None:
         longer = _lengthening_in_turn(first, middle, last, tensors)
     return sorted(longer, key=lambda item: -item.bytes_per_step)
 
 
 def _lengthening_each_step(
-    first: Census, before_last: Census, last: Census, tensors: Iterable[Any]
+    first: Census, middle: Census | None, before_last: Census, last: Census, tensors: Iterable[Any]
 ) -> list[LengtheningTensor]:
     old, recent = _lengths_by_family(first), _lengths_by_family(before_last)
+    halfway = {} if middle is None else _lengths_by_family(middle)
     steps = last.step - first.step
     lengthening = []
     for tensor in tensors:
@@ -206,10 +225,17 @@ def _lengthening_each_step(
         for axis, length in enumerate(entry.shape):
             family = _family(entry, axis)
             earliest, latest = old.get(family, ()), recent.get(family, ())
-            if length > 2 and any(
-                _is_line(a, b, length, first, before_last, last) for a in earliest for b in latest
-            ):
-                start = min(a for a in earliest if a < length)
+            starts = [
+                a
+                for a in earliest
+                if any(_is_line(a, b, length, first, before_last, last) for b in latest)
+                and (
+                    middle is None
+                    or _passes(a, length, first, middle, last, halfway.get(family, set()))
+                )
+            ]
+            if length > 2 and starts:
+                start = min(starts)
                 rate = round(entry.size_bytes * (length - start) / length / steps)
                 lengthening.append(LengtheningTensor([tensor], rate, family))
                 break
@@ -259,6 +285,15 @@ def _is_line(a: int, b: int, c: int, first: Census, before_last: Census, last: C
         return False
     slope = (c - a) / (last.step - first.step)
     return abs(c - b - slope * (last.step - before_last.step)) <= 0.25 * slope + 1e-9
+
+
+def _passes(
+    start: int, end: int, first: Census, middle: Census, last: Census, lengths: set[int]
+) -> bool:
+    """Return True if one of the lengths in the middle is near the line from start to end."""
+    share = (middle.step - first.step) / max(1, last.step - first.step)
+    expected = start + share * (end - start)
+    return any(abs(length - expected) <= MAX_DEVIATION * (end - start) for length in lengths)
 
 
 def _family(entry: TensorEntry, axis: int) -> Family:

@@ -45,11 +45,15 @@ class TensorEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class Census:
-    """The tensors alive after `step`, by id. `nodes`: size of their autograd graphs."""
+    """The tensors alive after `step`, by id.
+
+    nodes: size of their autograd graphs. newest_node: sequence number of the last one.
+    """
 
     step: int
     entries: dict[int, TensorEntry]
     nodes: int = 0
+    newest_node: int = 0
 
     def has(self, tensor: Any, entry: TensorEntry, shape: tuple[int, ...] | None = None) -> bool:
         """Return True if this very tensor was counted, with this `shape` if one is given.

@@ -24,6 +24,7 @@ from typing import Any
 from memagent.components import live_objects
 from memagent.leaks import autograd_graphs, census, origins, source_lines
 from memagent.leaks.carried_tensors import (
+    GraphGrowth,
     LengtheningTensor,
     lengthening_tensors,
     suspect_gradient,
@@ -97,7 +98,7 @@ def diagnose(
         search.hold(item.tensors)
     del tensors
     try:
-        suspects = yield from _search_all(case, growths, longer, more_nodes)
+        suspects = yield from _search_all(case, growths, longer, more_nodes, middle)
     finally:
         search.close()
     if budget.was_hit:
@@ -110,6 +111,7 @@ def _search_all(
     growths: Sequence[GroupGrowth],
     longer: Sequence[LengtheningTensor],
     more_nodes: int,
+    middle: Census | None,
 ) -> Work[list[Suspect]]:
     search, budget = case.search, case.budget
     suspects: list[Suspect] = []
@@ -129,7 +131,9 @@ def _search_all(
     if more_nodes >= max(2, case.steps // 2) and not is_explained:
         yield from search.pause_if_due()
         rate = max(case.measured_bytes_per_step or 0, case.unheld_bytes_per_step)
-        suspects += yield from suspects_of_graphs(search, budget, more_nodes, case.steps, rate)
+        middle_node = middle.newest_node if middle is not None else 0
+        graphs = GraphGrowth(more_nodes, case.steps, rate, middle_node)
+        suspects += yield from suspects_of_graphs(search, budget, graphs)
     if not suspects and case.unheld_bytes_per_step:
         yield from search.pause_if_due()
         suspects += yield from case.suspects_of_cycles(growths)

@@ -28,7 +28,7 @@ from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.detectors.loader_workers import LoaderWorkerDetector
 from memagent.leaks.detectors.tensors import TensorDetector
 from memagent.leaks.diagnosis import MAX_CPU_S
-from memagent.leaks.suspect import Diagnosis
+from memagent.leaks.suspect import Diagnosis, with_opaque_holders
 from memagent.leaks.suspension import Survey
 from memagent.wire.messages import Suspect
 
@@ -310,7 +310,7 @@ class Finder:
         # Tracing detectors end first: they slow down the others, and would record them.
         for detector in reversed(self._active):
             suspects += yield from detector.search(step, self._time_budget)
-        return suspects
+        return with_opaque_holders(suspects)
 
     def _continue_search(self) -> Diagnosis | None:
         """Search for one slice. Return the diagnosis if that was the last one."""

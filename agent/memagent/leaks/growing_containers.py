@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
 import sys
 import weakref
@@ -19,6 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO, StringIO
 from itertools import islice
+from mmap import mmap
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -27,6 +29,7 @@ from msgspec.structs import replace
 from memagent.components.live_objects import instances
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition, TimeBudget
+from memagent.leaks.library_calls import library_calls
 from memagent.leaks.origins import creating_line, line_of_holder, site_line
 from memagent.leaks.reachability import nearest_name
 from memagent.leaks.referrers import ReferrerSearch
@@ -44,6 +47,10 @@ MIN_BYTES_PER_STEP = 1024
 _KINDS = (list, dict, set, deque)
 _BUFFERS = (bytearray, array, BytesIO, StringIO)
 _NUMBERS = (int, bool, type(None))
+_HAVE_GC = 1 << 14
+"""`Py_TPFLAGS_HAVE_GC`: instances of the type are tracked."""
+_KNOWN_MODULES = frozenset(("numpy", "torch", "datetime", "decimal", "uuid"))
+_MAX_PARTS = 64
 _NOT_FOLLOWED = (ModuleType, type, FunctionType)
 _SAMPLE_SIZE = 8
 _MAX_DEPTH = 5
@@ -55,6 +62,8 @@ _HOST_CONFIDENCE = 0.8
 
 @dataclass(frozen=True)
 class GrowingContainer:
+    """A container with more items each step. `bytes_per_step`: 0 if what they keep is unknown."""
+
     container: Any
     items_per_step: float
     bytes_per_step: int
@@ -128,8 +137,9 @@ class ContainerCensus:
             is_steady &= early >= MIN_SHARE * (1 - late_share) * growth
             if growth > 1 and is_steady and middle.is_kept_by(item, young):
                 rate = round(_item_bytes(item, growth) * growth / steps)
-                if rate >= MIN_BYTES_PER_STEP:
-                    growing.append(GrowingContainer(item, growth / steps, rate))
+                if rate >= MIN_BYTES_PER_STEP or _is_opaque(newest_item(item)):
+                    known = rate if rate >= MIN_BYTES_PER_STEP else 0
+                    growing.append(GrowingContainer(item, growth / steps, known))
         return sorted(growing, key=lambda item: -item.bytes_per_step)
 
 
@@ -182,12 +192,17 @@ def _identities(container: Any) -> tuple[list[weakref.ref[Any] | int], dict[int,
 
 
 def suspects_of_containers(
-    growing: Sequence[GrowingContainer], sites: Sequence[CodePosition | None], budget: TimeBudget
+    growing: Sequence[GrowingContainer],
+    sites: Sequence[CodePosition | None],
+    lines: Sequence[Suspect],
+    budget: TimeBudget,
 ) -> list[Suspect]:
     """Return the containers that have a name and a line in the script, most bytes first.
 
     sites: the line that made the newest item of each, for those that no line visibly fills.
+    lines: those that hold more and more, by a trace.
     """
+    traced = {(item.file, item.line) for item in lines}
     scopes = UserScopes()
     search = ReferrerSearch(scopes, {id(growing)}, budget)
     suspects = []
@@ -203,6 +218,11 @@ def suspects_of_containers(
             line = line or site_line(site)
             if line is None and holder.name.is_in_script:
                 line = creating_line(holder, scopes.files)
+            elif line is None:
+                calls = library_calls(holder.name, holder, scopes.files)
+                # what makes an item comes before what fills it
+                fitting = (call for call in calls if (call.file, call.line) in traced)
+                line = min(fitting, key=lambda call: call.line, default=None)
             if line is not None:
                 container = describe_container(item.container, "host")
                 text = f"{holder.name.expression}: {container}"
@@ -274,10 +294,24 @@ def _size_of(item: Any, visited: set[int], depth: int) -> float:
     return size + (total * len(parts) / len(sample) if sample else 0.0)
 
 
+def _is_opaque(item: Any) -> bool:
+    """Return True if an object has a part of a library's type that shows nothing of what it keeps.
+
+    The garbage collector can't look into such a part: the pixels of an image, a database.
+    """
+    parts = [item, *_parts(item)]
+    return any(
+        not type(part).__flags__ & _HAVE_GC
+        and not hasattr(builtins, type(part).__name__)
+        and type(part).__module__.partition(".")[0] not in _KNOWN_MODULES
+        for part in parts[:_MAX_PARTS]
+    )
+
+
 def _own_size(item: Any) -> int:
     try:
-        return sys.getsizeof(item)
-    except (TypeError, AttributeError):  # raised by a __sizeof__ of the script
+        return len(item) if type(item) is mmap else sys.getsizeof(item)
+    except (TypeError, AttributeError, ValueError):  # a __sizeof__ of the script; a closed map
         return 0
 
 

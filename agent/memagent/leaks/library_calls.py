@@ -43,8 +43,8 @@ def library_calls(
 ) -> Iterator[SourceLine]:
     """Yield the script's calls of the library that owns a container, most likely first.
 
-    Methods of the named object come first, then calls of what the class itself defines, then calls
-    in a loop.
+    Functions whose code uses the attribute come first, then methods of the named object, then calls
+    of what the class itself defines, then calls in a loop.
     """
     kinds = [kind for kind in map(_class_of, holder.above) if not is_script_class(kind)]
     kinds = [kind for kind in kinds if kind.__module__ != "builtins"]
@@ -70,7 +70,8 @@ def library_calls(
                 line = source_lines.source_line(file, node, SETS, parents)
                 is_once = line.function == "<module>" and not line.in_loop
                 is_rarer = place < len(libraries) and not line.in_loop
-                calls.append(((not is_method, place, is_once, is_rarer), line))
+                is_other = not _uses_attribute(function, name.identifiers[:1])
+                calls.append(((is_other, not is_method, place, is_once, is_rarer), line))
     calls.sort(key=lambda call: call[0])
     yield from (line for _, line in calls)
 
@@ -107,6 +108,14 @@ def _code_owner(function: Any) -> Any:
 def _file_of_function(function: Any) -> str:
     owner = _code_owner(function)
     return owner.__code__.co_filename if isinstance(owner, FunctionType) else file_of(owner)
+
+
+def _uses_attribute(function: Any, identifiers: Sequence[str]) -> bool:
+    """Return True if a function, or the constructor of a class, mentions one of the attributes."""
+    owner = _code_owner(function)
+    owner = owner if isinstance(owner, FunctionType) else getattr(owner, "__init__", None)
+    names = owner.__code__.co_names if isinstance(owner, FunctionType) else ()
+    return any(item.removeprefix(".") in names for item in identifiers)
 
 
 def _is_method_of(call: ast.Call, names: set[str]) -> bool:

@@ -157,7 +157,10 @@ def _late_line(kind: type, attribute: str) -> SourceLine | None:
         name = cached.func.__qualname__
         return SourceLine(code.co_filename, code.co_firstlineno, name, GROWS, False, "")
     lines = source_lines.attribute_assignments(file_of(kind), kind.__name__, attribute)
-    return next((line for line in lines if not line.function.endswith("__init__")), None)
+    constructor = [line for line in lines if line.function.endswith("__init__")]
+    if any(not line.text.endswith(("None", "{}", "[]")) for line in constructor):
+        return None  # the constructor gets it
+    return next((line for line in lines if line not in constructor), None)
 
 
 def _namespace_scope(holder: HolderPath) -> SourceScope | None:

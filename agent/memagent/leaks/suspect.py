@@ -161,6 +161,23 @@ def rank_suspects(suspects: Sequence[Suspect]) -> list[Suspect]:
     return ranked[:_MAX_SUSPECTS]
 
 
+def with_opaque_holders(suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Return allocations with the opaque container that the same function fills, if it fills one.
+
+    Nothing shows what such a container keeps, and nothing else keeps what is allocated there.
+    """
+    opaque = [item for item in suspects if item.kind == "host" and not item.bytes_per_step]
+    holders = {(item.file, item.function): item for item in opaque}
+    results = []
+    for item in suspects:
+        holder = holders.get((item.file, item.function)) if item.kind == "allocation" else None
+        if holder is not None:
+            results.append(replace(holder, bytes_per_step=item.bytes_per_step))
+        elif item not in opaque:
+            results.append(item)
+    return results
+
+
 def _rate(suspect: Suspect) -> float:
     return suspect.bytes_per_step or 0
 

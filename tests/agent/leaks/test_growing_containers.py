@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections import deque
+from mmap import mmap
 
 import numpy as np
 import pytest
 
 from memagent.leaks.growing_containers import ContainerCensus, size_of
+from memagent.leaks.suspect import build_suspect, with_opaque_holders
 
 
 def growing(add, steps=20):
@@ -64,3 +67,33 @@ def test_the_size_of_an_object_includes_its_parts():
     assert 8_000 < size_of(Row()) < 9_500
     assert size_of(view) > 16_000 and size_of([view, view]) < 18_000
     assert size_of("x" * 500) == sys.getsizeof("x" * 500)
+
+
+def test_the_size_of_a_map_is_its_length_until_it_is_closed():
+    shard = mmap(-1, 1 << 16)
+    assert size_of([shard]) > 1 << 16
+    shard.close()
+    assert size_of([shard]) < 1_000
+
+
+def test_it_finds_containers_of_what_nobody_can_look_into():
+    items = []
+    (item,) = (
+        item
+        for item in growing(lambda step: items.append(zlib.compressobj()))
+        if item.container is items
+    )
+    assert item.bytes_per_step == 0 and item.items_per_step == 1
+
+
+def test_an_allocation_is_kept_by_the_opaque_container_that_its_function_fills():
+    unknown = build_suspect("film.py", 13, "Film.record", "unknown", "allocation", 25_600, 0.5)
+    frames = build_suspect("film.py", 14, "Film.record", "Film.frames: list", "host", 0, 0.8)
+    others = build_suspect("film.py", 40, "main", "codecs: list", "host", 0, 0.8)
+    (suspect,) = with_opaque_holders([frames, others, unknown])
+    assert (suspect.line, suspect.holder, suspect.bytes_per_step) == (
+        14,
+        "Film.frames: list",
+        25_600,
+    )
+    assert with_opaque_holders([frames]) == []

@@ -25,6 +25,9 @@ class Store:
 
     def record(self, value):
         self.items[len(self.items)] = value
+
+    def touch(self, value):
+        self.newest = value
 """
 SCRIPT = """
 from memagent_test_library import Store
@@ -37,6 +40,7 @@ def step(number, unknown):
     other.get(number, unknown)
     unknown.get(number, number)
     unknown.record(number)
+    store.touch(number)
     store.get(number, unknown)
 """
 
@@ -57,9 +61,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 
 def test_a_call_is_known_by_what_it_means(script: ModuleType) -> None:
-    """A dict's `get` isn't the library's, and an unknown one may be anybody's."""
+    """A dict's `get` isn't the library's, and an unknown one may be anybody's.
+
+    The method that uses the attribute is the likeliest to fill it.
+    """
     file = str(script.__file__)
     name = ObjectName("store.items", (".items", "store"), file, "<module>")
     holder = HolderPath(script.store.items, 1.0, name, (), (script.store,))
     lines = [line.text for line in library_calls(name, holder, [file])]
-    assert lines == ["store.get(number, unknown)", "unknown.record(number)"]
+    assert lines == ["store.get(number, unknown)", "store.touch(number)", "unknown.record(number)"]

@@ -102,7 +102,7 @@ class HostMemoryDetector(Detector):
         containers = self._containers.end(step, young)
         sites = [allocation_site(newest_item(item.container)) for item in containers]
         self._stop()
-        return most_specific(suspects_of_containers(containers, sites, budget), lines)
+        return most_specific(suspects_of_containers(containers, sites, lines, budget), lines)
 
     def close(self) -> None:
         self._stop()

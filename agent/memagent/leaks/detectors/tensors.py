@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from memagent.components import live_objects
@@ -47,7 +48,8 @@ class TensorDetector(Detector):
 
     def _take_with_nodes(self, step: int) -> Census:
         tensors = self._live_tensors()
-        return census.take(step, tensors, autograd_graphs.count_nodes(tensors))
+        result = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
+        return replace(result, newest_node=autograd_graphs.newest_node(tensors))
 
     def begin(self, step: int) -> None:
         self._first_used_bytes = self._used_bytes()

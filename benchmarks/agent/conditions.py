@@ -93,6 +93,13 @@ def agent(workload: Workload) -> Iterator[None]:
 
 
 @contextmanager
+def empty_hooks(workload: Workload) -> Iterator[None]:
+    """Do nothing at the four moments of a step: the timers alone."""
+    with _hooks(workload, moment=lambda *_: None, end=lambda *_: None):
+        yield
+
+
+@contextmanager
 def raw_reads(workload: Workload) -> Iterator[None]:
     """Read memory at each of the four moments of a step, and the kernel's high-water mark once:
     system calls and nothing else.
@@ -106,6 +113,18 @@ def raw_reads(workload: Workload) -> Iterator[None]:
         read()
         peak()
 
+    try:
+        with _hooks(workload, moment, end):
+            yield
+    finally:
+        close()
+
+
+@contextmanager
+def _hooks(
+    workload: Workload, moment: Callable[..., None], end: Callable[..., None]
+) -> Iterator[None]:
+    """Call `moment` at three moments of a step, and `end` at its end."""
     model, optimizer = workload.model, workload.optimizer
     handles = [
         model.register_forward_pre_hook(moment),
@@ -118,7 +137,6 @@ def raw_reads(workload: Workload) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
-        close()
 
 
 @contextmanager

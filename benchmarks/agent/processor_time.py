@@ -2,7 +2,8 @@
 
 1. Processor time of a thread doesn't count the time that it waits for a core. So the ratios hold on
    a shared machine, where seconds on the clock say little.
-2. Blocks with the raw reads and with the agent alternate in random order. A block's first steps
+2. Blocks with empty hooks, with the raw reads and with the agent alternate in random order. The
+   timers take processor time themselves, which the empty hooks tell. A block's first steps
    don't count: the agent reads them in full until it knows that they repeat.
 """
 
@@ -34,15 +35,19 @@ class HookCosts:
 
 
 def measure_shares(workload: Workload, *, rounds: int, steps: int) -> list[Figure]:
-    reads, agent = HookCosts(), HookCosts()
-    plan = [(conditions.raw_reads, reads), (conditions.agent, agent)]
+    empty, reads, agent = HookCosts(), HookCosts(), HookCosts()
+    plan = [
+        (conditions.empty_hooks, empty),
+        (conditions.raw_reads, reads),
+        (conditions.agent, agent),
+    ]
     order = random.Random(0)
     workload.times(_SETTLING_STEPS)
     for _ in range(rounds):
         order.shuffle(plan)
         for condition, costs in plan:
             _one_block(workload, condition, steps, costs)
-    return _figures(reads, agent)
+    return _figures(empty, reads, agent)
 
 
 def _one_block(workload: Workload, condition: Condition, steps: int, costs: HookCosts) -> None:
@@ -63,14 +68,22 @@ def _one_block(workload: Workload, condition: Condition, steps: int, costs: Hook
     costs.thread_shares.append(threads / spent)
 
 
-def _figures(reads: HookCosts, agent: HookCosts) -> list[Figure]:
-    both = [sum(shares) for shares in zip(agent.shares, agent.thread_shares, strict=True)]
+def _figures(empty: HookCosts, reads: HookCosts, agent: HookCosts) -> list[Figure]:
+    timers = statistics.median(empty.shares)
+    reads_alone = [share - timers for share in reads.shares]
+    hooks_alone = [share - timers for share in agent.shares]
+    both = [sum(shares) for shares in zip(hooks_alone, agent.thread_shares, strict=True)]
     beyond_p99_s = quantile(agent.hooks, 0.99) - quantile(reads.hooks, 0.99)
     return [
-        from_samples("raw reads", "%", reads.shares, scale=100),
-        from_samples("hooks, reads included", "%", agent.shares, scale=100),
+        from_samples("timers, less in all below", "%", empty.shares, scale=100),
+        from_samples("raw reads", "%", reads_alone, scale=100),
+        from_samples("hooks, reads included", "%", hooks_alone, scale=100),
         from_samples("the agent's threads", "%", agent.thread_shares, scale=100),
         from_samples("hooks and threads", "%", both, scale=100, goal=0.5),
         Figure("p99 of the hooks beyond the reads", "us", 1e6 * beyond_p99_s, goal=30.0),
-        Figure("median of the hooks", "us", 1e6 * statistics.median(agent.hooks)),
+        Figure(
+            "median of the hooks",
+            "us",
+            1e6 * (statistics.median(agent.hooks) - statistics.median(empty.hooks)),
+        ),
     ]

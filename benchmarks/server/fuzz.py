@@ -105,8 +105,8 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
     errors: int = 0
     hangs: int = 0
-    warm_bytes: int = 0
-    last_bytes: int = 0
+    warm_bytes: Counter[str] = field(default_factory=Counter)
+    last_bytes: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
 
     @property
@@ -126,7 +126,9 @@ def fuzz(requests: int, *, minutes: float | None = None, seed: int = 7) -> list[
         environ = {"MEMAGENT_ADMIN_TOKEN": TOKEN}
         with running_server(database.url, environ=environ, worker=True) as server:
             outcome = _send_all(server, requests, minutes, random.Random(seed))
-    growth = (outcome.last_bytes - outcome.warm_bytes) / 2**20
+    growth = Counter(outcome.last_bytes)
+    growth.subtract(outcome.warm_bytes)
+    by_role = ", ".join(f"{role} {size / 2**20:.0f}" for role, size in growth.items())
     statuses = ", ".join(
         f"{status} {count:,}" for status, count in sorted(outcome.statuses.items())
     )
@@ -135,8 +137,8 @@ def fuzz(requests: int, *, minutes: float | None = None, seed: int = 7) -> list[
         Figure("5xx", "", outcome.errors, goal=0, note="; ".join(outcome.failures)),
         Figure("without an answer", "", outcome.hangs, goal=0, note=f"slowest {outcome.slowest_s:.2f} s"),
         Figure(
-            "resident memory, last by warm", "MiB", growth, goal=MAX_GROWTH_MIB,
-            note=f"{outcome.warm_bytes / 2**20:.0f} MiB once {WARM:,} were sent",
+            "resident memory, last by warm", "MiB", growth.total() / 2**20, goal=MAX_GROWTH_MIB,
+            note=f"{by_role}; {outcome.warm_bytes.total() / 2**20:.0f} MiB once {WARM:,} were sent",
         ),
     ]  # fmt: skip
 
@@ -166,10 +168,18 @@ def _send_all(
             connection.close()
             connection = None
         if number % LOOK_EVERY == 0:
-            outcome.last_bytes = server.resident_bytes()
+            outcome.last_bytes = _resident_bytes(server)
             if number <= WARM:
-                outcome.warm_bytes = max(outcome.warm_bytes, outcome.last_bytes)
+                outcome.warm_bytes |= outcome.last_bytes
     return outcome
+
+
+def _resident_bytes(server: Server) -> Counter[str]:
+    sizes: Counter[str] = Counter()
+    for process in [server.process, *server.process.children(recursive=True)]:
+        role = "worker" if "worker" in process.cmdline() else "web"
+        sizes[role] += process.memory_info().rss
+    return sizes
 
 
 def _routes(url: str) -> list[tuple[str, str, list[str]]]:

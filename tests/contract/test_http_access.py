@@ -63,6 +63,21 @@ def test_every_route_refuses_requests_without_a_token(routes, ask, of, token_of)
         assert "marker" not in response.text
 
 
+def test_reading_again_adds_no_statement_to_the_cache(sqlite_app, routes, ask, of, token_of):
+    token, client = token_of(ADMIN), sqlite_app.test_client()
+    statements = sqlite_app.extensions["memagent"].database.engine._compiled_cache
+
+    def read_all():
+        for name, method, rule in routes:
+            if method == "GET":
+                ask(token, name, method, rule, of)
+        assert client.get("/readyz").status_code == 200
+        return len(statements)
+
+    read_all()
+    assert read_all() == read_all()
+
+
 def test_server_wide_routes_refuse_project_tokens(routes, ask, of, token_of):
     token, refused = token_of(ADMIN, "vision"), set()
     for name, method, rule in routes:

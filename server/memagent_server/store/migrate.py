@@ -95,6 +95,8 @@ def _locked(database: Database) -> Iterator[Connection]:
 
 
 def _revision(connection: Connection) -> str | None:
+    # Alembic's statement is another at each call: probes of /readyz would fill the cache
+    connection.execution_options(compiled_cache=None)
     return MigrationContext.configure(connection).get_current_revision()
 
 

@@ -41,9 +41,8 @@ __all__ = ["BUSY_TIMEOUT_S", "Connection", "Database", "Session"]
 BUSY_TIMEOUT_S = 8
 """Half of it for the write lock: less than an agent waits for a response."""
 _LASTING_PROBLEMS = (READ_ONLY, BROKEN_DISK)
-"""Problems that stay with a connection: SQLite opened its files on a read-only disk, or
-PostgreSQL's
-primary became a replica. Idle connections are closed then, as new ones may be able to write.
+"""Problems that stay with a connection: SQLite opened its files on a read-only disk, or the
+primary of PostgreSQL became a replica. Idle connections are closed: new ones may be able to write.
 """
 _POSTGRESQL_OPTIONS = {
     "connect_timeout": 5,

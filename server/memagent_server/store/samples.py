@@ -71,9 +71,8 @@ def store_batch(
     """Store a batch. `chunks` are the batch's own if they are decoded already. `live`: see
     `enter_rank`.
 
-    Raises UnknownRunError, WireError for unreadable chunks, ConflictError for a known key with
-    other
-    content.
+    Raises UnknownRunError, WireError for unreadable chunks, ConflictError for other content of a
+    known key.
     """
     if chunks is None:
         chunks = [read_chunk(chunk) for chunk in batch.chunks]

@@ -61,6 +61,8 @@ SERVER_SETTINGS = (
 )
 INTERNAL_SETTINGS = ("MEMAGENT_RAISE", "MEMAGENT_LIVE")
 """Settings for tests, which raise errors of the agent, and for processes that it starts."""
+REHEARSAL_PREFIX = "MEMAGENT_REHEARSAL_"
+"""Variables that configure the rehearsal device; a rehearsed script may attach the agent."""
 
 ALL_SETTINGS = AGENT_SETTINGS + SERVER_SETTINGS + INTERNAL_SETTINGS
 
@@ -72,6 +74,8 @@ def read_settings(names: Collection[str], environ: Mapping[str, str]) -> dict[st
     that can't be read.
     """
     for name in environ:
+        if name.startswith(REHEARSAL_PREFIX):
+            continue
         if name.startswith("MEMAGENT_") and name.removesuffix("_FILE") not in ALL_SETTINGS:
             raise SettingError(
                 f"Unknown setting {name}{_did_you_mean(name)}. docs/settings.md lists all settings."

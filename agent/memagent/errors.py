@@ -5,8 +5,9 @@ MemagentError
 ├── WireError           bytes are not a valid message or chunk
 ├── DeliveryError       the server could not accept something
 │   └── RejectedError   ... and never will: it answered 4xx
-└── EstimateError       an estimate was requested with invalid inputs
-    └── TraceError      ... or the step could not be run on fake tensors; names the operator
+├── EstimateError       an estimate was requested with invalid inputs
+│   └── TraceError      ... or the step could not be run on fake tensors; names the operator
+└── RehearsalError      a rehearsal cannot start on this machine
 
 A message says what happened, to what, and what to do. Command-line verbs print it in one line.
 None of these reaches a training loop once `attach()` has returned: see
@@ -58,3 +59,7 @@ class TraceError(EstimateError):
     def __init__(self, message: str, *, op: str = "") -> None:
         super().__init__(message)
         self.op = op
+
+
+class RehearsalError(MemagentError):
+    """A rehearsal cannot start: the machine, the card or the torch at hand doesn't allow it."""

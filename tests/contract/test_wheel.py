@@ -1,4 +1,4 @@
-"""The wheel contains the files that the server reads at run time."""
+"""The wheel contains the files that are read at run time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = ("dashboards", "docs", "migrations")
 
 
-def test_the_wheel_holds_all_files_that_the_server_reads(tmp_path):
+def test_the_wheel_holds_all_files_that_are_read(tmp_path):
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -30,3 +30,6 @@ def test_the_wheel_holds_all_files_that_the_server_reads(tmp_path):
     ]
     assert missing == []
     assert {"memagent/__init__.py", "memagent_server/web/templates/manual.html"} <= names
+    device = (ROOT / "agent/memagent/rehearsal/device").iterdir()
+    assert {f"memagent/rehearsal/device/{path.name}" for path in device} <= names
+    assert "memagent/rehearsal/stubs.txt" in names

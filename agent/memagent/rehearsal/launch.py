@@ -1,0 +1,99 @@
+"""The environment of a rehearsed process. Pure: environment in, environment out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from memagent.environment import REHEARSAL_PREFIX
+from memagent.errors import RehearsalError
+from memagent.estimator.devices import CONTEXT_BYTES
+from memagent.rehearsal.build import Build
+from memagent.rehearsal.cards import Card
+
+MAX_DEVICES = 16
+RESERVED_SHARED_BYTES = 1024
+DEFAULT_COPY_LIMIT_BYTES = 1 << 20
+VERSIONS = {12: 12080, 13: 13000}
+"""Answers of cudaDriverGetVersion, by the CUDA version of torch."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The machine to rehearse on."""
+
+    card: Card
+    count: int = 1
+    context_bytes: int = CONTEXT_BYTES
+    held_bytes: int = 0
+    """Memory of other processes on each device."""
+    copy_limit_bytes: int = DEFAULT_COPY_LIMIT_BYTES
+    """Longer copies to a device aren't made."""
+    addresses: Literal["growing", "falling"] = "growing"
+    ledger: Path | None = None
+    """A file through which processes share the devices."""
+
+
+def environment_of(
+    environment: Mapping[str, str], build: Build, machine: Machine
+) -> dict[str, str]:
+    """Return `environment` with the device loaded and configured. Raises RehearsalError."""
+    if not 1 <= machine.count <= MAX_DEVICES:
+        raise RehearsalError(f"{machine.count} devices: a rehearsal has 1 to {MAX_DEVICES}.")
+    inherited = {
+        key: value for key, value in environment.items() if not key.startswith(REHEARSAL_PREFIX)
+    }
+    folder = str(build.folder)
+    return {
+        **inherited,
+        **{
+            REHEARSAL_PREFIX + key: str(value) for key, value in settings_of(build, machine).items()
+        },
+        "LD_PRELOAD": _joined([str(build.device), str(build.stubs)], inherited.get("LD_PRELOAD")),
+        "LD_LIBRARY_PATH": _joined([folder], inherited.get("LD_LIBRARY_PATH")),
+        "TRITON_LIBCUDA_PATH": folder,
+    }
+
+
+def settings_of(build: Build, machine: Machine) -> dict[str, str | int]:
+    """Return the device's settings, without their prefix."""
+    card = machine.card
+    settings: dict[str, str | int] = {
+        "NAME": card.name,
+        "MEMORY": card.total_bytes,
+        "CAPABILITY": f"{card.capability[0]}.{card.capability[1]}",
+        "MULTIPROCESSORS": card.multiprocessors,
+        "SHARED": card.shared_bytes,
+        "SHARED_BLOCK": card.shared_bytes - RESERVED_SHARED_BYTES,
+        "L2": card.l2_bytes,
+        "THREADS": card.threads,
+        "CLOCK": card.clock_mhz,
+        "BUS": card.bus_bits,
+        "COUNT": machine.count,
+        "CONTEXT": machine.context_bytes,
+        "HELD": machine.held_bytes,
+        "COPY_LIMIT": machine.copy_limit_bytes,
+        "ADDRESSES": machine.addresses,
+        "CUDA": VERSIONS.get(build.cuda_major, build.cuda_major * 1000),
+    }
+    if machine.ledger is not None:
+        settings["LEDGER"] = str(machine.ledger)
+    return settings
+
+
+def notice_of(build: Build) -> str | None:
+    """Return a sentence about functions that torch calls and the device doesn't know, or None."""
+    if not build.unknown:
+        return None
+    names = ", ".join(build.unknown[:5])
+    more = f" and {len(build.unknown) - 5} more" if len(build.unknown) > 5 else ""
+    return (
+        f"This torch calls {names}{more}, which this version of memagent does not know: they "
+        "succeed and do nothing."
+    )
+
+
+def _joined(first: list[str], rest: str | None) -> str:
+    return ":".join([*first, *([rest] if rest else [])])

@@ -1,0 +1,80 @@
+"""The environment of a rehearsed process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memagent import environment
+from memagent.errors import RehearsalError
+from memagent.rehearsal import build, cards, launch, stubs
+from memagent.units import GIB, MIB
+
+BUILD = build.Build(Path("/cache/abc"), cuda_major=12, unknown=())
+
+
+def test_the_device_is_loaded_before_everything_else() -> None:
+    machine = launch.Machine(cards.card_named("l4"), count=4)
+    before = {"LD_PRELOAD": "/a.so", "PATH": "/bin", "MEMAGENT_REHEARSAL_HELD": "5"}
+    after = launch.environment_of(before, BUILD, machine)
+    assert after["LD_PRELOAD"].split(":") == [
+        f"/cache/abc/{build.DEVICE}",
+        f"/cache/abc/{stubs.SONAME}",
+        "/a.so",
+    ]
+    assert after["LD_LIBRARY_PATH"] == after["TRITON_LIBCUDA_PATH"] == "/cache/abc"
+    assert after["PATH"] == "/bin"
+    assert after["MEMAGENT_REHEARSAL_HELD"] == "0"
+    assert after["MEMAGENT_REHEARSAL_NAME"] == "NVIDIA L4"
+    assert after["MEMAGENT_REHEARSAL_COUNT"] == "4"
+    assert after["MEMAGENT_REHEARSAL_CAPABILITY"] == "8.9"
+    assert after["MEMAGENT_REHEARSAL_CUDA"] == "12080"
+    assert "LD_PRELOAD" in before and len(before) == 3
+
+
+@pytest.mark.parametrize("count", [0, 17])
+def test_it_refuses_too_few_or_too_many_devices(count: int) -> None:
+    with pytest.raises(RehearsalError, match="1 to 16"):
+        launch.environment_of({}, BUILD, launch.Machine(cards.card_named("t4"), count=count))
+
+
+def test_unknown_functions_are_named() -> None:
+    assert launch.notice_of(BUILD) is None
+    unknown = tuple(f"cudaNew{i}" for i in range(7))
+    notice = launch.notice_of(build.Build(Path("/"), 13, unknown))
+    assert notice is not None and "cudaNew0, cudaNew1" in notice and "and 2 more" in notice
+
+
+def test_a_card_may_have_another_memory() -> None:
+    card = cards.card_named("A100:24GiB")
+    assert (card.total_bytes, card.multiprocessors) == (24 * GIB, 108)
+    assert cards.card_named("Some GPU:24000MB").name == "Some GPU"
+    assert cards.card_named("a100-80gb") == cards.card_named("a100")
+
+
+@pytest.mark.parametrize("name", ["riva128", "a100:much"])
+def test_it_refuses_an_unknown_card_or_size(name: str) -> None:
+    with pytest.raises(RehearsalError):
+        cards.card_named(name)
+
+
+def test_every_card_has_whole_pages_and_what_its_maker_sells_at_most() -> None:
+    from memagent.estimator.devices import GPUS
+
+    assert cards.CARDS.keys() == GPUS.keys()
+    for key, card in cards.CARDS.items():
+        assert card.total_bytes % (2 * MIB) == 0
+        assert 0.9 < card.total_bytes / GPUS[key].total_bytes <= 1.0
+
+
+def test_a_cpu_build_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "torch" / "lib").mkdir(parents=True)
+    with pytest.raises(RehearsalError, match="CUDA build of torch"):
+        build.prepare(tmp_path, tmp_path)
+
+
+def test_the_agent_reads_its_settings_in_a_rehearsed_process() -> None:
+    machine = launch.Machine(cards.card_named("t4"))
+    after = launch.environment_of({"MEMAGENT_NAME": "run"}, BUILD, machine)
+    assert environment.read_settings(["MEMAGENT_NAME"], after) == {"MEMAGENT_NAME": "run"}

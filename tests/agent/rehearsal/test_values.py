@@ -1,0 +1,55 @@
+"""Values of small tensors on the rehearsal device."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def seen(rehearse):
+    """The values that a script saw."""
+    return rehearse("values", "computed")
+
+
+def test_results_are_those_of_the_cpu(seen) -> None:
+    assert (seen["sum"], seen["product"]) == (45, 285)
+    assert seen["equal"] == [True, False, True]
+    assert seen["assigned"] == [8, 0]
+
+
+def test_new_memory_reads_as_zeros(seen) -> None:
+    assert seen["zeros"] == [0, 0, 0, 0, 0]
+    assert seen["empty"] == 0
+
+
+def test_sizes_that_depend_on_values_are_right(seen) -> None:
+    assert seen["nonzero"] == [7, 8, 9]
+    assert seen["masked"] == [[8, 9], [0, 1]]
+    assert seen["bincount"] == [0, 2, 0, 1]
+    assert seen["repeated"] == [0, 1, 1]
+    assert seen["unique"] == [1, 3]
+    assert seen["histogram"] == [2, 2, 2, 2, 2]
+
+
+def test_large_tensors_are_zeros(seen) -> None:
+    assert seen["large"] == [0, 0]
+
+
+def test_a_small_model_learns_and_no_step_is_skipped(seen) -> None:
+    assert seen["losses"][-1] < 0.5 * seen["losses"][0]
+    assert seen["scale"] == 65536
+
+
+def test_a_scaler_skips_no_step_of_a_larger_model(rehearse) -> None:
+    seen = rehearse("residual", "computed")
+    assert seen["scale"] == 65536
+    assert seen["loss"] == pytest.approx(math.log(1000), abs=0.1)
+
+
+@pytest.mark.parametrize("case", ["gpt", "recurrent"])
+def test_values_change_no_byte_of_the_memory(rehearse, case: str) -> None:
+    plain, computed = rehearse(case), rehearse(case, "computed")
+    for key in ("peak", "held", "reserved"):
+        assert computed[key] == plain[key]

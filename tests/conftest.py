@@ -170,7 +170,7 @@ def sqlite_client(sqlite_app: Any) -> Any:
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
+def start_server(tmp_path: Path, memagent_fork: ForkServer) -> Iterator[Callable[..., LiveServer]]:
     """Return a function that starts `memagent serve` processes.
 
     start_server(*arguments, environ={}, listen="127.0.0.1:0", data=FOLDER, program=("-m",
@@ -186,7 +186,11 @@ def start_server(tmp_path: Path) -> Iterator[Callable[..., LiveServer]]:
         program: tuple[str, ...] = ("-m", "memagent"),
     ) -> LiveServer:
         folder = data or tmp_path / "server"
-        server = LiveServer.start(folder, listen, arguments, environ or {}, program)
+        is_forked = program == ("-m", "memagent")
+        server = LiveServer.start(
+            *(folder, listen, arguments, environ or {}, program),
+            memagent_fork if is_forked else None,
+        )
         servers.append(server)
         return server
 
@@ -223,7 +227,8 @@ def fork_server() -> Iterator[ForkServer]:
 def memagent_fork() -> Iterator[ForkServer]:
     """Run `-m memagent VERB` in processes that have imported the server but not torch."""
     verbs = ("serve", "sync", "notify", "prune", "dashboards")
-    modules = ("memagent_server.app", "memagent_server.supervisor", "memagent_server.worker")
+    names = ("app", "supervisor", "worker", "store.migrate")
+    modules = ("granian", *(f"memagent_server.{name}" for name in names))
     python = ForkServer(*modules, *(f"memagent.cli.{verb}" for verb in verbs))
     yield python
     python.close()

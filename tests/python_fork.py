@@ -69,12 +69,24 @@ class ForkServer:
         process.stdin, process.stdout = open(stdin, "w"), open(stdout)  # noqa: SIM115 - `communicate` closes them
         return process
 
+    def start_session(
+        self, *command: str, env: Mapping[str, str], stderr: IO[str]
+    ) -> ForkedProcess:
+        """Start a command as leader of a session of its own, with a pipe from `stdout`."""
+        stdout, child_stdout = os.pipe()
+        with open(os.devnull) as nothing, open(child_stdout, "w") as writer:
+            process = self._start(command, None, env, (nothing, writer, stderr), is_leader=True)
+        process.stdout = open(stdout)  # noqa: SIM115 - its user closes it
+        return process
+
     def _start(
         self,
         command: Sequence[str],
         cwd: Path | None,
         env: Mapping[str, str] | None,
         streams: Sequence[IO[str]],
+        *,
+        is_leader: bool = False,
     ) -> ForkedProcess:
         status_reader, status_writer = os.pipe()
         with tempfile.TemporaryFile("w+") as request, open(status_writer, "w"):
@@ -83,6 +95,7 @@ class ForkServer:
                     "command": command,
                     "cwd": str(cwd or Path.cwd()),
                     "environ": dict(env or os.environ),
+                    "is_leader": is_leader,
                 },
                 request,
             )
@@ -135,6 +148,9 @@ class ForkedProcess:
         self.stdout.close()
         self.wait()
         return output, None
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
@@ -196,6 +212,8 @@ def run_request(request: dict[str, Any], streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    if request["is_leader"]:
+        os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])

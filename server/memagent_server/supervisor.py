@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import logging
 import multiprocessing
 import os
@@ -36,7 +37,6 @@ from memagent_server.http.asgi import AsgiApp
 from memagent_server.http.credentials import has_admin_tokens
 from memagent_server.observability import logs, self_metrics
 from memagent_server.settings import Settings
-from memagent_server.store import migrate
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import DBAPIError, reason_of
 
@@ -132,6 +132,7 @@ def serve_worker(settings: Settings, *, parent_pid: int | None) -> int:
     """Run the worker in this process until a signal arrives."""
     from memagent_server.worker import run_worker
 
+    gc.freeze()  # no collection visits modules and tables
     logs.configure(settings)
     if parent_pid is not None:
         exit_with_parent(parent_pid)
@@ -149,6 +150,8 @@ def prepare(settings: Settings) -> None:
 
     Raises ServeError and SchemaError.
     """
+    from memagent_server.store import migrate
+
     database = Database(settings.database_url)
     try:
         migrate.upgrade(database)
@@ -276,7 +279,7 @@ def _run_granian(settings: Settings, workers: int) -> int:
     # each thread's own arena would keep the memory of the largest message that it decoded
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")
     server = Granian(
-        "memagent_server.supervisor:asgi_app",
+        "memagent_server:asgi_app",
         factory=True,
         interface=Interfaces.ASGI,
         http=HTTPModes.http1,  # HTTP/2 has no deadline for headers and idle connections

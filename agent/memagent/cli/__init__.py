@@ -8,6 +8,7 @@ result goes to stdout, notices and errors go to stderr (`say`).
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -53,8 +54,15 @@ class Verb(Protocol):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command `memagent` and return the exit status."""
-    argv = list(sys.argv[1:] if argv is None else argv)
+    """Run the command `memagent` and return the exit status. `argv` is by default the process's."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    status = _run(arguments)
+    if argv is None and arguments[:1] != ["run"]:  # a script ends as without memagent
+        gc.freeze()  # otherwise Python looks for garbage among all modules when it ends
+    return status
+
+
+def _run(argv: Sequence[str]) -> int:
     verb_name = argv[0] if argv else ""
     if verb_name not in VERBS:
         return _top_level(argv)
@@ -105,6 +113,8 @@ def _top_level(argv: Sequence[str]) -> int:
 
 
 def _load(name: str) -> Verb:
+    collects_garbage = gc.isenabled()
+    gc.disable()  # all objects of an import stay, and looking for garbage takes a sixth of it
     try:
         module: Verb = importlib.import_module(f"memagent.cli.{name}")
     except ModuleNotFoundError as error:
@@ -113,6 +123,9 @@ def _load(name: str) -> Verb:
         raise MemagentError(
             f"`memagent {name}` needs the server's packages: pip install 'memagent[server]'"
         ) from error
+    finally:
+        if collects_garbage:
+            gc.enable()
     return module
 
 

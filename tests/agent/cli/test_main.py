@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+
 import pytest
 
 from memagent.cli import VERBS, main, parser_of
@@ -61,3 +64,17 @@ def test_json_output_holds_the_printed_values(verb):
     for action in ACTIONS.get(verb, ("",)):
         line = f"{action} {NEEDED.get(verb, '')} --json"
         assert parser_of(verb).parse_args(line.split()).json
+
+
+@pytest.mark.parametrize(("command", "freezes"), [("completion bash", 1), ("run nowhere.py", 0)])
+def test_only_the_process_of_a_script_ends_as_python_would(
+    command, freezes, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    calls = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append(gc.isenabled()))
+    main(command.split())
+    assert calls == []  # the process is this test's
+    monkeypatch.setattr(sys, "argv", ["memagent", *command.split()])
+    main()
+    assert calls == [True] * freezes

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import colorsys
+import gc
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,28 +127,47 @@ def training():
     return model, optimizer, step
 
 
+TUPLES_IN_A_LIBRARY = """
+from itertools import chain
+def build():
+    while not is_over.is_set():
+        try:
+            tuple(item for item in chain(items, range(200)))
+        except SystemError as error:
+            errors.append(error)
+            return
+"""
+
+
 @pytest.fixture
-def tuple_errors() -> Iterator[list[BaseException]]:
-    """Return the errors of a thread that builds tuples all the time, while threads switch often.
+def tuple_builder() -> Iterator[Callable[[list[Any]], list[BaseException]]]:
+    """Return a function that starts a thread which builds tuples of some items all the time.
 
-    `tuple(generator)` raises SystemError while a list of all objects refers to its result.
+    It returns the thread's errors: `tuple(generator)` raises SystemError while anything else refers
+    to its result. Threads switch often, and no object is hidden from the collector.
     """
-    errors: list[BaseException] = []
     is_over = threading.Event()
+    threads = []
 
-    def build() -> None:
-        while not is_over.is_set():
-            try:
-                tuple(number for number in range(40))
-            except SystemError as error:
-                errors.append(error)
-                return
+    def start(items: list[Any]) -> list[BaseException]:
+        errors: list[BaseException] = []
+        # by its globals, so that no variable of the script's leads to the items
+        space: dict[str, Any] = {"items": items, "errors": errors, "is_over": is_over}
+        exec(compile(TUPLES_IN_A_LIBRARY, colorsys.__file__, "exec"), space)
+        threads.append(threading.Thread(target=space["build"]))
+        threads[-1].start()
+        return errors
 
     interval = sys.getswitchinterval()
-    thread = threading.Thread(target=build)
-    sys.setswitchinterval(1e-6)
-    thread.start()
-    yield errors
+    gc.unfreeze()
+    sys.setswitchinterval(1e-4)
+    yield start
     is_over.set()
-    thread.join()
+    for thread in threads:
+        thread.join()
     sys.setswitchinterval(interval)
+
+
+@pytest.fixture
+def tuple_errors(tuple_builder: Callable[[list[Any]], list[BaseException]]) -> list[BaseException]:
+    return tuple_builder([])

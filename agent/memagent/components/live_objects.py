@@ -1,22 +1,33 @@
-"""Lists of live objects, made so that no other thread runs while all objects are listed.
+"""Lists of live objects, and of what refers to some, that endanger no tuple.
 
-`gc.get_objects` returns a tuple that another thread is still building, too. `tuple(generator)`
-raises SystemError if something else refers to its result then. So from the listing until everything
-but the wanted objects is forgotten, the interpreter must not switch threads. It switches between
-calls of functions, hence there is none in between: iterators that were made before do the work, and
-statements without a call drive them.
+`gc.get_objects` and `gc.get_referrers` return a tuple that C code is still building, too:
+`tuple(generator)` raises SystemError if anything else refers to its result then, in another thread
+or further down on this thread's stack.
+
+1. A list that may contain such a tuple is made, sifted and cleared within one call of a C function,
+   in which the interpreter neither switches threads nor runs Python code. The call drives iterators
+   that were made before. The garbage collector is off meanwhile: its callbacks are Python code.
+2. Tuples are never in a result. Whoever needs one gets it from a finished object that refers to it:
+   then it's finished as well.
 """
 
 from __future__ import annotations
 
 import gc
+import operator
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import chain, compress, islice
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, compress, islice, starmap
 from typing import Any
 
 OLD_GENERATION = 2 if sys.version_info < (3, 14) else 1
 """Where the garbage collector moves what survives a collection of the generation before it."""
+MAX_NESTED_TUPLES = 2
+"""Tuples around an object that a search for referrers passes."""
+_TUPLE_IDS = frozenset((id(tuple),))
+_ONCE = ((),)
+"""Arguments of one call without arguments."""
 
 
 def instances(*bases: type, generation: int | None = None) -> list[Any]:
@@ -28,12 +39,33 @@ def instances(*bases: type, generation: int | None = None) -> list[Any]:
     generation: that of the garbage collector, None for all.
     """
     # by id: a metaclass may define __eq__ without __hash__, or a __hash__ in Python
-    return _select((type, id), set(map(id, _with_subclasses(bases))), generation)
+    return _select((type, id), set(map(id, _with_subclasses(bases))) - _TUPLE_IDS, generation)
 
 
 def with_ids(ids: Collection[int]) -> list[Any]:
-    """Return the live objects that have one of these ids."""
+    """Return the live objects that have one of these ids, except for tuples."""
     return _select((id,), ids, None)
+
+
+def referrers(objects: Iterable[Any]) -> list[list[Any]]:
+    """Return what refers to any of the objects: directly, through a tuple, through nested ones.
+
+    One pass over all objects, and another one for the tuples of each depth. Lists of the caller
+    that contain the objects are among the results.
+    """
+    lists: list[list[Any]] = []
+    first = [tuple(objects)]
+    results: list[list[Any]] = [[] for _ in range(1 + MAX_NESTED_TUPLES)]
+    # each pass asks for the tuples that the one before has found
+    tuples = [
+        map(tuple, [_sifted(lists, depth, tuples=True)]) for depth in range(MAX_NESTED_TUPLES)
+    ]
+    passes = starmap(gc.get_referrers, filter(None, chain(first, *tuples)))
+    others = (_sifted(lists, depth, tuples=False) for depth in range(len(results)))
+    copies = [map(result.extend, [items]) for result, items in zip(results, others, strict=True)]
+    _exhaust((map(lists.append, passes), *copies), lists)
+    own = {id(first), *map(id, lists)}
+    return [[item for item in result if id(item) not in own] for result in results]
 
 
 def live_tensors(generation: int | None = None) -> list[Any]:
@@ -75,21 +107,22 @@ def _with_subclasses(bases: Sequence[type]) -> list[type]:
 def _select(
     keys: Sequence[Callable[[Any], Any]], wanted: Collection[int], generation: int | None
 ) -> list[Any]:
-    """Return the live objects whose last key is wanted.
+    """Return the live objects whose last key is wanted, except for tuples.
 
     keys: functions in C; the first gets the object, each further one the key before.
     """
     matches: list[Any] = []
     lists: list[list[Any]] = []
-    listing = _listing(generation)
-    objects: Iterator[Any] = chain.from_iterable(iter(lists))
-    values: Iterator[Any] = chain.from_iterable(iter(lists))
+    values = _contents(lists, 0)
     for key in keys:
         values = map(key, values)
-    selected = compress(objects, map(wanted.__contains__, values))
-    lists += listing  # no call from here
-    matches += selected
-    lists[0].clear()  # to here, and no slice, whose allocation may start the garbage collector
+    selected = compress(_contents(lists, 0), map(wanted.__contains__, values))
+    steps = (
+        map(lists.append, map(gc.get_objects, (generation,))),
+        map(lists.append, map(list, [selected])),
+        map(matches.extend, [_sifted(lists, 1, tuples=False)]),
+    )
+    _exhaust(steps, lists)
     return matches
 
 
@@ -97,16 +130,49 @@ def _ids_without_dicts(generation: int) -> set[int]:
     ids: list[int] = []
     kinds: list[type] = []
     lists: list[list[Any]] = []
-    listing = _listing(generation)
-    objects, same = chain.from_iterable(iter(lists)), chain.from_iterable(iter(lists))
-    numbers, types = map(id, objects), map(type, same)
-    lists += listing  # no call from here
-    ids += numbers
-    kinds += types
-    lists[0].clear()  # to here
+    steps = (
+        map(lists.append, map(gc.get_objects, (generation,))),
+        map(ids.append, map(id, _contents(lists, 0))),
+        map(kinds.append, map(type, _contents(lists, 0))),
+    )
+    _exhaust(steps, lists)
     return {number for number, kind in zip(ids, kinds, strict=True) if kind is not dict}
 
 
-def _listing(generation: int | None) -> Any:
-    """Return an iterator that lists all objects once it's asked for its only item."""
-    return islice(map(gc.get_objects, (generation,)), 1)
+# -- within one call ----------------------------------------------------------------------------
+
+
+def _exhaust(steps: Iterable[Iterable[Any]], lists: list[list[Any]]) -> None:
+    """Exhaust iterators in C one after the other, and clear the lists, within one call."""
+    was_enabled: list[bool] = []
+    is_done: list[None] = []
+    everything = chain(
+        map(was_enabled.append, starmap(gc.isenabled, _ONCE)),
+        starmap(gc.disable, _ONCE),
+        *steps,
+        map(list.clear, lists),
+        starmap(gc.enable, compress(_ONCE, was_enabled)),
+        map(is_done.append, (None,)),
+    )
+    try:
+        deque(everything, maxlen=0)
+    finally:
+        if not is_done:  # no memory
+            for items in lists:
+                items.clear()
+            if True in was_enabled:
+                gc.enable()
+
+
+def _contents(lists: list[list[Any]], place: int) -> Iterator[Any]:
+    """Return an iterator over a list that isn't there yet."""
+    return chain.from_iterable(islice(lists, place, place + 1))
+
+
+def _sifted(lists: list[list[Any]], place: int, *, tuples: bool) -> Iterator[Any]:
+    """Return an iterator over the tuples in such a list, or over all else."""
+    # type, not isinstance: that asks proxies for their __class__
+    are_tuples = map(_TUPLE_IDS.__contains__, map(id, map(type, _contents(lists, place))))
+    return compress(
+        _contents(lists, place), are_tuples if tuples else map(operator.not_, are_tuples)
+    )

@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import gc
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
 from typing import Any
 
+from memagent.components import live_objects
 from memagent.leaks import source_lines
 from memagent.leaks.detectors.base import Result, TimeBudget, Work, finish
 from memagent.leaks.object_names import ObjectName, file_of, name_from, variable_names
@@ -112,7 +113,7 @@ class ReferrerSearch:
         self._begin(self.hold(sample))
         ends_s = self._budget.used_s() + _MAX_SAMPLE_S
         yield from self._pause_in_search()
-        frontier = self._next_level(list(range(len(self.visited))))
+        frontier = self._next_level(range(len(self.visited)))
         covered = reduce(or_, (self._covers[position] for position in frontier), 0).bit_count()
         enough = max(2, -(-covered * 6 // 10))  # 60 %, rounded up
         for level in range(_MAX_LEVELS):
@@ -121,8 +122,12 @@ class ReferrerSearch:
                 frontier = self._next_level(frontier)
             common = [item for item in frontier if self._covers[item].bit_count() >= enough]
             if common:
-                best = min(common, key=lambda position: _preference(self.visited[position]))
+                best = min(
+                    common, key=lambda item: (frontier[item], _preference(self.visited[item]))
+                )
                 coverage = self._covers[best].bit_count() / covered
+                # a pause finds a tuple by what refers to it
+                self.hold([self.visited[item] for item in frontier if self._inner[item] == best])
                 target_and_below = self._path(best)[::-1]
                 return (yield from self._named(target_and_below, coverage))
             if not frontier or self._budget.is_over() or self._budget.used_s() > ends_s:
@@ -148,7 +153,7 @@ class ReferrerSearch:
 
     def _climb_until(self, is_found: Callable[[Any], bool]) -> Work[list[Any]]:
         ends_s = self._budget.used_s() + _MAX_SAMPLE_S
-        frontier = [0]
+        frontier: Iterable[int] = [0]
         for _ in range(_MAX_LEVELS):
             yield from self._pause_in_search()
             frontier = self._next_level(frontier)
@@ -194,7 +199,7 @@ class ReferrerSearch:
         return HolderPath(target, coverage, best, tuple(below), above)
 
     def _candidates(
-        self, frontier: list[int], upper: list[int], first_new: int
+        self, frontier: list[int], upper: Iterable[int], first_new: int
     ) -> list[tuple[ObjectName, int]]:
         """Return names with positions: by variables on this level, by holders on the next."""
         names = [
@@ -219,22 +224,36 @@ class ReferrerSearch:
         for bit, item in enumerate(sample):
             self._visit(item, 1 << bit, -1)
 
-    def _next_level(self, frontier: list[int]) -> list[int]:
-        """Go one level up. Return positions that are new, or lead to more than known before."""
-        frontier = [position for position in frontier if self.visited[position] is not GONE]
+    def _next_level(self, frontier: Iterable[int]) -> dict[int, int]:
+        """Go one level up. Return positions that are new, or lead to more than known before.
+
+        A tuple and what refers to it are on the same level; with each position comes the number of
+        tuples on the way.
+        """
+        frontier = [item for item in frontier if self._is_asked_for(item)]
         # spread over the level, in place of its first objects only
         frontier = frontier[:: 1 + len(frontier) // _MAX_QUERY]
         self._passes += 1
         here = {id(self.visited[position]): position for position in frontier}
-        changed: dict[int, None] = {}
-        referrers = gc.get_referrers(*map(self.visited.__getitem__, frontier)) if frontier else []
-        for referrer in referrers[:_MAX_REFERRERS]:
-            if self._is_barrier(referrer):
-                continue
-            for child in _children(referrer, here):
-                if self._visit(referrer, self._covers[child], child):
-                    changed[self._positions[id(referrer)]] = None
-        return list(changed)
+        changed: dict[int, int] = {}
+        levels = live_objects.referrers(map(self.visited.__getitem__, frontier)) if here else []
+        for depth, referrers in enumerate(levels):
+            for referrer in referrers[:_MAX_REFERRERS]:
+                if self._is_barrier(referrer):
+                    continue
+                for way in _ways_down(gc.get_referents(referrer), here, depth):
+                    inner = here[id(way[0])]
+                    bits = self._covers[inner]
+                    for tuples, item in enumerate((*way[1:], referrer)):
+                        if self._visit(item, bits, inner):
+                            changed.setdefault(self._positions[id(item)], tuples)
+                        inner = self._positions[id(item)]
+        return changed
+
+    def _is_asked_for(self, position: int) -> bool:
+        """Return False for what was freed, and for a tuple, which what refers to it came with."""
+        item = self.visited[position]
+        return item is not GONE and (type(item) is not tuple or self._inner[position] < 0)
 
     def _visit(self, item: Any, bits: int, inner: int) -> bool:
         """Note what an object leads to. Return True if that wasn't known."""
@@ -314,12 +333,19 @@ def _refers_to(outer: Any, inner: Any) -> bool:
     return any(part is inner for part in (*parts, *gc.get_referents(*spaces)))
 
 
-def _children(referrer: Any, here: dict[int, int]) -> Iterator[int]:
+def _ways_down(parts: Iterable[Any], here: Mapping[int, int], depth: int) -> Iterator[list[Any]]:
+    """Return the objects `here` that parts of a referrer are, or nested tuples among them contain.
+
+    With each come the tuples, from it up. They are finished, since the referrer has them.
+    """
     # get_referrers doesn't say which object each referrer leads to
-    for part in gc.get_referents(referrer):
-        child = here.get(id(part))
-        if child is not None:
-            yield child
+    for part in parts:
+        if depth == 0:
+            if id(part) in here:
+                yield [part]
+        elif type(part) is tuple:
+            for way in _ways_down(part, here, depth - 1):
+                yield [*way, part]
 
 
 def _preference(item: Any) -> int:

@@ -14,7 +14,7 @@ A `Suspension` empties the lists of a search:
 1. `pause` empties all lists that the diagnosis works on. It notes identities only: a weak
    reference where one is allowed, else the id, the type, and the storage of a tensor.
 2. When it continues, objects without a weak reference are looked up by their ids in one pass over
-   all objects. The pass is skipped if there are none.
+   all objects, and tuples by what refers to them. The pass is skipped if there are none.
 3. What was freed meanwhile, or whose id belongs to another object now, is replaced by `GONE`. A
    container's id may be reused by one of the same type, so its user must check what it refers to.
 """
@@ -148,7 +148,7 @@ class Suspension:
         for items in self._lists:
             items.clear()
         yield
-        alive = _alive({item.id for row in identities for item in row if item.reference is None})
+        alive = _alive([item for row in identities for item in row if item.reference is None])
         for items, row in zip(self._lists, identities, strict=True):
             items.extend(_find(item, alive) for item in row)
 
@@ -175,11 +175,15 @@ def _storage_of(item: Any) -> int | None:
         return int(item.untyped_storage()._cdata)
 
 
-def _alive(ids: set[int]) -> dict[int, Any]:
-    ids -= {id(None), id(GONE)}
-    if not ids:
-        return {}
-    return {id(item): item for item in live_objects.with_ids(ids)}
+def _alive(identities: Iterable[_Identity]) -> dict[int, Any]:
+    kinds = {item.id: item.type for item in identities if item.id not in (id(None), id(GONE))}
+    alive = {id(item): item for item in live_objects.with_ids(kinds)} if kinds else {}
+    tuples = {key for key, kind in kinds.items() if kind is tuple}
+    # not by the id alone: that may be the id of one that another thread is building now
+    for _ in range(live_objects.MAX_NESTED_TUPLES if tuples else 0):
+        parts = gc.get_referents(*alive.values())
+        alive.update((id(part), part) for part in parts if id(part) in tuples)
+    return alive
 
 
 def _find(identity: _Identity, alive: dict[int, Any]) -> Any:

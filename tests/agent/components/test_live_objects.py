@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
+import sys
+from collections.abc import Iterator
 
 import torch
 
-from memagent.components.live_objects import instances, live_tensors, with_ids, young_ids
+from memagent.components.live_objects import instances, live_tensors, referrers, with_ids, young_ids
 
-LISTINGS = 200
+LISTINGS = 30
 
 
 class Boxes(torch.Tensor):
@@ -41,6 +43,44 @@ def test_no_tuple_of_another_thread_fails(tuple_errors: list[BaseException]) -> 
         live_tensors()
         young_ids()
     assert tuple_errors == []
+
+
+def test_referrers_are_sorted_by_the_tuples_on_the_way() -> None:
+    item = torch.zeros(1)
+    holders = [item], [(item, 1)], {"key": (2, (item,))}
+    before = sys.getrefcount(item)
+    levels = referrers([item])
+    for holder, level in zip(holders, levels, strict=True):
+        assert [found for found in level if found is holder] == [holder]
+    assert not any(type(found) is tuple for level in levels for found in level)
+    del levels, level
+    assert sys.getrefcount(item) == before
+
+
+def test_a_tuple_that_is_being_built_is_spared_on_the_same_thread() -> None:
+    """A hook runs within a generator that `tuple` consumes."""
+
+    def tensors() -> Iterator[torch.Tensor]:
+        items = [torch.zeros(1) for _ in range(40)]
+        for item in items:
+            yield item
+            if item is items[20]:
+                found.append(referrers(items))
+                found.append([with_ids(set(map(id, gc.get_objects())))])
+
+    found: list[list[list[object]]] = []
+    assert len(tuple(tensors())) == 40
+
+
+def test_the_collector_stays_as_it_was() -> None:
+    referrers([torch.zeros(1)])
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        live_tensors()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_a_class_that_has_no_hash_is_no_error() -> None:

@@ -307,6 +307,32 @@ def test_nothing_is_kept_alive_between_slices(hidden):
     assert finder.suspects == ()
 
 
+def test_no_tuple_of_another_thread_fails(hidden, tuple_builder):
+    """It builds tuples of the tensors whose referrers a search asks for."""
+    colorsys.keeper.step()
+    errors = tuple_builder(colorsys.keeper.tensors)
+    for slice_s in (0.0, math.inf):
+        finder = Finder(max_slice_s=slice_s, window=5)
+        finder.request()
+        run_until_done(finder, train_step=lambda: colorsys.keeper.step())
+        assert finder.suspects[0].holder.startswith("Keeper.tensors")
+    assert errors == []
+
+
+def test_a_tuple_that_no_variable_leads_to_is_named(hidden):
+    """Also if a search pauses between all passes: it finds the tuple by what refers to it."""
+    colorsys.keeper.tensors = ()
+
+    def step():
+        colorsys.keeper.tensors = (*colorsys.keeper.tensors, torch.zeros(64))
+
+    for slice_s in (math.inf, 0.0):
+        finder = Finder(max_slice_s=slice_s, window=5)
+        finder.request()
+        run_until_done(finder, train_step=step)
+        assert finder.suspects[0].holder.startswith("Keeper.tensors: tuple"), slice_s
+
+
 def test_a_list_that_is_replaced_between_slices_is_not_taken_for_the_first(hidden):
     finder = Finder(max_slice_s=0.0, window=5)
     finder.request()

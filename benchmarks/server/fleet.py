@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import psutil
 
 from benchmarks.figures import Figure, quantile, table
-from benchmarks.server.load import Client, post_all
+from benchmarks.server.load import TOKEN, Client, post_all
 from benchmarks.server.ranks import RANKS_A_RUN, STEP_S, batch, body, run_of, start
 from benchmarks.server.real_server import Server, fresh_database, running_server
 from memagent_server.store.engine import Database
@@ -55,7 +55,10 @@ def fleet(ranks: int, seconds: float, flush_s: float) -> list[Figure]:
             _client(first, pasts, seconds, flush_s, began_at)
             for first in range(0, ranks, RANKS_A_RUN)
         ]
-        with running_server(database.url, "--workers", str(PROCESSES), worker=True) as server:
+        environ = {"MEMAGENT_ADMIN_TOKEN": TOKEN}
+        with running_server(
+            database.url, "--workers", str(PROCESSES), environ=environ, worker=True
+        ) as server:
             _wait_for_rest(server)
             idle = _by_role(server)
             time.sleep(IDLE_S)

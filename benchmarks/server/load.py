@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from urllib.parse import urlsplit
 
+TOKEN = "an-admin-token-for-clients"
+"""Agents send a token. Open servers ignore it."""
 _TIMEOUT_S = 60.0
 
 
@@ -29,7 +31,7 @@ class Client:
     bodies: Sequence[bytes]
     every_s: float = 0.0
     delay_s: float = 0.0
-    headers: Sequence[str] = ("Content-Type: application/msgpack",)
+    headers: Sequence[str] = ("Content-Type: application/msgpack", f"Authorization: Bearer {TOKEN}")
     catches_up: bool = True
 
 

@@ -15,7 +15,7 @@ import urllib3
 
 from benchmarks.figures import Figure, quantile
 from benchmarks.server import in_process
-from benchmarks.server.load import Answers, Client, post_all
+from benchmarks.server.load import TOKEN, Answers, Client, post_all
 from benchmarks.server.real_server import Server, fresh_database, running, running_server
 from benchmarks.server.workload import bodies, enter_runs
 
@@ -102,7 +102,8 @@ def fresh_server(those: Sequence[Client]) -> Iterator[Server]:
             database, ["warm", *(client.path.split("/")[4] for client in those)], time.time()
         )
         database.close()
-        with running_server(database.url, "--workers", str(PROCESSES)) as server:
+        environ = {"MEMAGENT_ADMIN_TOKEN": TOKEN}
+        with running_server(database.url, "--workers", str(PROCESSES), environ=environ) as server:
             warm = [
                 Client("/api/v1/runs/warm/batches", bodies(5, 16)) for _ in range(4 * PROCESSES)
             ]

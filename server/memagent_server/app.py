@@ -22,8 +22,10 @@ from memagent_server.http import (
 )
 from memagent_server.http.asgi import AsgiApp, Background
 from memagent_server.http.context import EXTENSION, Context
+from memagent_server.ingest.direct import DirectBatches
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
+from memagent_server.web.setup import security_headers
 
 BLUEPRINTS = (ingest.blueprint, metrics.blueprint, *web.blueprints)
 
@@ -47,6 +49,9 @@ def create_app(
     api_route.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
+    if settings.quota_requests is None and settings.quota_bytes is None:
+        direct = DirectBatches(app, security_headers(settings))
+        app.wsgi_app = direct  # type: ignore[method-assign]
     app.wsgi_app = _behind_proxies(app.wsgi_app, settings)  # type: ignore[method-assign]
     return app
 

@@ -250,9 +250,13 @@ def refuse_foreign_origin() -> None:
 
 
 def _record_use(context: Context, access: Access, now: float) -> None:
-    if access.token_id is None:
-        return
-    if access.last_used_at is not None and now - access.last_used_at < USE_RECORDED_EVERY_S:
-        return
-    with context.database.write() as session:
-        mark_used(session, access.token_id, now)
+    if access.token_id is not None and is_use_due(access, now):
+        with context.database.write() as session:
+            mark_used(session, access.token_id, now)
+
+
+def is_use_due(access: Access, now: float) -> bool:
+    """Check whether the token's `last_used_at` is to be written."""
+    used_at = access.last_used_at
+    is_recent = used_at is not None and now - used_at < USE_RECORDED_EVERY_S
+    return access.token_id is not None and not is_recent

@@ -25,6 +25,7 @@ _FREQUENT_ROUTES = ("/healthz", "/readyz", "/metrics", "/static/", "/api/v1/runs
 """Routes called every few seconds. Their successes are logged at DEBUG: they would drown all other
 lines, and are counted anyway.
 """
+_VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logging.getLogger("memagent.access")
 
 
@@ -41,10 +42,18 @@ def request_id() -> str | None:
     return current_id
 
 
+def id_of(value: str) -> str:
+    """Return the id that a request brings if it is valid, else a new one."""
+    return value if _VALID_ID.fullmatch(value) else secrets.token_hex(8)
+
+
+def is_every_success_logged() -> bool:
+    """Check whether successes of frequent routes are logged, too."""
+    return _log.isEnabledFor(logging.DEBUG)
+
+
 def _start() -> None:
-    value = request.headers.get(HEADER, "")
-    is_valid = re.fullmatch(r"[A-Za-z0-9._-]{1,64}", value)
-    setattr(g, REQUEST_ID, value if is_valid else secrets.token_hex(8))
+    setattr(g, REQUEST_ID, id_of(request.headers.get(HEADER, "")))
     setattr(g, _STARTED_AT, time.perf_counter())
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from flask import current_app
+from flask import Flask
 
 from memagent.wire.messages import BATCH_EVERY_S, MAX_BATCH_EVERY_S, Risk
 
@@ -60,7 +60,7 @@ class BatchPace:
             self._lock.release()
 
 
-def current_pace() -> BatchPace:
+def pace_of(app: Flask) -> BatchPace:
     """Return the pace of this process."""
-    pace: BatchPace | None = current_app.extensions.get(EXTENSION)
-    return pace or current_app.extensions.setdefault(EXTENSION, BatchPace())
+    pace: BatchPace | None = app.extensions.get(EXTENSION)
+    return pace or app.extensions.setdefault(EXTENSION, BatchPace())

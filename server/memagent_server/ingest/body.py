@@ -113,9 +113,20 @@ def read_message(request: Request, kind: type[T]) -> T:
         content_type = MSGPACK
     if content_type not in (JSON, MSGPACK):
         raise Problem(415, f"Unsupported content type {content_type}. Send {JSON} or {MSGPACK}.")
-    body = decompress(read_body(request), request.headers.get("Content-Encoding", ""))
+    encoding = request.headers.get("Content-Encoding", "")
+    return read_packed(read_body(request), kind, content_type, encoding)
+
+
+def read_packed(body: bytes, kind: type[T], content_type: str, encoding: str) -> T:
+    """Return the message in a body as sent. Raises Problem 400, 413, 415 or 422."""
+    body = decompress(body, encoding)
     check_values(body, content_type)
     return decode_message(body, kind, content_type)
+
+
+def incomplete() -> Problem:
+    """Return the problem of a body whose end is missing."""
+    return Problem(408, "The body is incomplete. Send it again.")
 
 
 def read_body(request: Request) -> bytes:
@@ -133,7 +144,6 @@ def read_body(request: Request) -> bytes:
     # refused before it is read
     if request.content_length is not None and request.content_length > MAX_SENT_BYTES:
         raise too_large
-    incomplete = Problem(408, "The body is incomplete. Send it again.")
     parts: list[bytes] = []
     size = 0
     try:
@@ -145,9 +155,9 @@ def read_body(request: Request) -> bytes:
     except RequestEntityTooLarge as error:
         raise too_large from error
     except (ClientDisconnected, OSError) as error:
-        raise incomplete from error
+        raise incomplete() from error
     if request.content_length is not None and size != request.content_length:
-        raise incomplete  # ASGI ends the body of a broken connection like any other
+        raise incomplete()  # ASGI ends the body of a broken connection like any other
     return b"".join(parts)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from flask import Blueprint, Response, request
+from flask import Blueprint, Flask, Response, current_app, request
 
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS
 from memagent.wire.codec import REPLAYED_HEADER
@@ -23,9 +23,9 @@ from memagent.wire.messages import (
 )
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation
-from memagent_server.http.context import current
+from memagent_server.http.context import Context, current
 from memagent_server.http.problems import json_answer
-from memagent_server.ingest.batch_pace import current_pace
+from memagent_server.ingest.batch_pace import pace_of
 from memagent_server.ingest.body import read_message
 from memagent_server.ingest.validate import check_batch, check_snapshot, check_start, storable
 from memagent_server.observability import self_metrics
@@ -40,6 +40,8 @@ from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import store_batch
 from memagent_server.store.snapshots import add_snapshot, has_snapshot
 
+FAILURE = "memagent.failure"
+"""Key of a WSGI environment: what `direct` met in this request."""
 blueprint = Blueprint("ingest", __name__, url_prefix="/api/v1/runs")
 
 
@@ -76,10 +78,22 @@ def post_batch(run_id: str) -> Response:
     Acknowledged after the commit. The columns of a chunk have one length. `step` is required and
     must not decrease. Sizes and counts (`_bytes`, `_total`) are non-negative integers.
     """
+    failure: Exception | None = request.environ.get(FAILURE)
+    if failure is not None:
+        raise failure
     context = current()
     _check_visible(context.database, run_id)
-    batch, chunks = check_batch(read_message(request, Batch))
-    now, live, pace = context.clock(), _is_from_live_process(), current_pace()
+    batch = read_message(request, Batch)
+    length, live = request.content_length or 0, _is_from_live_process()
+    return json_answer(receive(current_app, context, run_id, batch, live=live, sent_bytes=length))
+
+
+def receive(
+    app: Flask, context: Context, run_id: str, batch: Batch, *, live: bool, sent_bytes: int
+) -> BatchReply:
+    """Check and store a batch, count it, and return the reply to its agent."""
+    batch, chunks = check_batch(batch)
+    now, pace = context.clock(), pace_of(app)
 
     def store(connection: Connection) -> BatchReply:
         accepted = store_batch(connection, run_id, batch, now, chunks=chunks, live=live)
@@ -96,10 +110,9 @@ def post_batch(run_id: str) -> Response:
     started_at = time.perf_counter()
     reply = context.database.write_grouped(store)
     store_s = time.perf_counter() - started_at
-    self_metrics.current().count_batch(
-        reply.accepted, request.content_length, store_s, reply.batch_every_s
-    )
-    return json_answer(reply)
+    metrics: self_metrics.ServerMetrics = app.extensions[self_metrics.EXTENSION]
+    metrics.count_batch(reply.accepted, sent_bytes, store_s, reply.batch_every_s)
+    return reply
 
 
 @blueprint.post("/<run_id>/predictions")

@@ -133,7 +133,12 @@ def read_chunk(chunk: Chunk, header: ChunkHeader | None = None) -> ReadChunk:
         raise WireError("a chunk has either packed or columns", field="columns")
     packed = chunk.packed if chunk.packed is not None else _pack(chunk)
     arrays = read_arrays(packed, header)
-    return ReadChunk(chunk.stream, packed, arrays, array_stats(arrays), newest_values(arrays))
+    stats = array_stats(arrays)
+    if arrays.ints.present is None and arrays.floats.present is None:
+        newest = {name: last for name, (_, _, last) in stats.items()}
+    else:
+        newest = newest_values(arrays)
+    return ReadChunk(chunk.stream, packed, arrays, stats, newest)
 
 
 def read_arrays(packed: bytes, header: ChunkHeader | None = None) -> ChunkArrays:

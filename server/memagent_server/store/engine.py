@@ -32,12 +32,15 @@ from memagent_server.store.project_scope import ProjectSession, scope_info
 from memagent_server.store.sqlite import (
     AUTOCHECKPOINT_PAGES,
     CHECKPOINT_BYTES,
+    ConnectionStack,
     WalCheckpointer,
     WriteLock,
 )
 
 __all__ = ["BUSY_TIMEOUT_S", "Connection", "Database", "Session"]
 
+IDLE_READERS = 4
+"""Connections that stay checked out of SQLite's pool for the tokens of the next requests."""
 BUSY_TIMEOUT_S = 8
 """Half of it for the write lock: less than an agent waits for a response."""
 _LASTING_PROBLEMS = (READ_ONLY, BROKEN_DISK)
@@ -82,6 +85,9 @@ class Database:
         self._checkpointer: WalCheckpointer | None = None
         self._group_writer = GroupWriter(self._begin)
         path = self.engine.url.database
+        is_file = self.is_sqlite and bool(path)
+        self._readers = ConnectionStack(IDLE_READERS if is_file else 0)
+        self._writers = ConnectionStack(1 if is_file else 0)
         if self.is_sqlite and path:
             self._write_lock = WriteLock(path, BUSY_TIMEOUT_S / 2)
             self._checkpointer = WalCheckpointer(self.engine, path, self._write_lock)
@@ -107,7 +113,7 @@ class Database:
 
         On SQLite there is no transaction either.
         """
-        with self.engine.connect() as connection:
+        with self._readers.lend(self.engine) as connection:
             yield connection
 
     @contextmanager
@@ -151,13 +157,15 @@ class Database:
         """Stop the checkpoint thread and close all connections."""
         if self._checkpointer is not None:
             self._checkpointer.close()
+        self._close_idle()
         self.engine.dispose()
         if self._write_lock is not None:
             self._write_lock.close()
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
-        with self._writing(), self._write_engine.begin() as connection:
+        lent = self._writers.lend(self._write_engine)
+        with self._writing(), lent as connection, connection.begin():
             yield connection
 
     @contextmanager
@@ -175,8 +183,13 @@ class Database:
         except BaseException as error:
             if problem_of(error) in _LASTING_PROBLEMS:
                 # only idle connections: the pool itself stays for those in use
+                self._close_idle()
                 self.engine.pool.dispose()
             raise
+
+    def _close_idle(self) -> None:
+        self._readers.close()
+        self._writers.close()
 
 
 def _create_engine(url: str) -> Engine:
@@ -187,7 +200,8 @@ def _create_engine(url: str) -> Engine:
     }
     try:
         if url.startswith("sqlite"):
-            engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S}, **options)
+            connect_args = {"timeout": BUSY_TIMEOUT_S}
+            engine = create_engine(url, connect_args=connect_args, max_overflow=16, **options)
             event.listen(engine, "connect", _configure_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
         else:

@@ -8,8 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +48,8 @@ class CompiledWrite:
         if compiled is None:
             compiled = self._by_dialect[dialect.name] = _compile(self._statement, dialect)
         if dialect.name == "sqlite":
-            with _driver_cursor(connection, compiled) as cursor:
-                for row in rows:
-                    cursor.execute(compiled.text, compiled.parameters(row))
+            for row in rows:
+                compiled.run_on_driver(connection, row)
             return
         parameters = [compiled.parameters(row) for row in rows]
         connection.exec_driver_sql(compiled.text, parameters if len(rows) > 1 else parameters[0])
@@ -73,9 +71,7 @@ class CompiledSelect:
             processors = _result_processors(self._statement, dialect)
             self._compiled = _compile(self._statement, dialect), processors
         compiled, processors = self._compiled
-        with _driver_cursor(connection, compiled) as cursor:
-            cursor.execute(compiled.text, compiled.parameters(parameters))
-            rows = [list(row) for row in cursor.fetchall()]
+        rows = compiled.run_on_driver(connection, parameters)
         for row in rows:
             for index, processor in processors:
                 row[index] = processor(row[index])
@@ -94,53 +90,48 @@ class _Compiled:
     text: str
     names: Sequence[str]
     is_positional: bool
-    processors: Mapping[str, _Processor]
+    processors: Sequence[tuple[int, _Processor]]
     constants: Mapping[str, Any]
     """Parameters that SQLAlchemy made of literal values."""
 
     def parameters(self, row: Mapping[str, Any]) -> Any:
         """Convert a row of values to the driver's parameters."""
-        processors = self.processors
         if self.constants:
             row = {**self.constants, **row}
-        values = [
-            processors[name](row[name]) if name in processors else row[name] for name in self.names
-        ]
-        return tuple(values) if self.is_positional else dict(zip(self.names, values, strict=True))
+        values = [row[name] for name in self.names]
+        for index, processor in self.processors:
+            values[index] = processor(values[index])
+        return values if self.is_positional else dict(zip(self.names, values, strict=True))
 
+    def run_on_driver(self, connection: Connection, row: Mapping[str, Any]) -> list[list[Any]]:
+        """Run the statement on the driver's connection and return all rows.
 
-@contextmanager
-def _driver_cursor(connection: Connection, compiled: _Compiled) -> Iterator[Any]:
-    """Open a cursor of the driver whose errors become SQLAlchemy's.
-
-    The errors lack the parameters: users' data doesn't belong in a log.
-    """
-    cursor = connection.connection.cursor()
-    driver = connection.dialect.loaded_dbapi
-    try:
-        yield cursor
-    except driver.Error as error:
-        raise DBAPIError.instance(
-            compiled.text,
-            None,
-            error,
-            driver.Error,
-            hide_parameters=True,
-            dialect=connection.dialect,
-        ) from error
-    finally:
-        cursor.close()
+        The driver's errors become SQLAlchemy's, without the parameters: users' data doesn't belong
+        in a log.
+        """
+        driver: Any = connection.connection.dbapi_connection
+        try:
+            return [*map(list, driver.execute(self.text, self.parameters(row)))]
+        except connection.dialect.loaded_dbapi.Error as error:
+            driver_error = connection.dialect.loaded_dbapi.Error
+            raise DBAPIError.instance(
+                self.text,
+                None,
+                error,
+                driver_error,
+                hide_parameters=True,
+                dialect=connection.dialect,
+            ) from error
 
 
 def _compile(statement: Insert | Update | Select[Any], dialect: Dialect) -> _Compiled:
     compiled: Any = statement.compile(dialect=dialect)
     # positiontup repeats a name that the statement uses twice
     names = list(compiled.positiontup if compiled.positional else compiled.binds)
-    processors = {
-        name: compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)
-        for name in names
-    }
-    needed = {name: processor for name, processor in processors.items() if processor is not None}
+    processors = [
+        compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect) for name in names
+    ]
+    needed = [(index, processor) for index, processor in enumerate(processors) if processor]
     constants = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
     return _Compiled(str(compiled), names, compiled.positional, needed, constants)
 

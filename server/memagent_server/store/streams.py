@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, or_, select, update
@@ -198,6 +199,7 @@ def used_bytes(latest: Mapping[str, Any]) -> int | None:
     return _int(latest.get("allocated_bytes")) or _int(latest.get("device_used_bytes"))
 
 
+@lru_cache(maxsize=4096)  # for each column of each chunk
 def phase_of(column: str) -> str | None:
     """Return `forward` for `phase_forward_peak_bytes`, None for other columns."""
     if not (column.startswith("phase_") and column.endswith("_peak_bytes")):

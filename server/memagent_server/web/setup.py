@@ -16,6 +16,7 @@ from memagent_server.http.context import current
 from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import ERROR_PAGE
 from memagent_server.http.request_logging import request_id
+from memagent_server.settings import Settings
 from memagent_server.web import labels, rendering, view_models
 
 blueprint = Blueprint("web", __name__, template_folder="templates")
@@ -33,6 +34,8 @@ CONTENT_SECURITY_POLICY = "; ".join(
     )
 )
 _SECURITY_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Cache-Control": "private, no-cache",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "same-origin",
@@ -76,12 +79,15 @@ def send_static(filename: str, digest: str | None = None) -> Response:
 
 def add_security_headers(response: Response) -> Response:
     """Add the same headers to every response: errors and JSON can carry an injection, too."""
-    response.headers.setdefault("Content-Security-Policy", CONTENT_SECURITY_POLICY)
-    response.headers.extend(_SECURITY_HEADERS)
-    if current().settings.is_https:
-        response.headers.setdefault("Strict-Transport-Security", _HSTS_ONE_YEAR)
-    response.headers.setdefault("Cache-Control", "private, no-cache")
+    for name, value in security_headers(current().settings).items():
+        response.headers.setdefault(name, value)
     return response
+
+
+def security_headers(settings: Settings) -> dict[str, str]:
+    """Return the headers of every response that doesn't set its own."""
+    https = {"Strict-Transport-Security": _HSTS_ONE_YEAR} if settings.is_https else {}
+    return {**_SECURITY_HEADERS, **https}
 
 
 def form_field() -> Markup:

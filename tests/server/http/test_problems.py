@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from memagent_server.http.problems import ERROR_PAGE
 
@@ -59,8 +59,10 @@ def test_a_failing_database_is_a_503(sqlite_client, sqlite_database, caplog):
 def test_a_database_problem_is_one_line_in_the_log_and_in_the_response(
     sqlite_client, sqlite_database, caplog
 ):
-    with sqlite_database.engine.connect() as connection:
-        connection.execute(text("PRAGMA max_page_count = 1"))  # the database cannot grow
+    @event.listens_for(sqlite_database.engine, "begin")
+    def keep_from_growing(connection):
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")
+
     start = {"run_id": "r", "config": {"secret": "x" * 10**6}}
     with caplog.at_level(logging.ERROR):
         response = sqlite_client.post("/api/v1/runs", json=start)

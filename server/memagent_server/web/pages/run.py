@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from flask import Blueprint, Response
+from flask import Blueprint, Response, current_app
 from msgspec.structs import replace
 
 from memagent.diagnostics import display_frame, display_path, display_roots
@@ -18,7 +18,7 @@ from memagent.forecast.types import LEVELS
 from memagent_server.compare import components, oom_report_of
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.ingest.batch_pace import current_pace
+from memagent_server.ingest.batch_pace import pace_of
 from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.predictions import Forecast
@@ -108,7 +108,7 @@ def show_run(run_id: str) -> Response:
             imbalance=run_view.imbalance(ranks),
             rank_rows=run_view.rank_rows(ranks),
             export_formats=EXPORT_FORMATS,
-            batch_every_s=current_pace().interval_s if run.status == "running" else None,
+            batch_every_s=pace_of(current_app).interval_s if run.status == "running" else None,
             has_scalars=len(current_ones) > len(streams),
             refresh_s=REFRESH_S if run.status == "running" else REFRESH_ENDED_S,
         )

@@ -131,17 +131,20 @@ os.setgid(65534)
 os.setuid(65534)
 listening = socket.create_server(("127.0.0.1", 0))
 print(listening.getsockname()[1], flush=True)
-if sys.argv[1] == "late":
+is_late = sys.argv[1] == "late"
+if is_late:
     sys.stdin.readline()
 for _ in range(2):
     connection, _ = listening.accept()
     print(connection.recv(65536), flush=True)
+if not is_late:
+    sys.stdin.readline()
 """
 
 
 @pytest.fixture(params=["at once", "late"])
 def squatter(request):
-    """A process of another user that listens, and accepts at once or when it gets a line."""
+    """A process of another user that listens, accepts at once or late, and ends after a line."""
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")
     with subprocess.Popen(

@@ -155,4 +155,4 @@ def test_the_reply_and_the_page_say_so(app, monkeypatch):
     reply = client.post("/api/v1/runs/r/batches", json={"seq": 1}).get_json()
     assert 16 <= reply["batch_every_s"] <= 20
     page = client.get("/runs/r").get_data(as_text=True)
-    assert "the server is busy: calm ranks send every 20 s" in page
+    assert "the server is busy: calm ranks send every 20&nbsp;s" in page

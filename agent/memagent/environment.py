@@ -64,6 +64,9 @@ INTERNAL_SETTINGS = ("MEMAGENT_RAISE", "MEMAGENT_LIVE")
 REHEARSAL_PREFIX = "MEMAGENT_REHEARSAL_"
 """Variables that configure the rehearsal device; a rehearsed script may attach the agent."""
 
+REHEARSAL_FOLDER = REHEARSAL_PREFIX + "FOLDER"
+"""The copy of its folder in which a rehearsed script works, and which is removed at its end."""
+
 ALL_SETTINGS = AGENT_SETTINGS + SERVER_SETTINGS + INTERNAL_SETTINGS
 
 

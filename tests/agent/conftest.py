@@ -171,3 +171,12 @@ def tuple_builder() -> Iterator[Callable[[list[Any]], list[BaseException]]]:
 @pytest.fixture
 def tuple_errors(tuple_builder: Callable[[list[Any]], list[BaseException]]) -> list[BaseException]:
     return tuple_builder([])
+
+
+@pytest.fixture(scope="session")
+def cuda_python() -> Path:
+    """Return an interpreter with a CUDA build of torch and memagent's packages; no GPU is needed."""
+    path = os.environ.get("MEMAGENT_TEST_CUDA_PYTHON")
+    if not path:
+        pytest.skip("MEMAGENT_TEST_CUDA_PYTHON names no interpreter with a CUDA build of torch")
+    return Path(path)

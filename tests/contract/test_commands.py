@@ -16,7 +16,7 @@ import pytest
 from memagent.cli import VERBS, main
 from tests.snippets import PAGES, blocks, spans
 
-LAUNCHERS = ("run",)
+LAUNCHERS = ("run", "rehearse")
 """What follows their script is the script's own."""
 
 

@@ -42,6 +42,7 @@ CANNOT_RUN = {
     },
     "metrics.md": {"victoria-metrics ": "stays; tests/system/test_prometheus.py starts it so"},
     "quickstart.md": {"": "tests/system/test_quickstart.py follows the whole page"},
+    "rehearsal.md": {"": "needs a CUDA build of torch; tests/agent/cli/test_rehearse.py"},
     "tutorial-from-warning-to-fix.md": {"": "tests/system/test_tutorial.py follows the page"},
 }
 """{page: {how the block begins: why it is not run here}}"""

@@ -21,6 +21,7 @@ from memagent.errors import MemagentError, SettingError
 VERBS = {
     "run": "run a training script with memagent attached, without editing it",
     "estimate": "estimate the memory of a training step before it runs",
+    "rehearse": "rehearse a training script on a GPU that isn't there: does it fit?",
     "sync": "upload runs that were recorded without a server, or while it was down",
     "runs": "list runs: the server's, or those recorded on this machine",
     "replay": "replay a recorded run and show what the forecaster would have warned of",

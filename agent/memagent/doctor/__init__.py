@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping
 
-from memagent.doctor import configuration, data_dir, device, host, nvml, server, versions
+from memagent.doctor import configuration, data_dir, device, host, nvml, rehearsal, server, versions
 from memagent.doctor.check import DEADLINE_S, Check, Environment, Finding, warning
 
 CHECKS: dict[str, Check] = {
@@ -18,6 +18,7 @@ CHECKS: dict[str, Check] = {
     "settings": configuration.check,
     "torch": device.check,
     "nvml": nvml.check,
+    "rehearsal": rehearsal.check,
     "host": host.check,
     "folder": data_dir.check,
     "server": server.check,

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from memagent.delivery.envelope import AgentMessage, Transport, seal
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, notify_user
+from memagent.environment import REHEARSAL_FOLDER
 from memagent.errors import SettingError
 from memagent.estimator.background import BackgroundEstimator
 from memagent.hooks.instrumentation import ModelInstrumentation
@@ -167,7 +169,7 @@ class Pipeline:
             self.sampler.include_past_peaks()
         if self._identity.note:
             notify_user(self._identity.note)
-        if self._identity.rank == 0:
+        if self._identity.rank == 0 and REHEARSAL_FOLDER not in os.environ:
             hint = "" if self._has_server else " (no server: set MEMAGENT_SERVER)"
             notify_user(f"run {self._identity.run_id} is recorded to {self.location}{hint}")
         if self._options.preflight is not None:

@@ -50,11 +50,8 @@ class Build:
 
 def prepare(site_packages: Path, cache: Path | None = None) -> Build:
     """Return the files for the torch in `site_packages`, and make them if they are missing."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise RehearsalError(
-            f"A rehearsal needs Linux on x86-64: this is {sys.platform} on {platform.machine()}."
-        )
-    libraries = sorted((site_packages / "torch" / "lib").glob("*.so*"))
+    _check_platform()
+    libraries = _libraries(site_packages)
     major = cuda_major(libraries)
     imports = stubs.cuda_imports(libraries)
     folder = (cache or cache_folder()) / _fingerprint(imports)
@@ -64,6 +61,25 @@ def prepare(site_packages: Path, cache: Path | None = None) -> Build:
     exported = device.exported if device else frozenset()
     unknown = stubs.coverage(imports, exported).unknown
     return Build(folder, major, tuple(sorted(unknown)))
+
+
+def check_machine() -> int:
+    """Return the CUDA version of the torch here. Raises RehearsalError if something is missing."""
+    _check_platform()
+    major = cuda_major(_libraries(torch_folder()))
+    _compiler()
+    return major
+
+
+def _check_platform() -> None:
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise RehearsalError(
+            f"A rehearsal needs Linux on x86-64: this is {sys.platform} on {platform.machine()}."
+        )
+
+
+def _libraries(site_packages: Path) -> list[Path]:
+    return sorted((site_packages / "torch" / "lib").glob("*.so*"))
 
 
 def cuda_major(libraries: list[Path]) -> int:
@@ -89,12 +105,7 @@ def cache_folder() -> Path:
 
 def compile_device(target: Path) -> None:
     """Compile the device. Raises RehearsalError with the compiler's first words."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise RehearsalError(
-            "A rehearsal compiles its device at first use, and there is no C compiler here: "
-            "install gcc or clang, or set CC."
-        )
+    compiler = _compiler()
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
     command = [compiler, *FLAGS, "-o", str(target), *sources, "-ldl", "-lpthread"]
     ended = subprocess.run(  # noqa: S603  # a fixed command
@@ -102,6 +113,16 @@ def compile_device(target: Path) -> None:
     )
     if ended.returncode:
         raise RehearsalError(f"{compiler} could not compile the device: {ended.stderr[:500]}")
+
+
+def _compiler() -> str:
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        raise RehearsalError(
+            "A rehearsal compiles its device at first use, and there is no C compiler here: "
+            "install gcc or clang, or set CC."
+        )
+    return compiler
 
 
 def _make(folder: Path, imports: frozenset[str]) -> None:

@@ -14,6 +14,16 @@ from memagent.rehearsal.build import Build
 from memagent.rehearsal.cards import Card
 
 MAX_DEVICES = 16
+TRACKERS_OFF = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "DISABLED",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+}
+"""Trackers and hubs would upload zeros. HF_HUB_OFFLINE stays as it is if the user has set it."""
 RESERVED_SHARED_BYTES = 1024
 DEFAULT_COPY_LIMIT_BYTES = 1 << 20
 VERSIONS = {12: 12080, 13: 13000}

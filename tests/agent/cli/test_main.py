@@ -9,7 +9,7 @@ import pytest
 
 from memagent.cli import VERBS, main, parser_of
 
-QUIET = ("run", "serve", "export", "completion")
+QUIET = ("run", "rehearse", "serve", "export", "completion")
 """Verbs that print no data, or print it as what it is: a script's output, a log, CSV, a shell script."""
 ACTIONS = {
     "token": ("create x", "list"),
@@ -24,6 +24,10 @@ NEEDED = {"estimate": "--model gpt2", "replay": "x.json", "db": "current"}
     [
         ("run nowhere.py", 2, "Script nowhere.py does not exist"),
         ("run --fail-over plenty train.py", 2, "24GiB"),
+        ("rehearse --gpu a100 nowhere.py", 2, "Script nowhere.py does not exist"),
+        ("rehearse --gpu a100 --steps 0 -m train", 2, "--steps 0: at least 1"),
+        ("rehearse --gpu voodoo2 -m train", 2, "voodoo2"),
+        ("rehearse --gpu a100 --gpus 17 -m train", 2, "1 to 16"),
         ("demo --steps 0", 2, "--steps must be 1 or more, got 0"),
         ("demo --limit plenty", 2, "24GiB"),
         ("replay nowhere.memagent", 2, "nowhere.memagent does not exist"),

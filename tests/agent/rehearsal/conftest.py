@@ -1,7 +1,6 @@
 """Run scripts under the rehearsal device, with the interpreter of a CUDA build of torch.
 
-MEMAGENT_TEST_CUDA_PYTHON names that interpreter; without it these tests are skipped. No GPU is
-needed.
+See `cuda_python` in tests/agent/conftest.py. No GPU is needed.
 """
 
 from __future__ import annotations
@@ -20,15 +19,6 @@ from memagent.rehearsal import build, cards, launch
 CASES = Path(__file__).with_name("cases.py")
 AGENT = str(Path(__file__).parents[3] / "agent")
 Rehearse = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="session")
-def cuda_python() -> Path:
-    """Return the interpreter, or skip the test."""
-    path = os.environ.get("MEMAGENT_TEST_CUDA_PYTHON")
-    if not path:
-        pytest.skip("MEMAGENT_TEST_CUDA_PYTHON names no interpreter with a CUDA build of torch")
-    return Path(path)
 
 
 @pytest.fixture(scope="session")

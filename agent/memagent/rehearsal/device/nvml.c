@@ -16,12 +16,15 @@ enum {
     NVML_NOT_SUPPORTED = 3,
     NVML_NOT_FOUND = 6,
     NVML_SMALL = 7,
+    NVML_TIMEOUT = 10,
+    NVML_UNKNOWN = 999,
 };
 #define IDLE_CELSIUS 30
 #define IDLE_MILLIWATTS 60000
 #define DRIVER_VERSION "580.00.00"
 #define LIBRARY_VERSION "13.580.00"
 #define MAX_SHOWN 512
+#define NVML_EVENT_XID 8ull
 
 typedef struct {
     unsigned long long total, free, used;
@@ -231,8 +234,23 @@ API int nvmlDeviceGetNvLinkRemotePciInfo_v2(void) { return NVML_NOT_SUPPORTED; }
 API int nvmlDeviceGetNvLinkRemoteDeviceType(void) { return NVML_NOT_SUPPORTED; }
 API int nvmlDeviceGetGpuFabricInfoV(void) { return NVML_NOT_SUPPORTED; }
 API int nvmlDeviceGetEccMode(void) { return NVML_NOT_SUPPORTED; }
-API int nvmlDeviceGetTotalEccErrors(void) { return NVML_NOT_SUPPORTED; }
 API int nvmlDeviceGetMemoryErrorCounter(void) { return NVML_NOT_SUPPORTED; }
 API int nvmlDeviceGetCurrentClocksThrottleReasons(void) { return NVML_NOT_SUPPORTED; }
-API int nvmlEventSetCreate(void) { return NVML_NOT_SUPPORTED; }
-API int nvmlDeviceRegisterEvents(void) { return NVML_NOT_SUPPORTED; }
+
+/* Errors of the hardware: there are none. */
+API int nvmlDeviceGetTotalEccErrors(const void *handle UNUSED, int kind UNUSED,
+                                    int counter UNUSED, uint64_t *count) {
+    *count = 0;
+    return NVML_OK;
+}
+API int nvmlDeviceGetSupportedEventTypes(const void *handle UNUSED, uint64_t *types) {
+    *types = NVML_EVENT_XID;
+    return NVML_OK;
+}
+API int nvmlEventSetCreate(void **set) { return object_new(set, 1) ? NVML_UNKNOWN : NVML_OK; }
+API int nvmlDeviceRegisterEvents(void) { return NVML_OK; }
+API int nvmlEventSetWait_v2(void) { return NVML_TIMEOUT; }
+API int nvmlEventSetFree(void *set) {
+    free(set);
+    return NVML_OK;
+}

@@ -1,0 +1,116 @@
+"""The process of a rehearsed script: `memagent rehearse` starts it on the device.
+
+    python -m memagent.cli.device_process STATE STEPS (file|module) TARGET [ARGS ...]
+
+1. Small tensors have values, and reads of the device are counted.
+2. The agent is attached as by `memagent run`: phases and components come from its record.
+3. The script is ended after STEPS optimizer steps, by 0 when the peak has repeated.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from memagent.cli.target import run_target
+from memagent.diagnostics import ErrorGuard
+from memagent.hooks.exit import describe_error, error_chain, status_of
+from memagent.integrations.autoattach import AutoAttach
+from memagent.lifecycle.options import AttachOptions
+from memagent.lifecycle.registry import newest_run
+from memagent.rehearsal.measurement import Measurement, RehearsalEnd
+from memagent.rehearsal.reads import place_of_error
+from memagent.settings import Settings
+
+_EXIT_STATUS = 0
+
+
+def main(argv: list[str]) -> int:
+    """Run the script and write what was measured."""
+    state, steps, kind, target, *arguments = argv
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    from memagent.rehearsal.values import SmallValues
+
+    measurement = Measurement(torch, Path(state), int(steps) or None)
+    measurement.leave = lambda: os._exit(_EXIT_STATUS)
+    auto = AutoAttach(replace(Settings.from_environ(), server=None), AttachOptions(predict=False))
+    auto.install()
+    register_optimizer_step_post_hook(measurement.after_step)
+    mode = SmallValues(measurement.reads.add)
+    _leave_mode_in_children()
+
+    def end(error: BaseException | None) -> None:
+        measurement.read_peaks()
+        _describe_end(measurement, error)
+        with ErrorGuard(raise_errors=False).section("ending the rehearsal"):
+            _finish_run(auto, measurement, error)
+        measurement.write()
+
+    with mode:
+        ended = run_target(target, arguments, is_module=kind == "module", on_end=end)
+    return ended.status
+
+
+def _describe_end(measurement: Measurement, error: BaseException | None) -> None:
+    """Say how the script ended, unless it was ended."""
+    if measurement.status != "running":
+        return
+    if isinstance(error, KeyboardInterrupt):
+        measurement.status = "interrupted"
+        return
+    measurement.status = status_of(error)
+    if error is None or measurement.status == "completed":
+        return
+    cause = error
+    if measurement.status == "oom":
+        causes = [link for link in error_chain(error) if "out of memory" in str(link).lower()]
+        cause = causes[0] if causes else error
+    place = place_of_error(cause)
+    measurement.details["error"] = {
+        "message": str(cause) if measurement.status == "oom" else describe_error(cause),
+        "file": place.file if place else None,
+        "line": place.line if place else None,
+        "step": measurement.steps + 1,
+    }
+
+
+def _finish_run(auto: AutoAttach, measurement: Measurement, error: BaseException | None) -> None:
+    """End the agent's run, and take its components."""
+    auto.begin()
+    run = newest_run()
+    if run is None:
+        return
+    if run.status == "running":
+        if measurement.status == "oom" and error is not None:
+            run.fail_with(error)
+        else:
+            run.finish()
+    report = run.report()
+    measurement.details["components"] = report["components"]
+    title = (report["out_of_memory"] or {}).get("title")
+    if title and "error" in measurement.details:
+        measurement.details["error"]["title"] = title
+
+
+def _leave_mode_in_children() -> None:
+    """Let forked workers, which prepare data on the host, compute without the mode."""
+
+    def leave() -> None:
+        from torch.utils import _python_dispatch
+
+        pop: Any = getattr(_python_dispatch, "_pop_mode", None)
+        if pop is not None and _python_dispatch._get_current_dispatch_mode() is not None:
+            pop()
+
+    os.register_at_fork(after_in_child=leave)
+
+
+__all__ = ["RehearsalEnd", "main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,104 @@
+"""A rehearsal as text for terminals. Values in, lines out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from memagent.rehearsal.report import Rehearsal
+from memagent.units import format_bytes
+
+_MAX_FILES = 5
+_WIDTH = 18
+
+
+def render(result: Rehearsal, title: str) -> list[str]:
+    """Return the verdict, the levels of memory, and what the figures don't say."""
+    card = result.machine.card
+    many = f"one of {result.machine.count} x " if result.machine.count > 1 else ""
+    heading = f"{title} on {many}{card.name}, {format_bytes(result.capacity_bytes)}"
+    return [heading, verdict(result), *_levels(result), *_notes(result)]
+
+
+def verdict(result: Rehearsal) -> str:
+    """Return one sentence: fits or not, and by how much."""
+    _, middle, high = result.device_bytes
+    capacity = result.capacity_bytes
+    if result.status == "oom":
+        return f"does not fit: {_out_of_memory(result.error or {}, card=result.machine.card.name)}"
+    if result.fits is None:
+        known = f"; up to there {format_bytes(middle)}" if result.peak_reserved_bytes else ""
+        steps = f"after {result.steps:,} steps" if result.steps else "before its first step"
+        return f"no verdict: {result.end}, {steps}{known}"
+    spare = f"{format_bytes(capacity - middle)} to spare"
+    if result.is_certain:
+        return f"fits, with {spare} (at least {format_bytes(capacity - high)})"
+    return (
+        f"fits by a narrow margin: {spare}, and {format_bytes(high - capacity)} too little with "
+        "the largest CUDA context known"
+    )
+
+
+def _out_of_memory(error: Mapping[str, Any], card: str) -> str:
+    title = error.get("title") or f"Out of memory in step {error.get('step', 1)}"
+    place = f", at {error['file']}, line {error['line']}" if error.get("file") else ""
+    return title[0].lower() + title[1:].removesuffix(f" on {card}") + place
+
+
+def _levels(result: Rehearsal) -> Iterator[str]:
+    if not result.peak_reserved_bytes:
+        return
+    low, middle, high = result.device_bytes
+    unused = result.peak_reserved_bytes - result.peak_allocated_bytes
+    yield _row("tensors' peak", result.peak_allocated_bytes, "")
+    yield _row(
+        "reserved by torch", result.peak_reserved_bytes, f"{format_bytes(unused)} of it unused"
+    )
+    yield _row(
+        "on the device",
+        middle,
+        f"{format_bytes(low)} to {format_bytes(high)}, by the size of the CUDA context",
+    )
+    if result.phases:
+        yield f"  {'peak by phase':<{_WIDTH}} {_sizes(result.phases)}"
+    components = {name: size for name, size in result.components.items() if size}
+    if components:
+        yield f"  {'held':<{_WIDTH}} {_sizes(components)}"
+
+
+def _notes(result: Rehearsal) -> Iterator[str]:
+    if result.host_peak_bytes:
+        yield f"  {'host memory':<{_WIDTH}} {format_bytes(result.host_peak_bytes)}"
+    yield f"  {'steps':<{_WIDTH}} {result.steps:,}; {result.end}"
+    if result.retries:
+        yield f"  {'retries':<{_WIDTH}} {result.retries:,}: torch emptied its cache and tried again"
+    if result.error:
+        yield f"  {'error':<{_WIDTH}} {result.error['message']}"
+    if result.place:
+        yield f"  {'waits at':<{_WIDTH}} {result.place['file']}, line {result.place['line']}"
+    yield f"  {'left out':<{_WIDTH}} {'; '.join(result.left_out)}"
+    if result.reads:
+        places = [f"{item['file']}:{item['line']}" for item in result.reads[:_MAX_FILES]]
+        yield (
+            f"  {'reads of values':<{_WIDTH}} {', '.join(places)}: those of large tensors are zeros"
+        )
+    if result.files:
+        names = ", ".join(name for name, _ in result.files[:_MAX_FILES])
+        size = sum(size for _, size in result.files)
+        yield (
+            f"  {'wrote':<{_WIDTH}} {len(result.files)} files ({format_bytes(size)}) to a copy "
+            f"of this folder, now removed: {names}"
+        )
+    if result.outside_files:
+        names = ", ".join(result.outside_files[:_MAX_FILES])
+        yield f"  {'not caught':<{_WIDTH}} writes outside of this folder: {names}"
+
+
+def _row(name: str, size: int, note: str) -> str:
+    return f"  {name:<{_WIDTH}} {format_bytes(size):>10}   {note}".rstrip()
+
+
+def _sizes(sizes: Mapping[str, int | None]) -> str:
+    return ", ".join(
+        f"{name.replace('_', ' ')} {format_bytes(size)}" for name, size in sizes.items()
+    )

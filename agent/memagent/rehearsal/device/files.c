@@ -1,0 +1,147 @@
+/* Files that a rehearsed script opens for writing.
+ *
+ * The script works in a copy of its folder, in which large files are symbolic links to the
+ * originals. A link that is opened for writing becomes a file of its own first: with the content of
+ * the original, unless that would be cut off at once. MEMAGENT_REHEARSAL_FOLDER is the copy.
+ *
+ * Files opened for writing elsewhere are listed, a line each, in MEMAGENT_REHEARSAL_WRITES.
+ */
+#define _GNU_SOURCE
+#include "device.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define WHOLE_FILE ((size_t)0x7ffff000)
+
+static char folder[PATH_MAX];
+static size_t folder_length;
+static int writes = -1;
+
+static int system_open(int at, const char *path, int flags, mode_t mode) {
+    return (int)syscall(SYS_openat, at, path, flags, mode);
+}
+
+__attribute__((constructor)) static void read_folder(void) {
+    const char *name = getenv("MEMAGENT_REHEARSAL_FOLDER");
+    const char *list = getenv("MEMAGENT_REHEARSAL_WRITES");
+    if (!name || !realpath(name, folder)) return;
+    folder_length = strlen(folder);
+    if (list) writes = system_open(AT_FDCWD, list, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+}
+
+static bool is_below_folder(const char *path) {
+    return !strncmp(path, folder, folder_length) &&
+           (path[folder_length] == '/' || !path[folder_length]);
+}
+
+/* Is the entry itself, not what a link leads to, below the folder? */
+static bool has_place_below_folder(int at, const char *path) {
+    char parent[PATH_MAX], whole[PATH_MAX];
+    const char *last = strrchr(path, '/');
+    int length = last ? (int)(last - path) + 1 : 0;
+    if (at == AT_FDCWD || path[0] == '/')
+        snprintf(parent, sizeof parent, "%.*s", length ? length : 1, length ? path : ".");
+    else snprintf(parent, sizeof parent, "/proc/self/fd/%d/%.*s", at, length, path);
+    return realpath(parent, whole) && is_below_folder(whole);
+}
+
+static void copy_content(int from, int to) {
+    while (sendfile(to, from, NULL, WHOLE_FILE) > 0) {
+    }
+}
+
+/* Replace a link by a file of its own. */
+static void detach(int at, const char *path, bool keeps_content) {
+    struct stat status;
+    char draft[PATH_MAX];
+    if (fstatat(at, path, &status, AT_SYMLINK_NOFOLLOW) || !S_ISLNK(status.st_mode)) return;
+    if (fstatat(at, path, &status, 0) || !S_ISREG(status.st_mode)) return;
+    if (!has_place_below_folder(at, path)) return;
+    if (snprintf(draft, sizeof draft, "%s.%d~", path, getpid()) >= (int)sizeof draft) return;
+    int to = system_open(at, draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, status.st_mode | 0200);
+    if (to < 0) return;
+    int from = keeps_content ? system_open(at, path, O_RDONLY | O_CLOEXEC, 0) : -1;
+    if (from >= 0) {
+        copy_content(from, to);
+        close(from);
+    }
+    close(to);
+    if (renameat(at, draft, at, path)) unlinkat(at, draft, 0);
+}
+
+/* List a file elsewhere that was opened for writing. */
+static void list_write(int file) {
+    char link[64], path[PATH_MAX + 1];
+    struct stat status;
+    if (writes < 0 || file < 0 || fstat(file, &status) || !S_ISREG(status.st_mode)) return;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
+    ssize_t length = readlink(link, path, PATH_MAX);
+    if (length <= 0) return;
+    path[length] = 0;
+    if (is_below_folder(path)) return;
+    path[length] = '\n';
+    if (write(writes, path, (size_t)length + 1) < 0) return;
+}
+
+static int open_file(int at, const char *path, int flags, mode_t mode) {
+    bool writes_to = (flags & O_ACCMODE) != O_RDONLY || (flags & O_TRUNC);
+    if (!folder_length || !writes_to || (flags & O_TMPFILE) == O_TMPFILE)
+        return system_open(at, path, flags, mode);
+    detach(at, path, !(flags & O_TRUNC));
+    int file = system_open(at, path, flags, mode);
+    int error = errno;
+    list_write(file);
+    errno = error;
+    return file;
+}
+
+static mode_t mode_of(int flags, va_list rest) {
+    return flags & (O_CREAT | __O_TMPFILE) ? (mode_t)va_arg(rest, int) : 0;
+}
+
+#define OPENS(function) \
+    API int function(const char *path, int flags, ...) { \
+        va_list rest; \
+        va_start(rest, flags); \
+        mode_t mode = mode_of(flags, rest); \
+        va_end(rest); \
+        return open_file(AT_FDCWD, path, flags, mode); \
+    }
+#define OPENS_AT(function) \
+    API int function(int at, const char *path, int flags, ...) { \
+        va_list rest; \
+        va_start(rest, flags); \
+        mode_t mode = mode_of(flags, rest); \
+        va_end(rest); \
+        return open_file(at, path, flags, mode); \
+    }
+OPENS(open)
+OPENS(open64)
+OPENS_AT(openat)
+OPENS_AT(openat64)
+
+#define OPENS_STREAM(function) \
+    API FILE *function(const char *path, const char *mode) { \
+        static FILE *(*next)(const char *, const char *); \
+        if (!next) next = (FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, #function); \
+        bool writes_to = mode[0] != 'r' || strchr(mode, '+'); \
+        if (folder_length && writes_to) detach(AT_FDCWD, path, mode[0] != 'w'); \
+        FILE *stream = next(path, mode); \
+        int error = errno; \
+        if (stream && folder_length && writes_to) list_write(fileno(stream)); \
+        errno = error; \
+        return stream; \
+    }
+OPENS_STREAM(fopen)
+OPENS_STREAM(fopen64)

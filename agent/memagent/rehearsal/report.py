@@ -1,0 +1,140 @@
+"""The result of a rehearsal. Pure: a process's state and the machine in, the verdict out.
+
+Tensors and reserved memory are exact: torch's own allocator counted them. The device level adds the
+CUDA context, with the interval that the estimator has for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from memagent.estimator.devices import CONTEXT_RANGE_BYTES
+from memagent.rehearsal.launch import Machine
+
+_ENDS = {
+    "stopped": "ended by the rehearsal",
+    "completed": "the script ended",
+    "oom": "out of memory",
+    "failed": "the script failed",
+    "waiting": "ended: the script waits for a value that a rehearsal doesn't compute",
+    "stuck": "ended: no optimizer step for too long",
+    "interrupted": "interrupted",
+    "killed": "the script's process was killed, or left without a word",
+}
+_SOUND_ENDS = ("stopped", "completed")
+_LEFT_OUT = ("private workspaces of cuDNN, cuSOLVER and cuSPARSE", "the context's exact size")
+_LEFT_OUT_MANY = "NCCL's buffers"
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A rehearsed script: what it needs, and whether that fits the card."""
+
+    machine: Machine
+    status: str
+    steps: int
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    retries: int = 0
+    caught_ooms: int = 0
+    host_peak_bytes: int | None = None
+    phases: Mapping[str, int] = field(default_factory=dict)
+    components: Mapping[str, int | None] = field(default_factory=dict)
+    error: Mapping[str, Any] | None = None
+    place: Mapping[str, Any] | None = None
+    reads: Sequence[Mapping[str, Any]] = ()
+    files: Sequence[tuple[str, int]] = ()
+    outside_files: Sequence[str] = ()
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self.machine.card.total_bytes - self.machine.held_bytes
+
+    @property
+    def device_bytes(self) -> tuple[int, int, int]:
+        """Return memory on the device: with the smallest, the assumed and the largest context."""
+        low, high = CONTEXT_RANGE_BYTES
+        reserved = self.peak_reserved_bytes
+        return reserved + low, reserved + self.machine.context_bytes, reserved + high
+
+    @property
+    def has_steps(self) -> bool:
+        return self.steps > 0 and self.peak_allocated_bytes > 0
+
+    @property
+    def fits(self) -> bool | None:
+        """Return None if the script ended before that could be known."""
+        if self.status == "oom":
+            return False
+        return True if self.status in _SOUND_ENDS and self.has_steps else None
+
+    @property
+    def is_certain(self) -> bool:
+        """Return whether the verdict holds for every size of the context."""
+        return self.fits is not True or self.device_bytes[2] <= self.capacity_bytes
+
+    @property
+    def end(self) -> str:
+        return _ENDS[self.status]
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        return (*_LEFT_OUT, _LEFT_OUT_MANY) if self.machine.count > 1 else _LEFT_OUT
+
+    def to_dict(self) -> dict[str, Any]:
+        low, middle, high = self.device_bytes
+        return {
+            "method": "rehearsal",
+            "gpu": self.machine.card.name,
+            "gpus": self.machine.count,
+            "capacity_bytes": self.capacity_bytes,
+            "status": self.status,
+            "fits": self.fits,
+            "is_certain": self.is_certain,
+            "steps": self.steps,
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "peak_device_bytes": {"low": low, "middle": middle, "high": high},
+            "alloc_retries": self.retries,
+            "ooms": self.caught_ooms,
+            "host_peak_bytes": self.host_peak_bytes,
+            "phases": dict(self.phases),
+            "components": dict(self.components),
+            "error": self.error,
+            "waiting_at": self.place,
+            "host_reads": list(self.reads),
+            "files": [{"file": file, "bytes": size} for file, size in self.files],
+            "outside_files": list(self.outside_files),
+            "left_out": list(self.left_out),
+        }
+
+
+def rehearsal_of(
+    machine: Machine,
+    state: Mapping[str, Any],
+    phases: Mapping[str, int],
+    files: Sequence[tuple[str, int]] = (),
+    outside_files: Sequence[str] = (),
+) -> Rehearsal:
+    """Return the result; of several devices the one with the highest peak."""
+    devices = state.get("devices") or [{}]
+    first = max(devices, key=lambda device: device.get("reserved", 0))
+    return Rehearsal(
+        machine=machine,
+        status=state["status"],
+        steps=state["steps"],
+        peak_allocated_bytes=max(first.get("allocated", 0), *phases.values(), 0),
+        peak_reserved_bytes=first.get("reserved", 0),
+        retries=first.get("retries", 0),
+        caught_ooms=first.get("ooms", 0),
+        host_peak_bytes=state.get("host_peak_bytes"),
+        phases=phases,
+        components=state.get("components") or {},
+        error=state.get("error"),
+        place=state.get("place"),
+        reads=state.get("reads") or (),
+        files=files,
+        outside_files=outside_files,
+    )

@@ -1,0 +1,140 @@
+"""The folder in which a rehearsed script works: a copy, so that it changes nothing of the original.
+
+1. Small files are copied. Large ones are symbolic links, which the device turns into files when the
+   script opens them for writing (`device/files.c`).
+2. Hidden folders, and all beyond MAX_ENTRIES, are links as a whole: writes there are not caught.
+3. `changes` lists what the script wrote. `remove` removes the copy; links lead nowhere meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MAX_COPY_BYTES = 1 << 18
+MAX_ENTRIES = 20_000
+_SHARED_FOLDERS = ("__pycache__", "node_modules", "site-packages", "venv")
+_Signature = tuple[int, int]
+
+
+@dataclass
+class Sandbox:
+    """A copy of `original` in `folder`, in a new scratch place."""
+
+    original: Path
+    scratch: Path
+    shared: list[str] = field(default_factory=list)
+    """Folders that are links as a whole, relative to `original`; hidden ones aren't listed."""
+    _copied: dict[str, _Signature] = field(default_factory=dict)
+    _entries: int = 0
+
+    @classmethod
+    def of(cls, original: Path) -> Sandbox:
+        sandbox = cls(original.resolve(), Path(tempfile.mkdtemp(prefix="memagent-rehearsal-")))
+        sandbox.folder.mkdir()
+        sandbox._fill(sandbox.original, sandbox.folder)
+        return sandbox
+
+    @property
+    def folder(self) -> Path:
+        return self.scratch / "folder"
+
+    @property
+    def records(self) -> Path:
+        """Folder of the agent's record."""
+        return self.scratch / "records"
+
+    @property
+    def state(self) -> Path:
+        """File in which the script's process writes what it has measured."""
+        return self.scratch / "state.json"
+
+    @property
+    def writes(self) -> Path:
+        """File in which the device lists files outside that were opened for writing."""
+        return self.scratch / "writes"
+
+    def inside(self, argument: str) -> str:
+        """Return an argument of the script with the original's path replaced by the copy's."""
+        text = str(self.original)
+        is_path = argument == text or argument.startswith(text + os.sep)
+        return str(self.folder) + argument[len(text) :] if is_path else argument
+
+    def outside(self, text: str) -> str:
+        """Return `text` with the copy's path replaced by the original's."""
+        return text.replace(str(self.folder), str(self.original))
+
+    def changes(self) -> list[tuple[str, int]]:
+        """Return files that the script wrote, relative, with their sizes."""
+        changes = []
+        for place, _, names in os.walk(self.folder):
+            for name in names:
+                path = Path(place) / name
+                relative = str(path.relative_to(self.folder))
+                if path.is_symlink() or "__pycache__" in relative:
+                    continue
+                signature = _signature(path)
+                if signature is not None and self._copied.get(relative) != signature:
+                    changes.append((relative, signature[0]))
+        return sorted(changes)
+
+    def writes_outside(self, ignored: Sequence[str] = ()) -> list[str]:
+        """Return files outside of the copy that were opened for writing, without caches."""
+        try:
+            lines = self.writes.read_text(errors="replace").splitlines()
+        except OSError:
+            return []
+        usual = (str(self.scratch), tempfile.gettempdir(), "/dev/", "/proc/", "/sys/", *ignored)
+        return sorted(
+            {
+                line
+                for line in lines
+                if not line.startswith(usual)
+                and "/.cache/" not in line
+                and "/__pycache__/" not in line
+            }
+        )
+
+    def remove(self) -> None:
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def _fill(self, source: Path, target: Path) -> None:
+        with os.scandir(source) as entries:
+            for entry in sorted(entries, key=lambda item: item.name):
+                self._entries += 1
+                self._add(entry, target / entry.name)
+
+    def _add(self, entry: os.DirEntry[str], place: Path) -> None:
+        try:
+            if entry.is_dir(follow_symlinks=False) and not self._is_shared(entry):
+                place.mkdir()
+                self._fill(Path(entry.path), place)
+            elif entry.is_file(follow_symlinks=False) and entry.stat().st_size <= MAX_COPY_BYTES:
+                shutil.copy2(entry.path, place)
+                signature = _signature(place)
+                if signature is not None:
+                    self._copied[str(place.relative_to(self.folder))] = signature
+            else:
+                place.symlink_to(Path(entry.path).resolve())
+        except PermissionError:  # what the script can't read either
+            return
+
+    def _is_shared(self, entry: os.DirEntry[str]) -> bool:
+        if entry.name.startswith(".") or entry.name in _SHARED_FOLDERS:
+            return True
+        if self._entries > MAX_ENTRIES:
+            self.shared.append(str(Path(entry.path).relative_to(self.original)))
+            return True
+        return False
+
+
+def _signature(path: Path) -> _Signature | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns

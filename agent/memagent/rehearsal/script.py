@@ -1,0 +1,129 @@
+"""Starts a script on the device, waits for it, and returns what its process has measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from memagent.environment import AGENT_SETTINGS, REHEARSAL_FOLDER, REHEARSAL_PREFIX
+from memagent.rehearsal.build import Build
+from memagent.rehearsal.launch import TRACKERS_OFF, Machine, environment_of
+from memagent.rehearsal.sandbox import Sandbox
+
+_POLL_S = 0.1
+_END_S = 15.0
+"""Time that a script has to end after an interrupt."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script with its arguments, and the steps after which it is ended; None: as needed."""
+
+    target: str
+    arguments: Sequence[str] = ()
+    is_module: bool = False
+    steps: int | None = None
+    patience_s: float = 600.0
+    """Time without a step after which the script is ended."""
+
+    def command(self, sandbox: Sandbox) -> list[str]:
+        return [
+            *(sys.executable, "-m", "memagent.cli.device_process", str(sandbox.state)),
+            *(str(self.steps or 0), "module" if self.is_module else "file"),
+            *(sandbox.inside(text) for text in (self.target, *self.arguments)),
+        ]
+
+
+def run_script(
+    script: Script,
+    build: Build,
+    machine: Machine,
+    sandbox: Sandbox,
+    on_state: Callable[[Mapping[str, Any]], None],
+) -> dict[str, Any]:
+    """Return the last state of the script's process, which shares this one's streams."""
+    environment = {
+        **environment_of(script_environment(os.environ, sandbox), build, machine),
+        REHEARSAL_FOLDER: str(sandbox.folder),
+        REHEARSAL_PREFIX + "WRITES": str(sandbox.writes),
+    }
+    process = subprocess.Popen(  # noqa: S603  # the user's own script
+        script.command(sandbox), cwd=sandbox.folder, env=environment
+    )
+    reason = None
+    try:
+        reason = _wait(process, sandbox, script.patience_s, on_state)
+    except KeyboardInterrupt:
+        reason = "interrupted"
+        _end(process, 0)  # the terminal has interrupted it, too
+    finally:
+        if process.poll() is None:
+            _end(process, signal.SIGINT)
+    state = read_state(sandbox)
+    if state.get("status") in (None, "running", "interrupted"):
+        state["status"] = reason or "killed"
+    return {"status": "killed", "steps": 0, "devices": [], **state, "exit": process.returncode}
+
+
+def script_environment(environment: Mapping[str, str], sandbox: Sandbox) -> dict[str, str]:
+    """Return the script's environment: no trackers, no server, and its folder.
+
+    Settings of the agent would be checked or used by the agent in the script's process.
+    """
+    inherited = {key: value for key, value in environment.items() if key not in AGENT_SETTINGS}
+    offline = environment.get("HF_HUB_OFFLINE", TRACKERS_OFF["HF_HUB_OFFLINE"])
+    return {
+        **inherited,
+        **TRACKERS_OFF,
+        "HF_HUB_OFFLINE": offline,
+        "MLFLOW_TRACKING_URI": (sandbox.scratch / "mlflow").as_uri(),
+        "MEMAGENT_DIR": str(sandbox.records),
+        "PWD": str(sandbox.folder),
+    }
+
+
+def read_state(sandbox: Sandbox) -> dict[str, Any]:
+    """Return what the script's process wrote last; an empty dict before its first step."""
+    with suppress(OSError, ValueError):
+        state: dict[str, Any] = json.loads(sandbox.state.read_text())
+        return state
+    return {}
+
+
+def _wait(
+    process: subprocess.Popen[bytes],
+    sandbox: Sandbox,
+    patience_s: float,
+    on_state: Callable[[Mapping[str, Any]], None],
+) -> str | None:
+    """Wait for the end of the process. Return why it has to be ended, or None."""
+    steps, moved_at = 0, time.monotonic()
+    while process.poll() is None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_POLL_S)
+        state = read_state(sandbox)
+        on_state(state)
+        if state.get("steps", 0) > steps:
+            steps, moved_at = state["steps"], time.monotonic()
+        if time.monotonic() - moved_at > patience_s:
+            return "stuck"
+    return None
+
+
+def _end(process: subprocess.Popen[bytes], number: int) -> None:
+    """Interrupt the process, then kill it."""
+    if number:
+        process.send_signal(number)
+    try:
+        process.wait(_END_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        process.kill()
+        process.wait()

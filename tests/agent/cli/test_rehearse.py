@@ -1,0 +1,174 @@
+"""`memagent rehearse`, with the interpreter of a CUDA build of torch; no GPU is needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.snippets import ROOT, blocks
+
+MANUAL = ROOT / "docs" / "rehearsal.md"
+SCRIPT = """
+import argparse, sys
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--width", type=int, default=512)
+parser.add_argument("--mode", default="train")
+arguments = parser.parse_args()
+model = nn.Sequential(nn.Linear(arguments.width, arguments.width), nn.ReLU(), nn.Linear(arguments.width, 10)).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(1000):
+    x = torch.randn(64, arguments.width, device="cuda")
+    loss = nn.functional.cross_entropy(model(x), torch.randint(0, 10, (64,), device="cuda"))
+    if arguments.mode == "idle":
+        sys.exit()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.save(model.state_dict(), "model.pt")
+    if arguments.mode == "fail" and step == 1:
+        raise ValueError("no such column")
+    while arguments.mode == "wait" and loss.item() >= 0:
+        pass
+    if arguments.mode == "sleep":
+        print("sleeping", flush=True)
+        import time
+        time.sleep(600)
+"""
+AGENT = str(Path(__file__).parents[3] / "agent")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the script and a checkpoint that it overwrites."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "model.pt").write_bytes(b"k" * 300_000)
+    return tmp_path
+
+
+def environment(folder: Path) -> dict[str, str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("MEMAGENT_")}
+    cache = Path(os.environ.get("MEMAGENT_TEST_CACHE", folder / "cache"))
+    return {**kept, "PYTHONPATH": AGENT, "XDG_CACHE_HOME": str(cache), "TMPDIR": str(folder.parent)}
+
+
+def command(python: Path, *words: str) -> list[str]:
+    return [str(python), "-m", "memagent", "rehearse", *words]
+
+
+@pytest.fixture
+def rehearse_verb(cuda_python: Path, folder: Path):
+    """Run the verb, and return its result, report and exit status."""
+
+    def run(*words: str, gpu: str = "a100") -> tuple[subprocess.CompletedProcess[str], dict]:
+        options = ("--gpu", gpu, "--report", str(folder / "report.json"))
+        ended = subprocess.run(
+            command(cuda_python, *options, *words),
+            cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=280,
+        )  # fmt: skip
+        path = folder / "report.json"
+        assert not list(folder.parent.glob("memagent-rehearsal-*"))
+        return ended, json.loads(path.read_text()) if path.exists() else {}
+
+    return run
+
+
+def test_it_says_that_a_script_fits_and_leaves_its_files(rehearse_verb, folder: Path) -> None:
+    ended, report = rehearse_verb("train.py", "--width", "1024")
+    assert ended.returncode == 0, ended.stderr
+    assert "fits, with 78" in ended.stdout
+    assert report["fits"] and report["status"] == "stopped"
+    parameters = 4 * (1024 * 1024 + 1024 + 10 * 1024 + 10)
+    assert report["components"]["parameters"] == pytest.approx(parameters, rel=0.01)
+    assert set(report["phases"]) >= {"forward", "backward", "optimizer"}
+    assert report["peak_allocated_bytes"] == max(report["phases"].values())
+    assert [item["file"] for item in report["files"]] == ["model.pt"]
+    assert (folder / "model.pt").read_bytes() == b"k" * 300_000
+
+
+def test_it_says_where_memory_runs_out(rehearse_verb) -> None:
+    ended, report = rehearse_verb("train.py", "--width", "8192", gpu="own:1500MiB")
+    assert ended.returncode == 1
+    assert report["fits"] is False
+    assert report["error"]["file"].endswith("train.py")
+    assert report["error"]["message"].startswith("CUDA out of memory. Tried to allocate")
+    assert f"step 1, at {report['error']['file']}, line" in ended.stdout
+
+
+def test_a_loop_that_waits_for_a_value_is_ended(rehearse_verb) -> None:
+    ended, report = rehearse_verb("train.py", "--mode", "wait")
+    assert (ended.returncode, report["status"]) == (1, "waiting")
+    assert "waits at" in ended.stdout
+
+
+def test_a_script_that_never_steps_has_no_verdict(rehearse_verb) -> None:
+    ended, report = rehearse_verb("train.py", "--mode", "idle")
+    assert (ended.returncode, report["fits"]) == (1, None)
+    assert "The script made no optimizer step" in ended.stderr
+
+
+def test_an_error_of_the_script_is_reported(rehearse_verb) -> None:
+    ended, report = rehearse_verb("--steps", "5", "train.py", "--mode", "fail")
+    assert (ended.returncode, report["status"]) == (1, "failed")
+    assert report["error"]["message"] == "ValueError: no such column"
+    assert "ValueError: no such column" in ended.stderr
+
+
+def test_a_budget_is_checked(rehearse_verb) -> None:
+    ended, _ = rehearse_verb("--fail-over", "1MiB", "train.py")
+    assert ended.returncode == 1
+    assert "exceeds the budget of 1.0 MiB" in ended.stderr
+
+
+def test_an_interrupt_gives_what_is_known(cuda_python: Path, folder: Path) -> None:
+    options = ("--gpu", "a100", "train.py", "--mode", "sleep")
+    process = subprocess.Popen(
+        command(cuda_python, *options), cwd=folder, env=environment(folder), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "sleeping\n"
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert "no verdict: interrupted, after 1 steps; up to there" in output
+    assert process.returncode == 1
+
+
+def test_the_manual_shows_what_the_verb_prints(cuda_python: Path, tmp_path: Path) -> None:
+    (script,) = blocks(MANUAL, "python")
+    (tmp_path / "train.py").write_text(script.text)
+    (session,) = blocks(MANUAL, "console")
+    line, *expected = session.text.splitlines()
+    words = line.removeprefix("$ memagent rehearse ").split()
+    ended = subprocess.run(
+        command(cuda_python, *words),
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=280,
+    )  # fmt: skip
+    assert without_host(ended.stdout.splitlines()) == without_host(expected)
+
+
+def without_host(lines: list[str]) -> list[str]:
+    """Drop the line of the host's memory, which depends on the machine."""
+    return [line for line in lines if not line.startswith("  host memory")]
+
+
+def test_a_build_without_cuda_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    ended = subprocess.run(
+        command(Path(sys.executable), "--gpu", "a100", "train.py"),
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True,
+    )  # fmt: skip
+    import torch
+
+    if torch.version.cuda is None:
+        assert ended.returncode == 1
+        (line,) = ended.stderr.splitlines()
+        assert "needs" in line

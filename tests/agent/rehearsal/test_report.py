@@ -1,0 +1,88 @@
+"""The verdict of a rehearsal, by what its process measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from memagent.cli.rehearse_view import render, verdict
+from memagent.rehearsal.cards import card_named
+from memagent.rehearsal.launch import Machine
+from memagent.rehearsal.report import Rehearsal, rehearsal_of
+from memagent.units import GIB, MIB
+
+MACHINE = Machine(card_named("own:24GiB"))
+
+
+def result_of(
+    status: str = "stopped", *, reserved: int = 20 * GIB, steps: int = 3, **state
+) -> Rehearsal:
+    device = {
+        "index": 0,
+        "allocated": reserved - GIB,
+        "reserved": reserved,
+        "retries": 0,
+        "ooms": 0,
+    }
+    return rehearsal_of(
+        MACHINE,
+        {"status": status, "steps": steps, "devices": [device], **state},
+        {"forward": 18 * GIB},
+    )
+
+
+def test_it_fits_with_every_size_of_the_context() -> None:
+    result = result_of()
+    assert (result.fits, result.is_certain) == (True, True)
+    assert result.device_bytes == (
+        20 * GIB + 300 * MIB,
+        20 * GIB + 820 * MIB,
+        20 * GIB + 1340 * MIB,
+    )
+    assert verdict(result) == "fits, with 3.20 GiB to spare (at least 2.69 GiB)"
+
+
+def test_a_narrow_margin_is_said() -> None:
+    result = result_of(reserved=23 * GIB)
+    assert (result.fits, result.is_certain) == (True, False)
+    assert verdict(result).startswith(
+        "fits by a narrow margin: 204 MiB to spare, and 316 MiB too little"
+    )
+
+
+def test_an_out_of_memory_error_has_step_and_line() -> None:
+    error = {"message": "CUDA out of memory. Tried ...", "file": "train.py", "line": 12, "step": 1}
+    result = result_of("oom", steps=0, error=error)
+    assert result.fits is False
+    assert verdict(result) == "does not fit: out of memory in step 1, at train.py, line 12"
+    error["title"] = f"Out of memory in backward of step 1 on {MACHINE.card.name}"
+    result = result_of("oom", steps=0, error=error)
+    assert verdict(result).startswith("does not fit: out of memory in backward of step 1, at train")
+    assert any("Tried" in line for line in render(result, "train.py"))
+
+
+@pytest.mark.parametrize("status", ["failed", "waiting", "stuck", "interrupted", "killed"])
+def test_another_end_has_no_verdict_but_what_is_known(status: str) -> None:
+    result = result_of(status)
+    assert result.fits is None
+    assert "after 3 steps; up to there 20.8" in verdict(result)
+
+
+def test_a_script_without_steps_or_memory_has_no_verdict() -> None:
+    assert result_of("completed", steps=0).fits is None
+    nothing = replace(result_of("completed"), peak_allocated_bytes=0)
+    assert nothing.fits is None
+
+
+def test_the_report_is_json() -> None:
+    document = json.loads(json.dumps(result_of().to_dict()))
+    assert document["method"] == "rehearsal"
+    assert document["peak_device_bytes"]["low"] == 20 * GIB + 300 * MIB
+    assert document["phases"] == {"forward": 18 * GIB}
+
+
+def test_others_memory_is_not_to_spare() -> None:
+    result = replace(result_of(), machine=replace(MACHINE, held_bytes=2 * GIB))
+    assert result.capacity_bytes == 22 * GIB

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import memagent
+from memagent.sampling.sampler import Sampler
 
 STEPS = """
 import torch, memagent
@@ -248,7 +249,7 @@ def test_agent_errors_are_contained_counted_and_logged_once(
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
-    monkeypatch.setattr(run._pipeline.sampler, "end_step", lambda: 1 / 0)
+    monkeypatch.setattr(Sampler, "end_step", lambda _: 1 / 0)
     for _ in range(5):
         step()
     run.finish()
@@ -259,10 +260,10 @@ def test_agent_errors_are_contained_counted_and_logged_once(
     assert recording().finish.status == "completed"
 
 
-def test_the_same_errors_are_raised_in_tests(training):
+def test_the_same_errors_are_raised_in_tests(training, monkeypatch):
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
-    run._pipeline.sampler.end_step = lambda: 1 / 0
+    monkeypatch.setattr(Sampler, "end_step", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         step()
     run.finish()

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from memagent.hooks.step import Remove
+from memagent.hooks.dispatcher import Remove
 from memagent.wire.messages import FinalStatus
 
 MAX_ERROR_LENGTH = 2000

@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from memagent.hooks.step import compiling_test, dynamo_test
+from memagent.hooks.compiling import compiling_test, dynamo_test
 
 _PRE_HOOKS = "_forward_pre_hooks"
 _PRE_HOOKS_WITH_KWARGS = "_forward_pre_hooks_with_kwargs"

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from memagent.components import EMPTY, distinct, measure_by_device, state_fingerprint
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.hooks.clock import AdaptiveClock, FirstClock
+from memagent.hooks.dispatcher import Remove, step_dispatcher
 from memagent.hooks.phase import hook_compiled_forward, hook_forward, input_size
-from memagent.hooks.step import Remove, StepHooks, step_dispatcher
+from memagent.hooks.step import StepHooks
 from memagent.probe import torch_device_name
 from memagent.probe.host import HostProbe
 from memagent.sampling.sampler import Sampler
@@ -33,10 +34,11 @@ _GRADIENT_STEPS = (0, 1, 10)
 """Steps before whose optimizer step gradients are measured: in practice all exist by the tenth."""
 _EARLY_STEPS = 32
 _STATE_CHECK_EVERY = 16
-_STATE_MEASURE_STEPS = (96, 1_008, 10_000)
+_STATE_MEASURE_STEPS = (96, 1_000, 10_000)
 """Optimizer state is created in the first steps: its fingerprint is checked in each of them, later
-every 16. At three late steps the state is measured in any case: replacing tensors one for one
-(offloading, another dtype) doesn't change the fingerprint."""
+every 16, or where repeated steps are read in full. After three late steps the state is measured in
+any case: replacing tensors one for one (offloading, another dtype) doesn't change the fingerprint.
+"""
 
 
 class ModelInstrumentation:
@@ -76,6 +78,7 @@ class ModelInstrumentation:
         self._forwards = 0
         self._phase_before_eval = sampler.phase
         self._state_fingerprint: list[int] = []
+        self._measure_steps = list(_STATE_MEASURE_STEPS)
         self._gradients_measured_at = -1
         self._stepping_thread: int | None = None
         self._has_several_threads = False
@@ -218,10 +221,7 @@ class ModelInstrumentation:
         sampler = self._sampler
         step = sampler.step
         if step < _EARLY_STEPS or step % _STATE_CHECK_EVERY == 0:
-            fingerprint = state_fingerprint(self.live_objects()[1])
-            if fingerprint != self._state_fingerprint or step in _STATE_MEASURE_STEPS:
-                self._state_fingerprint = fingerprint
-                self._measure()
+            self._check_state(step)
         if steps > 1:
             sampler.count_late(steps - 1)
         sampler.end_step()
@@ -229,6 +229,14 @@ class ModelInstrumentation:
             self._look_for_forward()
         if sampler.has_work:
             self._call_listeners()
+
+    def _check_state(self, step: int) -> None:
+        fingerprint = state_fingerprint(self.live_objects()[1])
+        is_late = bool(self._measure_steps) and step >= self._measure_steps[0]
+        if fingerprint != self._state_fingerprint or is_late:
+            self._state_fingerprint = fingerprint
+            self._measure_steps = [late for late in self._measure_steps if late > step]
+            self._measure()
 
     def _call_listeners(self) -> None:
         self._sampler.has_work = False

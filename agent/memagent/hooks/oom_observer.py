@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.hooks.step import Remove
+from memagent.hooks.dispatcher import Remove
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from typing import Any
 
 from memagent.components.live_objects import instances
 from memagent.diagnostics import ErrorGuard
+from memagent.hooks.compiling import NO_GRAPH_TASK, dynamo_test, graph_task
+from memagent.hooks.dispatcher import Remove, step_dispatcher
 from memagent.hooks.hidden_hooks import hide_forward_hooks
-from memagent.hooks.step import NO_GRAPH_TASK, Remove, dynamo_test, graph_task, step_dispatcher
 from memagent.sampling.sampler import Sampler
 
 TensorShape = tuple[tuple[int, ...], str]
@@ -104,6 +105,19 @@ def _wrap_compiled_call(model: Any, before: BeforeForwardHook, after: AfterForwa
 
 
 class _ForwardHook:
+    __slots__ = (
+        "_call",
+        "_dispatcher",
+        "_graph_task",
+        "_guard",
+        "_is_compiling",
+        "_records_gradients",
+        "_sampler",
+        "_tensor",
+        "_torch_function_modes",
+        "_without_torch_functions",
+    )
+
     def __init__(
         self, call: Callable[..., None], guard: ErrorGuard, sampler: Sampler | None
     ) -> None:
@@ -123,6 +137,8 @@ class _ForwardHook:
 
 
 class BeforeForwardHook(_ForwardHook):
+    __slots__ = ()
+
     def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         # before the try: nothing after this line is traced into a graph
         if self._is_compiling():
@@ -156,6 +172,8 @@ class BeforeForwardHook(_ForwardHook):
 
 
 class AfterForwardHook(_ForwardHook):
+    __slots__ = ()
+
     def __call__(self, module: Any, arguments: Any, _output: Any) -> None:
         if self._is_compiling():
             return

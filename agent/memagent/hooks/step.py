@@ -2,14 +2,10 @@
 
 The clock decides which optimizer's steps count (hooks/clock.py). The others only mark where the
 optimizer phase begins.
-
-In a step that repeats those before it (`memagent.sampling.repetition`), the only optimizer that is
-monitored takes a short way: with cold caches, each Python function takes 2 us.
 """
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import weakref
@@ -20,20 +16,33 @@ from typing import Any
 from memagent.diagnostics import ErrorGuard
 from memagent.errors import SettingError
 from memagent.hooks.clock import Clock
+from memagent.hooks.compiling import (
+    NO_GRAPH_TASK,
+    breaks_graphs,
+    graph_task,
+    torch_functions_disabled,
+)
+from memagent.hooks.dispatcher import Remove, step_dispatcher
 from memagent.sampling.sampler import Sampler
 
-Remove = Callable[[], None]
-
-NO_GRAPH_TASK = -1
-"""torch's number for a thread that runs no backward."""
-_KEY = -1
-"""Key of the hooks among torch's, whose own keys count from 0."""
 _MAX_WRAPPERS = 5
 """Depth of wrappers around an optimizer; a deeper chain is a cycle."""
 
 
 class MonitoredOptimizer:
     """The steps of one optimizer, for one run. `before` and `after` run around each."""
+
+    __slots__ = (
+        "_after",
+        "_before",
+        "_graph_task",
+        "guard",
+        "is_due",
+        "reference",
+        "sampler",
+        "thread",
+        "work",
+    )
 
     def __init__(
         self,
@@ -114,177 +123,6 @@ class MonitoredOptimizer:
         return map(follow, starmap(closure, repeat(()))).__next__
 
 
-class StepDispatcher:
-    """torch's hooks around the steps of all optimizers: they carry nothing of memagent."""
-
-    def __init__(self) -> None:
-        self._monitored: dict[int, tuple[MonitoredOptimizer, ...]] = {}
-        self._only: MonitoredOptimizer | None = None
-        """The optimizer that may take the short way: nothing else is called at any step."""
-        self._triggers: tuple[Callable[[], None], ...] = ()
-        self._graph_task = graph_task()
-        self._can_shorten = _skip_code(_eval_frames(), Sampler.end_repetition.__code__)
-        self._is_compiling = dynamo_test()
-        self._without_torch_functions = sys.modules["torch"]._C.DisableTorchFunction
-        self._before_eager = hide(functools.partial(self._before))
-        self._after_eager = hide(functools.partial(self._after))
-        self.compiled: Any = None
-        """The optimizer that has stepped in a compiled graph since `catch_up`."""
-        self._calls = 0
-        """Calls of hooks at this moment: torch is iterating over its hooks then."""
-
-    def add(self, optimizer: Any, monitored: MonitoredOptimizer) -> Remove:
-        """Pass the steps of `optimizer` on to `monitored`. Return what ends that."""
-        key = id(optimizer)
-        others = (item for item in self._monitored.get(key, ()) if item.reference() is optimizer)
-        self._monitored[key] = (*others, monitored)
-        self._find_only()
-        self._install()
-
-        def remove() -> None:
-            rest = tuple(item for item in self._monitored.get(key, ()) if item is not monitored)
-            if rest:
-                self._monitored[key] = rest
-            else:
-                self._monitored.pop(key, None)
-            self._find_only()
-            self._remove_if_unused()
-
-        return remove
-
-    def add_trigger(self, trigger: Callable[[], None]) -> Remove:
-        """Call `trigger` before each step of any optimizer; it may add the optimizer."""
-        self._triggers = (*self._triggers, trigger)
-        self._find_only()
-        self._install()
-
-        def remove() -> None:
-            self._triggers = tuple(item for item in self._triggers if item is not trigger)
-            self._find_only()
-            self._remove_if_unused()
-
-        return remove
-
-    def before_step(
-        self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> Any:
-        """In a graph of torch.compile it vanishes, so that the graph stays whole.
-
-        Steps of torch's own optimizers break the graph anyway (`_use_grad_for_differentiable`),
-        before they reach the arithmetic: there hooks run as they are, and count exactly.
-        """
-        if self._is_compiling():
-            if not breaks_graphs(optimizer):
-                return None
-        elif (
-            (only := self._only) is not None
-            and (sampler := only.sampler) is not None
-            and sampler.is_repetition
-            and only.reference() is optimizer
-            and only.thread == threading.get_ident()
-            and len(arguments) == 1
-            and not keywords
-            and self._graph_task() == NO_GRAPH_TASK
-        ):
-            only.is_due = True
-            sampler.phase = "optimizer"
-            return None
-        return self._before_eager(optimizer, arguments, keywords)
-
-    def after_step(self, optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        """A step inside a graph is only noted: that neither breaks the graph nor guards it."""
-        if self._is_compiling():
-            if not breaks_graphs(optimizer):
-                self.compiled = optimizer
-                return
-        elif (
-            (only := self._only) is not None
-            and (sampler := only.sampler) is not None
-            and sampler.is_repetition
-            and only.is_due
-            and only.reference() is optimizer
-            and only.thread == threading.get_ident()
-        ):
-            only.is_due = False
-            try:
-                if sampler.end_repetition():
-                    self._work(only)
-            except Exception as error:  # noqa: BLE001 - no error of the agent leaves a hook
-                only.guard.caught("after step", error)
-            return
-        self._after_eager(optimizer)
-
-    def catch_up(self) -> None:
-        """Count the step that ended inside a compiled graph since the last call."""
-        if self.compiled is not None:
-            optimizer = self.compiled
-            self.compiled = None
-            for monitored in self._monitored.get(id(optimizer), ()):
-                if monitored.reference() is optimizer:
-                    monitored.count(optimizer)
-
-    def _before(
-        self, optimizer: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        changed = None
-        self._calls += 1
-        try:
-            with self._without_torch_functions():
-                for trigger in self._triggers:
-                    trigger()
-                for monitored in self._monitored.get(id(optimizer), ()):
-                    # another object may have the id of one that is gone
-                    if monitored.reference() is not optimizer:
-                        continue
-                    result = monitored.before_step(optimizer, arguments, keywords)
-                    if result is not None:
-                        arguments, keywords = changed = result
-        finally:
-            self._calls -= 1
-        return changed
-
-    def _after(self, optimizer: Any) -> None:
-        self._calls += 1
-        try:
-            with self._without_torch_functions():
-                for monitored in self._monitored.get(id(optimizer), ()):
-                    if monitored.reference() is optimizer:
-                        monitored.after_step(optimizer)
-        finally:
-            self._calls -= 1
-
-    def _work(self, monitored: MonitoredOptimizer) -> None:
-        self._calls += 1
-        try:
-            with self._without_torch_functions():
-                monitored.work()
-        finally:
-            self._calls -= 1
-
-    def _find_only(self) -> None:
-        monitored = [item for items in self._monitored.values() for item in items]
-        is_only = len(monitored) == 1 and not self._triggers and self._can_shorten
-        self._only = monitored[0] if is_only else None
-
-    def _install(self) -> None:
-        # without the functions that register hooks: they number the hooks of the script, too
-        optimizers = sys.modules["torch.optim.optimizer"]
-        optimizers._global_optimizer_pre_hooks.setdefault(_KEY, self.before_step)
-        optimizers._global_optimizer_post_hooks.setdefault(_KEY, self.after_step)
-
-    def _remove_if_unused(self) -> None:
-        if not (self._monitored or self._triggers or self._calls):
-            optimizers = sys.modules["torch.optim.optimizer"]
-            optimizers._global_optimizer_pre_hooks.pop(_KEY, None)
-            optimizers._global_optimizer_post_hooks.pop(_KEY, None)
-
-
-@functools.cache
-def step_dispatcher() -> StepDispatcher:
-    """Return the process's dispatcher. torch must have been imported."""
-    return StepDispatcher()
-
-
 def is_closure_private(optimizer: Any) -> bool:
     """Return True if only torch's own code receives the closure of this optimizer's step.
 
@@ -298,92 +136,6 @@ def is_closure_private(optimizer: Any) -> bool:
         and len(optimizers._global_optimizer_pre_hooks) == 1
         and len(optimizers._global_optimizer_post_hooks) == 1
     )
-
-
-def torch_functions_disabled() -> Any:
-    """Return a context in which modes and tensor classes of the script see no call of memagent."""
-    return sys.modules["torch"]._C.DisableTorchFunction()
-
-
-def breaks_graphs(optimizer: Any) -> bool:
-    """Return True if torch.compile breaks the graph at this optimizer's step anyway."""
-    return type(optimizer).__module__.startswith("torch.optim.")
-
-
-def hide(call: Any, run: Callable[..., Any] | None = None) -> Any:
-    """Return `call` in a form that torch.compile skips and runs as it is.
-
-    torch's own form for this costs 10 us a call when caches are cold, so it's only used on a thread
-    that compiles. On others, which one C function tells, `run` is called, by default `call` too.
-    """
-    torch = sys.modules["torch"]
-    disable: Callable[[Any], Any] | None = getattr(torch, "_disable_dynamo", None)
-    if disable is None:
-        return call
-    disabled = disable(call)
-    run = run or call
-    frames = _eval_frames()
-    callback: Callable[[], Any] | None = getattr(frames, "get_eval_frame_callback", None)
-
-    def dispatch(*arguments: Any) -> Any:
-        return run(*arguments) if callback() is None else disabled(*arguments)  # type: ignore[misc]
-
-    if callback is None or not _skip_code(frames, dispatch.__code__):
-        return disabled
-    dispatch._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return dispatch
-
-
-def _eval_frames() -> Any:
-    """Return the module by which torch.compile takes frames, None without it."""
-    return getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "eval_frame", None)
-
-
-def _skip_code(frames: Any, code: Any) -> bool:
-    """Make torch.compile skip a function's frame; return False if this torch can't."""
-    if hasattr(frames, "skip_code"):  # before torch 2.7
-        frames.skip_code(code)
-        return True
-    if not hasattr(frames, "set_code_exec_strategy"):
-        return False
-    action = frames._FrameAction
-    frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
-    return True
-
-
-def compiling_test() -> Callable[[], bool]:
-    """Return torch.compiler.is_compiling.
-
-    torch.compile treats it as a constant: a hook that calls it first leaves no trace in the graph.
-    """
-    compiler = getattr(sys.modules.get("torch"), "compiler", None)
-    test: Callable[[], bool] = getattr(compiler, "is_compiling", None) or _never
-    return test
-
-
-def dynamo_test() -> Callable[[], bool]:
-    """Return torch.compiler.is_dynamo_compiling: the same, of torch.compile alone and cheaper."""
-    compiler = getattr(sys.modules.get("torch"), "compiler", None)
-    return getattr(compiler, "is_dynamo_compiling", None) or compiling_test()
-
-
-def graph_task() -> Callable[[], int]:
-    """Return a function that tells the backward on this thread, or NO_GRAPH_TASK outside of any.
-
-    Recomputed forwards, for one, are inside a backward.
-    """
-    task: Callable[[], int] | None = getattr(
-        sys.modules["torch"]._C, "_current_graph_task_id", None
-    )
-    return task or _no_graph_task
-
-
-def _no_graph_task() -> int:
-    return NO_GRAPH_TASK
-
-
-def _never() -> bool:
-    return False
 
 
 def unwrap(optimizer: Any) -> Any:

@@ -24,8 +24,9 @@ from memagent.attach import start_run
 from memagent.components import distinct, modules_of, parameters_of
 from memagent.components.live_objects import instances
 from memagent.diagnostics import ErrorGuard
+from memagent.hooks.compiling import compiling_test, torch_functions_disabled
+from memagent.hooks.dispatcher import Remove, step_dispatcher
 from memagent.hooks.hidden_hooks import hide_forward_hooks
-from memagent.hooks.step import Remove, compiling_test, step_dispatcher, torch_functions_disabled
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.registry import newest_run
 from memagent.run import Run

@@ -22,7 +22,8 @@ import torch
 from memagent.attach import attach
 from memagent.diagnostics import ErrorGuard
 from memagent.errors import MemagentError
-from memagent.hooks.step import MonitoredOptimizer, step_dispatcher
+from memagent.hooks.dispatcher import step_dispatcher
+from memagent.hooks.step import MonitoredOptimizer
 from memagent.integrations import select_scalars
 
 try:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from memagent.diagnostics import ErrorGuard
+from memagent.hooks.dispatcher import Remove
 from memagent.hooks.exit import describe_error, install_exit_hooks, status_of
 from memagent.hooks.instrumentation import ModelInstrumentation
-from memagent.hooks.step import Remove
 from memagent.leaks.monitor import LeakMonitor
 from memagent.oom.recorder import OomRecorder
 from memagent.sampling.bus import EventSink

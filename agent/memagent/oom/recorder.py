@@ -18,7 +18,8 @@ from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.hooks.oom_observer import AllocationFailure, add_failure_listener, parse_failure
 from memagent.probe.host import device_name
 from memagent.sampling.bus import EventSink
-from memagent.sampling.sampler import Sampler, Track
+from memagent.sampling.sampler import Sampler
+from memagent.sampling.track import Track
 from memagent.units import format_bytes
 from memagent.wire.messages import Device, Event, Suspect
 

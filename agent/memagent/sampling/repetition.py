@@ -1,4 +1,4 @@
-"""Steps that repeat each other: most of them are read once, at their end, instead of four times.
+"""Steps that repeat each other: most are read once, at their end, instead of four times, or not.
 
 On a host a phase's peak is the higher of the readings at its two ends. With cold caches such a
 reading takes 10 to 20 us, and in most trainings it says the same in every step.
@@ -6,12 +6,15 @@ reading takes 10 to 20 us, and in most trainings it says the same in every step.
 1. Steps repeat after EQUAL_STEPS full readings in a row with the same phases and input
    size, whose peaks are the same relative to the step's end. A tolerance of 0.1 % of the memory in
    use applies, at least a mebibyte.
-2. Then every FULL_EVERY-th step is read in full. The others have its phases, moved with the memory
-   in use at their own end. A new peak of the process is known in each of them, by the kernel's
-   high-water mark. Steps of MAX_STEP_S and longer are always read in full: there it costs
-   next to nothing.
+2. Then every FULL_EVERY-th step is read in full, and the first after MAX_FULL_AGE_S. The others
+   have its phases, moved with the memory in use at their own end. A new peak of the process is
+   known by the kernel's high-water mark. Steps that take MAX_STEP_S of the thread's processor time
+   are always read in full: there it costs next to nothing. On a busy host, each step would be long
+   by the clock.
 3. Repetition ends with a step whose end moves by more, that has another input size, or that raises
    the kernel's high-water mark. Its phases are unknown (None).
+4. While the ends of the steps that are read differ by FLAT_BYTES at most, every READ_EVERY-th is
+   read. The others have its values.
 
 The collector's thread decides this up to a quarter of a second after the steps.
 """
@@ -21,17 +24,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 EQUAL_STEPS = 32
-FULL_EVERY = 16
+FULL_EVERY = 128
+MAX_FULL_AGE_S = 5.0
+READ_EVERY = 4
 MAX_STEP_S = 0.05
+FLAT_BYTES = 2**18
+"""A quarter of the least tolerance, and of the growth in a block that counts as slow growth."""
 _MIN_TOLERANCE_BYTES = 2**20
 _TOLERANCE_RATIO = 0.001
 
 
 class RepetitionDetector:
-    """Of one device. `is_repeating` and `input_size` are read on the training thread."""
+    """Of one device. The training thread reads `is_repeating`, `is_flat` and `input_size`."""
+
+    __slots__ = (
+        "_offsets",
+        "_reference",
+        "_steps",
+        "_used",
+        "input_size",
+        "is_flat",
+        "is_repeating",
+    )
 
     def __init__(self) -> None:
         self.is_repeating = False
+        self.is_flat = False
         self.input_size: int | None = None
         self._used = 0
         self._reference: dict[str, int] = {}
@@ -46,11 +64,11 @@ class RepetitionDetector:
         if input_size == self.input_size and self._is_near(used) and self._repeats(used):
             self._steps += 1
             self.is_repeating = self._steps >= EQUAL_STEPS
+            self._move_to(used)
         else:
             self._reference = self._offsets
             self.input_size = input_size
-            self._end()
-        self._used = used
+            self._end(used)
 
     def peaks_at(self, input_size: int | None, used: int, last_peak: int) -> dict[str, int]:
         """Return the peaks by phase of a step that was read at its end only.
@@ -60,15 +78,20 @@ class RepetitionDetector:
         if self.is_repeating and input_size == self.input_size and self._is_near(used):
             peaks = {phase: max(0, used + offset) for phase, offset in self._offsets.items()}
             if last_peak <= max(peaks.values()) + _tolerance(used):
-                self._used = used
+                self._move_to(used)
                 return peaks
-        self._end()
-        self._used = used
+        self._end(used)
         return {}
 
-    def _end(self) -> None:
+    def _move_to(self, used: int) -> None:
+        self.is_flat = self.is_repeating and abs(used - self._used) <= FLAT_BYTES
+        self._used = used
+
+    def _end(self, used: int) -> None:
+        self._used = used
         self._steps = 0
         self.is_repeating = False
+        self.is_flat = False
 
     def _is_near(self, used: int) -> bool:
         return abs(used - self._used) <= _tolerance(used)

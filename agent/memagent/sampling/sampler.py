@@ -9,148 +9,29 @@
    worth a system call.
 5. The training thread only takes raw readings and appends them to lists; `Track.build_row` turns
    them into rows on the collector's thread.
-6. Without a GPU, short steps that repeat each other are mostly read once, at their end
+6. Without a GPU, short steps that repeat each other are read once, at their end, or not at all
    (`repetition`). Anything but the usual phases and input size has the rest of the step read in
    full.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from time import perf_counter, thread_time, time
 
 from memagent.components import Components
-from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer
-from memagent.probe import Probe, RawReading
-from memagent.sampling.repetition import FULL_EVERY, MAX_STEP_S, RepetitionDetector
-from memagent.wire.columns import Value
+from memagent.delivery.buffer import DroppedSamples
+from memagent.probe import Probe
+from memagent.sampling.repetition import FULL_EVERY, MAX_FULL_AGE_S, MAX_STEP_S, READ_EVERY
+from memagent.sampling.track import Track
 from memagent.wire.fields import PHASES
 
-HEAD_COLUMNS = ("step", "time_s", "step_s", "input_size")
-TAIL_COLUMNS = (
-    "peak_allocated_bytes",
-    "parameters_bytes",
-    "gradients_bytes",
-    "optimizer_state_bytes",
-    "buffers_bytes",
-    "activations_bytes",
-    "context_bytes",
-    *(f"phase_{phase}_peak_bytes" for phase in PHASES),
-)
 MAX_MARKS = 1_000
 """Marks of one step in memory before they are flushed: a long evaluation makes millions of them."""
 
 _DATA = PHASES[0]
 _FORWARD = "forward"
-_OPTIMIZER = "optimizer"
 _PHASES = frozenset(PHASES)
-_INPUT_SIZE = HEAD_COLUMNS.index("input_size")
-_NO_PHASES = (None,) * len(PHASES)
-
-Head = tuple[Value, ...]
-"""Values of HEAD_COLUMNS."""
-Marks = list[tuple[str, RawReading]]
-Entry = tuple[Head | None, Marks | None, RawReading | None, str, tuple[Value, ...]]
-"""Head (None: the step goes on), marks (None: of a step that was read at its end only), reading at
-the end of the step, its phase, components."""
-
-
-class Track:
-    """One device: raw readings on the training thread, rows on the collector's."""
-
-    def __init__(self, probe: Probe, drops: DroppedSamples, phases: bool) -> None:
-        self.probe = probe
-        columns = (*HEAD_COLUMNS, *probe.columns, *TAIL_COLUMNS)
-        self.buffer = SampleBuffer(probe.device.id, columns, drops, self.build_row)
-        self.components: tuple[Value, ...] = (None, None, None, None)
-        self.marks: Marks = []
-        """Phases that ended in this step, with the reading at the end of each."""
-        self.repetition = RepetitionDetector()
-        self._phases = phases
-        self._peaks: dict[str, int] = {}
-        self.past_peak, readings = probe.readings(probe.sample())
-        self.floor: int = readings[0]  # type: ignore[assignment]
-        self.total_peak = self.floor
-
-    def flush(self, head: Head | None, phase: str) -> None:
-        """Buffer the marks so far; with `head`, the step ends here, in `phase`, and is sampled."""
-        marks, self.marks = self.marks, []
-        try:
-            sample = self.probe.sample() if head is not None else None
-        except OSError:
-            sample = self.reopened_mark()
-        self.buffer.append((head, marks, sample, phase, self.components))
-
-    def flush_end(self, head: Head, phase: str) -> None:
-        """Buffer the end of a step that repeats those before it, by a mark in place of a sample."""
-        try:
-            mark = self.probe.mark()
-        except OSError:
-            mark = self.reopened_mark()
-        self.buffer.append((head, None, mark, phase, self.components))
-
-    def reopened_mark(self) -> RawReading:
-        """Return a mark after the script has closed all files; an empty one counts as the last."""
-        self.probe.refresh()
-        try:
-            return self.probe.mark()
-        except OSError:
-            return b""
-
-    def build_row(self, entry: Entry) -> Row | None:
-        """Build the row of a buffered entry, or return None if no step ended with it."""
-        head, marks, sample, phase, components = entry
-        if marks is None:
-            return self._row_of_repetition(entry)
-        # A probe must interpret its readings in the order in which it took them: marks first.
-        for ended_phase, mark in marks:
-            self._add_peak(ended_phase, self.probe.peak(mark))
-        if head is None:
-            return None  # the peaks so far wait for the entry that ends the step
-        last_peak, readings = self.probe.readings(sample)
-        self._add_peak(phase, last_peak)
-        peaks, self._peaks = self._peaks, {}
-        self.repetition.observe(head[_INPUT_SIZE], readings[0], peaks)  # type: ignore[arg-type]
-        return self._row(head, readings, components, peaks, max(peaks.values()))
-
-    def _row_of_repetition(self, entry: Entry) -> Row:
-        head, _, mark, _, components = entry
-        assert head is not None
-        last_peak, readings = self.probe.readings(mark)
-        peaks = self.repetition.peaks_at(head[_INPUT_SIZE], readings[0], last_peak)  # type: ignore[arg-type]
-        return self._row(head, readings, components, peaks, max(last_peak, *peaks.values(), 0))
-
-    def _row(
-        self,
-        head: Head,
-        readings: tuple[Value, ...],
-        components: tuple[Value, ...],
-        peaks: dict[str, int],
-        peak: int,
-    ) -> Row:
-        self.total_peak = max(self.total_peak, peak)
-        # Activations are what forward and backward take above what was allocated when the step
-        # before ended. What an optimizer allocates meanwhile (`foreach`) is its own.
-        of_model = [value for name, value in peaks.items() if name != _OPTIMIZER]
-        activations = max(0, max(of_model, default=peak) - self.floor) if peaks else None
-        self.floor = readings[0]  # type: ignore[assignment]
-        by_phase = tuple(map(peaks.get, PHASES)) if self._phases else _NO_PHASES
-        extra: dict[str, Value] | None = None
-        if not peaks.keys() <= _PHASES:
-            extra = {
-                f"phase_{name}_peak_bytes": value
-                for name, value in peaks.items()
-                if name not in _PHASES
-            }
-        tail = (peak, *components, activations, self.probe.context_bytes, *by_phase)
-        return (*head, *readings, *tail), extra
-
-    def components_by_name(self) -> dict[str, Value]:
-        names = ("parameters", "gradients", "optimizer_state", "buffers")
-        return dict(zip(names, self.components, strict=True))
-
-    def _add_peak(self, phase: str, peak: int) -> None:
-        self._peaks[phase] = max(self._peaks.get(phase, 0), peak)
 
 
 class Sampler:
@@ -158,6 +39,28 @@ class Sampler:
 
     Without `phases` only the peak of the whole step is recorded.
     """
+
+    # In one object: with cold caches, each one more that a step touches takes up to a microsecond.
+    __slots__ = (
+        "_drops",
+        "_every",
+        "_full_at",
+        "_marked_tracks",
+        "_may_repeat",
+        "_sampled_at",
+        "_sampled_step",
+        "_timed_at",
+        "_timed_step",
+        "_user_phase",
+        "has_work",
+        "input_size",
+        "is_repetition",
+        "phase",
+        "repeated_input_size",
+        "samples",
+        "step",
+        "tracks",
+    )
 
     def __init__(
         self, probes: Sequence[Probe], drops: DroppedSamples, every: int = 1, *, phases: bool = True
@@ -176,9 +79,12 @@ class Sampler:
         self._marked_tracks = gpus or self.tracks
         self._may_repeat = phases and every == 1 and not gpus
         self.is_repetition = False
-        """This step is read at its end only, so far. Hooks then change `phase` themselves."""
+        """This step is read at its end at most, so far. Hooks then change `phase` themselves."""
         self.repeated_input_size: int | None = None
-        self._sampled_at = time.perf_counter()
+        self._full_at = 0.0
+        self._timed_at = 0.0
+        self._timed_step = 0
+        self._sampled_at = perf_counter()
         self._sampled_step = 0
 
     def request_work(self) -> None:
@@ -211,6 +117,9 @@ class Sampler:
 
     def end_step(self) -> bool:
         """Count an optimizer step; return True if it was sampled."""
+        if self.is_repetition:
+            self.end_repetition()
+            return True
         self.step += 1
         if self.step % self._every:
             self._mark(self._user_phase or _DATA)
@@ -219,20 +128,21 @@ class Sampler:
         return True
 
     def end_repetition(self) -> bool:
-        """Do what `end_step` does to a step that `is_repetition`, and call no Python functions.
+        """End a step that `is_repetition`. Return whether a part of the run has work.
 
-        torch.compile must skip this function: see `StepDispatcher`. Returns whether a part of the
-        run has work.
+        torch.compile must skip this function: see `StepDispatcher`. It calls no Python functions.
         """
-        track = self.tracks[0]
-        try:
-            mark = track.probe.mark()
-        except OSError:
-            mark = track.reopened_mark()
-        now = time.perf_counter()
         self.step = step = self.step + 1
-        step_s = now - self._sampled_at
-        head = (step, time.time(), step_s, self.input_size or None)
+        track = self.tracks[0]
+        repetition = track.repetition
+        mark = None
+        if step % READ_EVERY == 1 or not repetition.is_flat:
+            try:
+                mark = track.probe.mark()
+            except OSError:
+                mark = track.reopened_mark()
+        now = perf_counter()
+        head = (step, time(), now - self._sampled_at, self.input_size or None)
         buffer = track.buffer
         if len(buffer.entries) < buffer.max_rows:
             buffer.entries.append((head, None, mark, self.phase, track.components))
@@ -244,9 +154,9 @@ class Sampler:
         self._sampled_at = now
         self._sampled_step = step
         self.is_repetition = (
-            track.repetition.is_repeating and step % FULL_EVERY > 0 and step_s < MAX_STEP_S
+            step % FULL_EVERY > 0 and now < self._full_at and repetition.is_repeating
         )
-        self.repeated_input_size = track.repetition.input_size
+        self.repeated_input_size = repetition.input_size
         return self.has_work
 
     def count_late(self, steps: int) -> None:
@@ -291,26 +201,31 @@ class Sampler:
                 track.flush(None, ended_phase)
 
     def _write_rows(self) -> None:
-        now = time.perf_counter()
+        now = perf_counter()
         steps = self.step - self._sampled_step
         step_s = (now - self._sampled_at) / steps if steps else None
-        head = (self.step, time.time(), step_s, self.input_size or None)
+        head = (self.step, time(), step_s, self.input_size or None)
         ended_phase, self.phase = self.phase, self._user_phase or _DATA
-        if self.is_repetition:
-            self.tracks[0].flush_end(head, ended_phase)
-        else:
-            for track in self.tracks:
-                track.flush(head, ended_phase)
+        for track in self.tracks:
+            track.flush(head, ended_phase)
         self.samples += 1
         self.input_size = 0
         self._sampled_at = now
         self._sampled_step = self.step
-        self.is_repetition = bool(
-            self._may_repeat
-            and self.tracks[0].repetition.is_repeating
-            and self.step % FULL_EVERY
-            and step_s
-            and step_s < MAX_STEP_S
-            and self._user_phase is None
-        )
-        self.repeated_input_size = self.tracks[0].repetition.input_size
+        repetition = self.tracks[0].repetition
+        if self._may_repeat and repetition.is_repeating and self._user_phase is None:
+            self._time_steps(now)
+            self.is_repetition = self.step % FULL_EVERY > 0 and now < self._full_at
+        self.repeated_input_size = repetition.input_size
+
+    def _time_steps(self, now: float) -> None:
+        """Set the time of the next full reading: now, unless steps since the last call were short.
+
+        That is by the thread's clock.
+        """
+        clock = thread_time()
+        seconds, self._timed_at = clock - self._timed_at, clock
+        steps, self._timed_step = self.step - self._timed_step, self.step
+        # less than nothing: steps are made on another thread now
+        is_short = 0 <= seconds < MAX_STEP_S * steps
+        self._full_at = now + MAX_FULL_AGE_S if is_short else now

@@ -11,12 +11,12 @@ from torch.overrides import TorchFunctionMode
 from memagent.delivery.buffer import DroppedSamples
 from memagent.diagnostics import ErrorGuard
 from memagent.hooks.instrumentation import ModelInstrumentation
-from memagent.sampling.repetition import EQUAL_STEPS, FULL_EVERY
+from memagent.sampling.repetition import FULL_EVERY, READ_EVERY
 from memagent.sampling.sampler import Sampler
 from tests.agent.sampling.test_sampler import ReplayProbe, rows
 
 MIB = 2**20
-USUAL = EQUAL_STEPS + 2 * FULL_EVERY + 1
+USUAL = 3 * FULL_EVERY + 1
 
 
 class Passing(TorchFunctionMode):
@@ -111,8 +111,8 @@ def test_most_steps_take_the_short_way(monkeypatch):
     training = Training()
     for _ in range(USUAL):
         training.train()
-    monkeypatch.setattr(training.sampler, "end_step", lambda: pytest.fail("the long way"))
-    monkeypatch.setattr(training.sampler, "begin_forward", lambda _: pytest.fail("the long way"))
+    monkeypatch.setattr(Sampler, "end_step", lambda _: pytest.fail("the long way"))
+    monkeypatch.setattr(Sampler, "begin_forward", lambda *_: pytest.fail("the long way"))
     for _ in range(FULL_EVERY - 2):
         training.train()
     assert [row["step"] for row in training.rows] == list(range(1, USUAL + FULL_EVERY - 1))
@@ -126,6 +126,7 @@ def test_an_error_in_the_short_way_is_the_agents_own(monkeypatch):
     for _ in range(USUAL):
         training.train()
     monkeypatch.setattr(training.probe, "mark", lambda: 1 // 0)
-    training.train()
+    for _ in range(READ_EVERY):
+        training.train()
     assert guard.errors == {"after step": 1}
     training.hooks.remove()

@@ -11,7 +11,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils.hooks import RemovableHandle
 
 import memagent
-from memagent.hooks.step import step_dispatcher
+from memagent.hooks.dispatcher import step_dispatcher
 
 
 class AveragedSGD(torch.optim.SGD):

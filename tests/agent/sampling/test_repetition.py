@@ -6,7 +6,13 @@ import pytest
 
 from memagent.delivery.buffer import DroppedSamples
 from memagent.probe.host import HostProbe
-from memagent.sampling.repetition import EQUAL_STEPS, FULL_EVERY, RepetitionDetector
+from memagent.sampling.repetition import (
+    EQUAL_STEPS,
+    FLAT_BYTES,
+    FULL_EVERY,
+    READ_EVERY,
+    RepetitionDetector,
+)
 from memagent.sampling.sampler import Sampler
 from tests.agent.sampling.test_sampler import ReplayProbe, rows
 
@@ -46,7 +52,7 @@ def sampler(monkeypatch):
         return rows(sampler)
 
     train.probe, train.sampler = probe, sampler
-    train(EQUAL_STEPS + FULL_EVERY)
+    train(2 * FULL_EVERY)
     assert sampler.step % FULL_EVERY == 0 and sampler.tracks[0].repetition.is_repeating
     return train
 
@@ -74,7 +80,8 @@ def test_2_a_repetition_has_the_phases_of_the_last_full_step_moved_to_its_end(de
 def test_2_most_steps_are_read_once_and_every_row_is_complete(sampler):
     before = sampler.probe.marks
     found = sampler(4 * FULL_EVERY)
-    assert sampler.probe.marks - before == 4 * (FULL_EVERY - 1 + 4)
+    # one step of FULL_EVERY at each of four moments, of the others every READ_EVERY-th at its end
+    assert sampler.probe.marks - before == 4 * (FULL_EVERY // READ_EVERY - 1 + 4)
     assert [row["step"] for row in found] == list(range(found[0]["step"], sampler.sampler.step + 1))
     for name in ("peak_allocated_bytes", "phase_forward_peak_bytes", "activations_bytes"):
         assert len({row[name] for row in found}) == 1
@@ -92,7 +99,7 @@ def test_3_a_step_that_differs_ends_it_and_has_no_phases(detector, input_size, e
 
 
 def test_3_a_step_that_ends_higher_is_sampled_with_what_was_read(sampler):
-    sampler(1)
+    sampler(READ_EVERY)
     first, second = sampler(2, end=900 * MIB)
     assert first["allocated_bytes"] == first["peak_allocated_bytes"] == 900 * MIB
     assert [first[f"phase_{phase}_peak_bytes"] for phase in PHASES] == [None] * 4
@@ -103,6 +110,55 @@ def test_3_a_step_that_ends_higher_is_sampled_with_what_was_read(sampler):
         900 * MIB,
         700 * MIB,
     )
+
+
+def test_4_an_unread_step_has_the_values_of_the_last_one_that_was_read(sampler):
+    sampler(READ_EVERY + 1)
+    found = sampler(READ_EVERY, end=900 * MIB)
+    assert [row["allocated_bytes"] // MIB for row in found] == [500] * (READ_EVERY - 1) + [900]
+    assert len({row["time_s"] for row in found}) == READ_EVERY
+    assert found[0]["phase_forward_peak_bytes"] == 700 * MIB
+    assert found[-1]["phase_forward_peak_bytes"] is None
+    assert not sampler.sampler.tracks[0].repetition.is_repeating
+
+
+def test_4_an_unread_step_after_one_that_differed_has_no_phases(sampler):
+    sampler(READ_EVERY)
+    found = sampler(READ_EVERY, end=900 * MIB)  # rows are built after all of them
+    assert [row["allocated_bytes"] // MIB for row in found] == [900] * READ_EVERY
+    assert {row["phase_forward_peak_bytes"] for row in found} == {None}
+
+
+def test_4_every_step_is_read_while_memory_grows(sampler):
+    end = 500 * MIB
+    for _ in range(2 * READ_EVERY):
+        end += FLAT_BYTES + 1
+        (row,) = sampler(1, end=end)
+    assert row["allocated_bytes"] == end
+    assert sampler.sampler.tracks[0].repetition.is_repeating
+
+
+@pytest.mark.parametrize(
+    ("step_s", "processor_s", "distance"),
+    [(0.01, 0.01, FULL_EVERY), (0.2, 0.01, 26), (1.0, 0.01, 6), (0.1, 0.06, 1)],
+)
+def test_2_processor_time_decides_how_long_steps_are(
+    sampler, monkeypatch, step_s, processor_s, distance
+):
+    state = sampler.sampler
+    monkeypatch.setattr("memagent.sampling.sampler.MAX_STEP_S", 0.05)
+    monkeypatch.setattr("memagent.sampling.sampler.perf_counter", lambda: 1e6 + state.step * step_s)
+    monkeypatch.setattr(
+        "memagent.sampling.sampler.thread_time", lambda: 1e6 + state.step * processor_s
+    )
+    for _ in range(FULL_EVERY):
+        sampler(1)
+    full = []
+    while len(full) < 3:
+        if not state.is_repetition:
+            full.append(state.step)
+        sampler(1)
+    assert full[2] - full[1] == distance
 
 
 @pytest.mark.parametrize("unusual", ["input size", "phase of the script", "eval"])

@@ -13,10 +13,12 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
 from itertools import chain
 from typing import Any
+
+import msgspec
 
 from memagent.components.storages import StorageSizes
 
@@ -128,8 +130,7 @@ def _slots(kind: type) -> tuple[str, ...]:
     return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-@dataclass(frozen=True)
-class Components:
+class Components(msgspec.Struct, frozen=True):
     """Bytes on one device."""
 
     parameters_bytes: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -29,8 +28,7 @@ _KINDS: dict[type[msgspec.Struct], MessageKind] = {
 }
 
 
-@dataclass(frozen=True)
-class Envelope:
+class Envelope(msgspec.Struct, frozen=True):
     """An encoded message. `samples` are lost if it never arrives."""
 
     kind: MessageKind

@@ -12,8 +12,9 @@ whether its memory grows. Its samples are taken as `host_rss_bytes` alone, so th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GcProbe
@@ -22,8 +23,7 @@ _SIZES = ("optimizer_state_bytes", "eval_bytes", "predicted_peak_bytes")
 _NUMBERS = ("total_steps", "epoch_steps", "max_input_size")
 
 
-@dataclass(frozen=True)
-class Hints:
+class Hints(msgspec.Struct, frozen=True):
     """Hints of one rank. Sizes are bytes by device id; what isn't known is None or missing."""
 
     total_steps: int | None = None
@@ -32,11 +32,11 @@ class Hints:
     """Optimizer steps per epoch."""
     max_input_size: float | None = None
     """Elements of the largest input, as in the column `input_size`."""
-    optimizer_state_bytes: Mapping[str, int] = field(default_factory=dict)
+    optimizer_state_bytes: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Allocated by the optimizer's first step."""
-    eval_bytes: Mapping[str, int] = field(default_factory=dict)
+    eval_bytes: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Needed above the floor by the first evaluation or checkpoint, whichever needs more."""
-    predicted_peak_bytes: Mapping[str, int] = field(default_factory=dict)
+    predicted_peak_bytes: Mapping[str, int] = msgspec.field(default_factory=dict)
 
     def merged_with(self, data: Mapping[str, Any]) -> Hints:
         """Return these hints and those of an event's `data`.
@@ -49,7 +49,7 @@ class Hints:
         fields |= {
             name: {**getattr(self, name), **_sizes(data[name])} for name in _SIZES if name in data
         }
-        return replace(self, **fields)
+        return msgspec.structs.replace(self, **fields)
 
     def to_data(self) -> dict[str, Any]:
         """Return the known hints as an event's `data`."""

@@ -10,7 +10,7 @@ A forecast comes with every sample, and people read it.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from memagent.forecast.types import LEVELS, Forecast
 

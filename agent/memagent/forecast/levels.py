@@ -7,7 +7,7 @@ silent if it ends beyond the planned steps or with the epoch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Projection
 from memagent.forecast.types import PAGING_LEVELS, Level
@@ -27,8 +27,7 @@ FIRST_EPOCH_RATIO = 0.2
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 
-@dataclass(frozen=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True):
     """What is known beside a projection. Sizes are bytes."""
 
     step: int

@@ -15,8 +15,9 @@ All constants were fitted to the traces of the forecast benchmark (docs/forecast
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import erfc, isfinite, log, sqrt
+
+import msgspec
 
 from memagent.forecast.trend import Trend, growth_in, steps_until
 from memagent.forecast.types import Cause
@@ -47,8 +48,7 @@ SLOPE_TOLERANCE = 1.15
 """Factor on either side of the slope beyond its error, for unread peaks and later changes."""
 
 
-@dataclass(frozen=True)
-class Projection:
+class Projection(msgspec.Struct, frozen=True):
     """Steps from now until the limit is reached. All finite."""
 
     cause: Cause

@@ -15,10 +15,11 @@ Growth in few jumps, as by compiled graphs, caches and reports at the end of an 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from math import isfinite, sqrt
 from operator import mul
+
+import msgspec
 
 _EXCESS_DECAY = 0.98
 """Factor per step by which the largest excess is forgotten: after a hundred steps 1/8 is left."""
@@ -138,8 +139,7 @@ def _running_sums(values: Sequence[float] | map[float]) -> list[float]:
     return list(accumulate(values, initial=0.0))
 
 
-@dataclass(frozen=True)
-class StepGrowth:
+class StepGrowth(msgspec.Struct, frozen=True):
     """Growth by jumps. Zeros if a series doesn't grow that way."""
 
     typical: float = 0.0

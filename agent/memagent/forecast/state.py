@@ -97,7 +97,13 @@ def _from_plain(value: Any) -> Any:
         return {key: _from_plain(item) for key, item in content.items()}
     if kind == "function":
         return _FUNCTIONS[content]
-    instance = object.__new__(_CLASSES[kind])
-    for name, item in content.items():
-        object.__setattr__(instance, name, _from_plain(item))  # some classes are frozen
+    return _instance(_CLASSES[kind], {name: _from_plain(item) for name, item in content.items()})
+
+
+def _instance(kind: type[Any], values: dict[str, Any]) -> Any:
+    if issubclass(kind, msgspec.Struct):
+        return kind(**values)
+    instance = object.__new__(kind)
+    for name, item in values.items():
+        setattr(instance, name, item)
     return instance

@@ -35,9 +35,10 @@ All constants were fitted to the traces of the forecast benchmark (docs/forecast
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, expm1, inf, log, log1p, sqrt
+
+import msgspec
 
 from memagent.forecast.running_statistics import RunningLeastSquares, StepGrowth
 
@@ -64,8 +65,7 @@ ERROR_WEIGHT = 0.5
 MAX_FALLS = 2
 
 
-@dataclass(frozen=True)
-class Trend:
+class Trend(msgspec.Struct, frozen=True):
     """Growth of one series. `slope` is per step, now; it changes by the factor exp(rate) a step."""
 
     slope: float

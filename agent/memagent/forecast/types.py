@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal, get_args
+
+import msgspec
 
 Level = Literal["ok", "notice", "warning", "critical"]
 LEVELS: tuple[Level, ...] = get_args(Level)
@@ -27,8 +28,7 @@ LEAK_CAUSES: tuple[Cause, ...] = ("leak", "host_memory")
 """Causes that a leak diagnosis can trace to a line."""
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(msgspec.Struct, frozen=True):
     """The forecast after `step`. Steps are the run's own; sizes are bytes.
 
     `eta_*` are None if memory isn't expected to run out; `eta_s` counts seconds from this sample at

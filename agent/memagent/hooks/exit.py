@@ -24,9 +24,10 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
+
+import msgspec
 
 from memagent.hooks.dispatcher import Remove
 from memagent.wire.messages import FinalStatus
@@ -143,8 +144,7 @@ def is_program(path: Any) -> bool:
     return isinstance(path, int) or (os.path.isfile(path) and os.access(path, os.X_OK))  # noqa: PTH113
 
 
-@dataclass(frozen=True, eq=False)
-class _Wrapper:
+class _Wrapper(msgspec.Struct, frozen=True, eq=False):
     """The listener of a wrapper (none after its removal), and the function that it wraps."""
 
     listeners: list[Callable[..., None]]

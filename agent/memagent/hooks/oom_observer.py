@@ -15,14 +15,14 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from memagent.hooks.dispatcher import Remove
 
 
-@dataclass(frozen=True)
-class AllocationFailure:
+class AllocationFailure(msgspec.Struct, frozen=True):
     """Sizes in bytes; `device` is the CUDA index, None for the host."""
 
     asked_bytes: int | None

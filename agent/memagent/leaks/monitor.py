@@ -20,10 +20,11 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from memagent.diagnostics import ErrorGuard, display_path, display_roots, notify_user
 from memagent.forecast import Forecast
@@ -57,8 +58,7 @@ _BUSY_TEXTS = {
 _NO_MEMORY = "no memory was left for the diagnosis"
 
 
-@dataclass(frozen=True)
-class _Method:
+class _Method(msgspec.Struct, frozen=True):
     """A way to diagnose. window: steps, None for the usual ones."""
 
     traces_host: bool = False

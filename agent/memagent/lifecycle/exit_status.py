@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from memagent.diagnostics import ErrorGuard
 from memagent.hooks.dispatcher import Remove
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
     from memagent.mirror.mirror import Mirror
 
 
-@dataclass(frozen=True)
-class ExitStatus:
+class ExitStatus(msgspec.Struct, frozen=True):
     """A possible end of the run after `step`, with its `oom` event if it has one."""
 
     step: int

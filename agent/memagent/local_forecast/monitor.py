@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from memagent.delivery.partial_batch import StreamColumns
 from memagent.diagnostics import notify_user
@@ -32,8 +33,7 @@ REPEAT_S = 60.0
 """Time after which a warning that lasts is reported again."""
 
 
-@dataclass
-class DeviceForecast:
+class DeviceForecast(msgspec.Struct):
     """One device's forecaster and what was last reported about it."""
 
     device: Device
@@ -154,7 +154,7 @@ class ForecastMonitor:
             return None
         if (entry.newest.used_bytes or 0) < (entry.alarm.used_bytes or 0):
             return None
-        return {**asdict(entry.alarm), "first_step": entry.alarm_step}
+        return {**msgspec.structs.asdict(entry.alarm), "first_step": entry.alarm_step}
 
     def _report(self, entry: DeviceForecast, forecast: Forecast, now: float) -> None:
         level = forecast.level

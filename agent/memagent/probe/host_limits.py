@@ -15,10 +15,11 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+import msgspec
 
 LimitKind = Literal["RLIMIT_AS", "RLIMIT_DATA", "cgroup", "physical memory", "given"]
 
@@ -29,8 +30,7 @@ _UNLIMITED_BYTES = 2**60
 """The value that means "no limit" in a cgroup, or less: v1 writes 2**63 less a page."""
 
 
-@dataclass(frozen=True)
-class MemoryLimit:
+class MemoryLimit(msgspec.Struct, frozen=True):
     """A limit, and the memory that counted against it when it was read. Bytes."""
 
     kind: LimitKind
@@ -88,8 +88,7 @@ def limits(usage: MemoryUsage, *, root: Path = Path("/")) -> list[MemoryLimit]:
     return all_limits
 
 
-@dataclass(frozen=True)
-class Cgroup:
+class Cgroup(msgspec.Struct, frozen=True):
     """The memory cgroup of this process.
 
     The folder `own` is that of the process's cgroup, or of the nearest visible parent. The folder
@@ -193,8 +192,7 @@ def close_own(fd: int, identity: tuple[int, int] | None) -> None:
 _KIB = 1024
 
 
-@dataclass(frozen=True)
-class Pressure:
+class Pressure(msgspec.Struct, frozen=True):
     """The host at one moment; a field is None if the system does not report it."""
 
     shm_used_bytes: int | None = None

@@ -20,8 +20,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from memagent.probe.host_limits import close_own, file_id, read_text
 
@@ -41,8 +42,7 @@ _FORKED = 0x40
 _KIB = 1024
 
 
-@dataclass(frozen=True)
-class SharedMemory:
+class SharedMemory(msgspec.Struct, frozen=True):
     """Memory of one process by how it's shared, from its smaps_rollup. Bytes."""
 
     resident_bytes: int

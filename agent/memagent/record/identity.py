@@ -26,8 +26,9 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_BITS = 40
@@ -56,8 +57,7 @@ Group = tuple[int, int]
 """Rank and world size."""
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     run_id: str
     rank: int
     world_size: int

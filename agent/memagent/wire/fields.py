@@ -9,8 +9,9 @@ or 0.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal
+
+import msgspec
 
 ColumnKind = Literal["int", "float"]
 
@@ -31,8 +32,7 @@ PHASES = ("data", "forward", "backward", "optimizer")
 """Parts of a training step that the agent detects; users add their own with `run.phase(name)`."""
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     name: str
     kind: ColumnKind
     meaning: str

@@ -6,8 +6,10 @@ They are cached between turns: a turn reads only the new ones, of all runs at on
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from memagent.forecast import Hints
 from memagent_server.store.engine import Session

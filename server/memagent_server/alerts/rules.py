@@ -10,9 +10,11 @@ fires (hysteresis), so that it doesn't flap.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
+
+from msgspec.structs import asdict
 
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS
 from memagent.wire.messages import KILLING_LIMITS

@@ -10,7 +10,7 @@ import sys
 import textwrap
 import warnings
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -65,7 +65,7 @@ def measure(models, optimizers, *, device: str | None = None) -> Components:
     by_device = measure_by_device(models, optimizers)
     if device is not None:
         return by_device.get(device, EMPTY)
-    names = [field.name for field in fields(Components)]
+    names = Components.__struct_fields__
     return Components(
         **{name: sum(getattr(sizes, name) for sizes in by_device.values()) for name in names}
     )

@@ -6,9 +6,9 @@ The limit is 1000 bytes, far below the growth that counts, so no trend interfere
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from memagent.forecast import Forecast, Forecaster
 from memagent.forecast.projection import Projection

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import inf, nan
 
 import pytest
+from msgspec.structs import replace
 
 from memagent.forecast.signals import Signals, valid_reading
 from memagent.forecast.trend import Trend

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 import memagent
 from memagent.estimator.estimate import Estimate

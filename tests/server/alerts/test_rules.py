@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from memagent.forecast import Forecast
 from memagent_server.alerts.rule_config import configure_rule

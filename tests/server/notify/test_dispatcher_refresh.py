@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import asdict, replace
 from sqlalchemy import select
 
 from memagent.forecast import Forecast
@@ -61,7 +60,7 @@ def warned(database):
         session.add(incident)
         session.flush()
         alert = open_alert(session, run_id="r", stream_id=stream.id, rule="oom_forecast", severity="warning", state="firing", step=10,
-                           summary="", data=vars(WARNING), now=1.0)  # fmt: skip
+                           summary="", data=asdict(WARNING), now=1.0)  # fmt: skip
         alert.incident_id = incident.id
         add_transition(
             session,

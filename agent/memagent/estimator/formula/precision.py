@@ -7,7 +7,7 @@ blocks of 256); torch/amp/autocast_mode.py for what autocast keeps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from memagent.errors import EstimateError
 
@@ -24,8 +24,7 @@ BYTES_OF = {
 }
 
 
-@dataclass(frozen=True)
-class Precision:
+class Precision(msgspec.Struct, frozen=True):
     """Bytes of one value of each kind.
 
     - residual: the stream between layers.

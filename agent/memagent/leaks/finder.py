@@ -7,7 +7,10 @@
    the slice is over, and goes on at the next one, over as many steps as it needs.
 3. Only processor time of the training thread counts. A busy host makes a diagnosis later, but not
    shorter: the time that the thread waits for a core is no work.
-4. The next diagnosis may begin only when all of them together are within their share of the run's
+4. *Confirming*: if the source has a limit for the first suspect (`limits`), counting and searching
+   begin again over a longer window, and only its result counts. If the run ends before, the first
+   one does, unless its tensors have stopped becoming more.
+5. The next diagnosis may begin only when all of them together are within their share of the run's
    time; the first may begin at once. A search waits if it is far ahead of the share.
 """
 
@@ -15,12 +18,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from memagent.leaks import census, syntax
+from memagent.components import live_objects
+from memagent.leaks import census, limits, syntax
 from memagent.leaks.census import GroupCount
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import CodePosition, Detector, TimeBudget, Work
@@ -33,6 +37,8 @@ from memagent.leaks.suspension import Survey
 from memagent.wire.messages import Suspect
 
 WINDOW_STEPS = 20
+CONFIRMING_STEPS = 80
+"""Window for a suspect that may stop growing: four times as long as what it grew in."""
 MAX_SLICE_S = 0.02
 """Processor time per step."""
 MIN_STEPS = 4
@@ -82,6 +88,7 @@ class Finder:
 
     used_bytes: Callable[[], int | None] = lambda: None
     window: int = WINDOW_STEPS
+    confirming_window: int = CONFIRMING_STEPS
     max_slice_s: float = MAX_SLICE_S
     clock: Callable[[], float] = time.monotonic
     thread_clock: Callable[[], float] = time.thread_time
@@ -108,6 +115,7 @@ class Finder:
         self._check: Survey | None = None
         self._search: Work[list[Suspect]] | None = None
         self._time_budget = self._new_time_budget()
+        self._unconfirmed: Diagnosis | None = None
         self._counts: tuple[GroupCount, ...] = ()
 
     @property
@@ -225,6 +233,8 @@ class Finder:
         self.max_slice_s = math.inf  # training won't go on, so it doesn't wait
         if self._search is not None:
             return self._continue_search()
+        if self._unconfirmed is not None:
+            return self._conclude_unconfirmed(self._unconfirmed)
         if self.observed_steps < MIN_STEPS:
             self.close()
             return None
@@ -247,7 +257,10 @@ class Finder:
         with self._timed():
             now = census.take(step, check.end())
         self.budget.spend(check.thread_s)
-        if any(count.has_grown_since(now) for count in self._counts):
+        return self._withdraw_unless_growing(now)
+
+    def _withdraw_unless_growing(self, now: census.Census) -> tuple[Suspect, ...]:
+        if self.diagnosis is None or any(count.has_grown_since(now) for count in self._counts):
             self._counts = tuple(count.at(now) for count in self._counts)
             return ()
         stopped = tuple(item for item in self.suspects if item.kind in _COUNTED_KINDS)
@@ -264,6 +277,7 @@ class Finder:
         self._active = ()
         self._requested = ()
         self._search = None
+        self._unconfirmed = None
         if search is not None:
             search.close()
         for detector in active:
@@ -273,6 +287,16 @@ class Finder:
 
     def _elapsed_s(self) -> float:
         return self.clock() - self._started_at
+
+    def _conclude_unconfirmed(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Return the first result: the variables of the script may be gone by now."""
+        self.diagnosis = diagnosis
+        is_late = self.observed_steps >= WINDOW_STEPS
+        self.close()
+        if is_late and self._counts:
+            now = census.take(self._last_step, live_objects.live_tensors())
+            self._withdraw_unless_growing(now)
+        return self.diagnosis
 
     def _may_continue(self) -> bool:
         return self._is_urgent or self.budget.allows_to_continue(self._elapsed_s())
@@ -325,27 +349,52 @@ class Finder:
                 suspects = end.value
         return self._end(suspects)
 
-    def _end(self, suspects: list[Suspect]) -> Diagnosis:
+    def _end(self, suspects: list[Suspect]) -> Diagnosis | None:
         detectors = self._active
         recorded = next((detector for detector in detectors if detector.grown), Detector())
         self.budget.spend(sum(detector.thread_s for detector in detectors))
         growths = (detector.growth_bytes_per_step for detector in detectors)
-        growth = next(filter(None, growths), None)
-        self._counts = tuple(count for detector in detectors for count in detector.counts)
-        with self._timed():
-            self.close()
         suspects.sort(key=lambda item: -(item.bytes_per_step or 0) * item.confidence)
-        self.diagnosis = Diagnosis(
+        diagnosis = Diagnosis(
             self._first_step,
             self._last_step,
             tuple(suspects),
             round(self._time_budget.used_s(), 6),
             recorded.method,
             tuple(recorded.grown[:MAX_STACKS]),
-            growth,
+            next(filter(None, growths), None),
             self._time_budget.was_hit,
         )
-        return self.diagnosis
+        self._counts = tuple(count for detector in detectors for count in detector.counts)
+        unconfirmed = self._unconfirmed
+        with self._timed():
+            is_unsure = self._is_unsure(suspects)
+            self.close()
+        if is_unsure:
+            self._confirm(diagnosis, detectors)
+            return None
+        if unconfirmed is not None and diagnosis.is_cut_short and not suspects:
+            diagnosis = unconfirmed
+        self.diagnosis = diagnosis
+        return diagnosis
+
+    def _is_unsure(self, suspects: list[Suspect]) -> bool:
+        """Return True if a longer window is to confirm the first suspect."""
+        is_short = self._window < self.confirming_window and self.max_slice_s < math.inf
+        may_begin = is_short and self._unconfirmed is None and not self._requested
+        return may_begin and bool(suspects) and limits.may_stop_growing(suspects[0])
+
+    def _confirm(self, diagnosis: Diagnosis, detectors: Sequence[Detector]) -> None:
+        """Begin again with new detectors of the same kinds."""
+        kinds = set(map(type, detectors))
+        self.request(
+            history=AllocatorHistoryDetector in kinds,
+            host=HostMemoryDetector in kinds,
+            beyond_budget=self._is_urgent,
+            window=self.confirming_window,
+        )
+        self._begin(self._last_step)
+        self._unconfirmed = diagnosis
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ import torch
 
 from memagent.leaks import Budget, Finder, find, fix_for, syntax
 from memagent.leaks.detectors.base import Detector, TimeBudget
+from memagent.leaks.finder import CONFIRMING_STEPS
 from memagent.leaks.suspect import KINDS, build_suspect
 
 
@@ -321,7 +322,7 @@ def test_no_tuple_of_another_thread_fails(hidden, tuple_builder):
 
 def test_a_tuple_that_no_variable_leads_to_is_named(hidden):
     """Also if a search pauses between all passes: it finds the tuple by what refers to it."""
-    colorsys.keeper.tensors = ()
+    vars(colorsys.keeper).update(tensors=())  # no assignment: the source would have a limit
 
     def step():
         colorsys.keeper.tensors = (*colorsys.keeper.tensors, torch.zeros(64))
@@ -341,7 +342,7 @@ def test_a_list_that_is_replaced_between_slices_is_not_taken_for_the_first(hidde
         step += 1
         colorsys.keeper.step()
         finder.after_step(step)
-    colorsys.keeper.tensors = [torch.zeros(64) for _ in range(8)]
+    vars(colorsys.keeper).update(tensors=[torch.zeros(64) for _ in range(8)])
     run_until_done(finder, step + 1)
     assert finder.suspects == ()
 
@@ -355,6 +356,50 @@ def test_a_run_that_ends_within_the_window_is_diagnosed_by_its_steps_so_far():
     diagnosis = finder.conclude()
     assert diagnosis and diagnosis.suspects[0].holder.startswith("Keeper.tensors")
     assert Finder().conclude() is None
+
+
+class Writer:
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.rows = []
+
+    def step(self):
+        self.rows.append(torch.zeros(64))
+        if len(self.rows) >= self.capacity:
+            self.rows = []
+
+
+def test_a_buffer_that_is_flushed_after_the_window_is_no_suspect():
+    finder = Finder()
+    finder.request()
+    step = run_until_done(finder, train_step=Writer(33).step)
+    assert finder.suspects == () and step > 100
+
+
+def test_a_buffer_that_is_never_flushed_is_named_after_a_longer_window():
+    finder = Finder()
+    finder.request()
+    run_until_done(finder, train_step=Writer(math.inf).step)
+    assert finder.suspects[0].holder.startswith("Writer.rows")
+    assert finder.diagnosis.step - finder.diagnosis.first_step == CONFIRMING_STEPS
+
+
+def test_a_run_that_ends_before_a_suspect_is_confirmed_names_it():
+    finder, writer = Finder(), Writer(math.inf)
+    finder.request()
+    for step in range(1, 60):
+        writer.step()
+        assert finder.after_step(step) is None
+    assert finder.conclude().suspects[0].holder.startswith("Writer.rows")
+
+
+def test_a_run_that_ends_after_a_buffer_was_flushed_names_nobody():
+    finder, writer = Finder(), Writer(33)
+    finder.request()
+    for step in range(1, 60):
+        writer.step()
+        finder.after_step(step)
+    assert finder.is_running and finder.conclude().suspects == ()
 
 
 def test_a_shortened_diagnosis_has_less_confidence(monkeypatch):

@@ -1,0 +1,135 @@
+"""Limits in the script's source for what grows: whether a suspect may stop growing by itself.
+
+A buffer that is flushed, a cache with few keys and a replay memory that fills up grow as steadily
+as a leak, for a while. The source tells that such a limit may exist, but not when it's reached:
+only a longer window shows that.
+
+1. Something takes items out or begins anew: `name.clear()`, `name.popleft()`, `del name[key]`,
+   `name = []` after its beginning, `name = name[-n:]`, and `get()` for a queue.
+2. The line that adds depends on what is there: `if key not in name`, `if len(name) < n`.
+3. It's the state of an optimizer or a cache of results: they grow until all parameters or arguments
+   are known.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from memagent.leaks.source_lines import is_in_loop
+from memagent.leaks.syntax import (
+    FUNCTIONS,
+    Parents,
+    assignment_targets,
+    function_name,
+    is_mention,
+    mention_of,
+    syntax_tree,
+    uses,
+    walk,
+)
+from memagent.leaks.user_code import main_file
+from memagent.wire.messages import Suspect
+
+_LIMITED_KINDS = frozenset(("optimizer", "cache"))
+_TAKING_METHODS = frozenset(
+    ("clear", "pop", "popleft", "popitem", "discard", "remove", "reset", "flush", "move_to_end")
+)
+_QUEUE_METHODS = frozenset(("get", "get_nowait"))
+_NEW_CONTAINERS = frozenset(
+    ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "zeros", "empty")
+)
+_HOLDER = re.compile(r"(\.?\w+)(?:\[[^\]]*\]|\.\.\.)*(?::|$)")
+
+
+def may_stop_growing(suspect: Suspect) -> bool:
+    """Return True if the source has a limit for what a suspect names."""
+    if suspect.kind in _LIMITED_KINDS:
+        return True
+    tree = syntax_tree(suspect.file)
+    statements = [
+        (node, parents)
+        for node, parents in walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno == suspect.line
+    ]
+    names = {name for node, _ in statements for name in _growing_names(node)}
+    if holder := _HOLDER.search(suspect.holder):
+        names.add(holder[1])
+    names.discard("")
+    files = dict.fromkeys((suspect.file, main_file() or suspect.file))
+    return any(_depends_on(parents, names) for _, parents in statements) or any(
+        _takes_out(node, parents, names)
+        for file in files
+        for node, parents in walk(syntax_tree(file))
+    )
+
+
+def _growing_names(node: ast.stmt) -> Iterator[str]:
+    """Yield what a statement adds to: `.rows` for `self.rows.append(x)`."""
+    if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        yield from map(mention_of, assignment_targets(node))
+    for call in ast.walk(node) if isinstance(node, ast.Expr | ast.Assign) else ():
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            value = call.func.value
+            while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+                value = value.func.value  # `name.setdefault(key, []).append(x)`
+            yield mention_of(value)
+
+
+def _depends_on(parents: Parents, names: set[str]) -> bool:
+    """Return True if a condition around a statement asks for a key, or for the number of items."""
+    tests = (item.test for item in parents if isinstance(item, ast.If | ast.While))
+    return any(
+        (isinstance(part, ast.Compare) and _asks_for_key(part, names))
+        or (isinstance(part, ast.Call) and function_name(part) == "len" and uses(part, names))
+        for test in tests
+        for part in ast.walk(test)
+    )
+
+
+def _asks_for_key(test: ast.Compare, names: set[str]) -> bool:
+    return any(
+        isinstance(operator, ast.In | ast.NotIn) and is_mention(value, names)
+        for operator, value in zip(test.ops, test.comparators, strict=True)
+    )
+
+
+def _takes_out(node: ast.AST, parents: Parents, names: set[str]) -> bool:
+    if isinstance(node, ast.Delete):
+        return any(is_mention(target, names) for target in node.targets)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        methods = _TAKING_METHODS if node.args else _TAKING_METHODS | _QUEUE_METHODS
+        return node.func.attr in methods and is_mention(node.func.value, names)
+    if not isinstance(node, ast.Assign):
+        return False
+    return any(
+        mention_of(target) in names and _begins_anew(value) and _is_later(target, parents)
+        for target, value in _assignments(node)
+    )
+
+
+def _assignments(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield targets with their values, one by one for `self.predictions, self.count = [], 0`."""
+    for target in node.targets:
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            yield from zip(target.elts, node.value.elts, strict=False)
+        else:
+            yield target, node.value
+
+
+def _begins_anew(value: ast.expr) -> bool:
+    """Return True for an empty container, None, a slice, and a selection of items."""
+    if isinstance(value, ast.Call):
+        return function_name(value) in _NEW_CONTAINERS
+    is_slice = isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)
+    is_empty = ast.unparse(value) in ("[]", "{}", "()", "None")
+    # `names = [name for name in names if ...]`
+    return is_slice or is_empty or isinstance(value, ast.ListComp | ast.DictComp | ast.SetComp)
+
+
+def _is_later(target: ast.expr, parents: Parents) -> bool:
+    """Return True unless an assignment is the first: at the top of a function or a module."""
+    functions = [item.name for item in parents if isinstance(item, FUNCTIONS)]
+    is_method = bool(functions) and functions[-1] != "__init__"
+    return is_in_loop(parents) or (isinstance(target, ast.Attribute) and is_method)

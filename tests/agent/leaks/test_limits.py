@@ -1,0 +1,120 @@
+"""Limits in the source. Numbers are those of the module's docstring."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.leaks.limits import may_stop_growing
+from memagent.leaks.suspect import build_suspect
+
+LIMITED = {
+    "flushed": """
+class Writer:
+    def __init__(self):
+        self.rows = []
+    def add(self, x):
+        self.rows.append(x)  # here
+        if len(x) > 3:
+            self.rows = []
+""",
+    "two at once": """
+class Metric:
+    def update(self, x):
+        self.state.append(x)  # here
+    def reset(self):
+        self.state, self.count = [], 0
+""",
+    "cropped": """
+def train(bank):
+    for x in data:
+        bank = torch.cat([bank, x])  # here
+        bank = bank[-100:]
+""",
+    "each epoch": """
+for epoch in range(3):
+    outputs = []
+    for x in data:
+        outputs.append(x)  # here
+""",
+    "taken from a queue": """
+def work():
+    use(ahead.get())
+def produce(x):
+    ahead.put(x)  # here
+""",
+    "least recent": """
+cache = OrderedDict()
+def add(key, x):
+    cache[key] = x  # here
+    cache.popitem(last=False)
+""",
+    "by key": """
+def mask(length):
+    if length not in masks:
+        masks[length] = make(length)  # here
+""",
+    "by number": """
+class Replay:
+    def push(self, x):
+        if len(self.items) < self.size:
+            self.items.append(x)  # here
+        else:
+            self.items[0] = x
+""",
+    "deleted": """
+def forget(key):
+    del store[key]
+def add(key, x):
+    store.setdefault(key, []).append(x)  # here
+""",
+}
+UNLIMITED = {
+    "begun once": """
+def main():
+    outputs = []
+    for x in data:
+        outputs.append(x)  # here
+""",
+    "another one is cleared": """
+def main():
+    outputs.append(x)  # here
+    others.clear()
+    values = settings.get("outputs")
+""",
+    "made in the constructor": """
+class Trainer:
+    def __init__(self):
+        self.history = {}
+        self.last = None
+    def step(self, x):
+        if x in self.names:
+            self.history[x] = x  # here
+""",
+}
+
+
+def suspect_in(tmp_path, source, kind="list", holder="nothing: list of 3"):
+    path = tmp_path / "train.py"
+    path.write_text(source)
+    line = next(n for n, text in enumerate(source.splitlines(), 1) if "# here" in text)
+    return build_suspect(str(path), line, None, holder, kind, 100, 1.0)
+
+
+@pytest.mark.parametrize("case", LIMITED)
+def test_1_2_the_source_has_a_limit(tmp_path, case):
+    assert may_stop_growing(suspect_in(tmp_path, LIMITED[case]))
+
+
+@pytest.mark.parametrize("case", UNLIMITED)
+def test_the_source_has_no_limit(tmp_path, case):
+    assert not may_stop_growing(suspect_in(tmp_path, UNLIMITED[case]))
+
+
+def test_1_the_name_of_the_holder_counts_as_well(tmp_path):
+    source = UNLIMITED["another one is cleared"]
+    assert may_stop_growing(suspect_in(tmp_path, source, holder="others[0]: list of 3"))
+
+
+@pytest.mark.parametrize("kind", ["optimizer", "cache"])
+def test_3_parameters_and_arguments_may_all_be_known(tmp_path, kind):
+    assert may_stop_growing(suspect_in(tmp_path, UNLIMITED["begun once"], kind))

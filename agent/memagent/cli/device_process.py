@@ -1,6 +1,6 @@
 """The process of a rehearsed script: `memagent rehearse` starts it on the device.
 
-    python -m memagent.cli.device_process STATE STEPS (file|module) TARGET [ARGS ...]
+    python -m memagent.cli.device_process STATE STEPS RANKS (file|module) TARGET [ARGS ...]
 
 1. Small tensors have values, and reads of the device are counted.
 2. The agent is attached as by `memagent run`: phases and components come from its record.
@@ -22,6 +22,7 @@ from memagent.integrations.autoattach import AutoAttach
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.registry import newest_run
 from memagent.rehearsal.measurement import Measurement, RehearsalEnd
+from memagent.rehearsal.ranks import rehearse_alone
 from memagent.rehearsal.reads import place_of_error
 from memagent.settings import Settings
 
@@ -30,7 +31,7 @@ _EXIT_STATUS = 0
 
 def main(argv: list[str]) -> int:
     """Run the script and write what was measured."""
-    state, steps, kind, target, *arguments = argv
+    state, steps, ranks, kind, target, *arguments = argv
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -41,6 +42,7 @@ def main(argv: list[str]) -> int:
     auto = AutoAttach(replace(Settings.from_environ(), server=None), AttachOptions(predict=False))
     auto.install()
     register_optimizer_step_post_hook(measurement.after_step)
+    rehearse_alone(int(ranks))
     mode = SmallValues(measurement.reads.add)
     _leave_mode_in_children()
 

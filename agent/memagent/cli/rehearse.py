@@ -31,13 +31,20 @@ _PHASE_PREFIX, _PHASE_SUFFIX = "phase_", "_peak_bytes"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
-        "memagent rehearse --gpu CARD [--gpus N] [--steps N] [--report FILE] [--fail-over SIZE] "
-        "(SCRIPT | -m MODULE) [ARGS ...]"
+        "memagent rehearse --gpu CARD [--gpus N] [--ranks N] [--steps N] [--report FILE] "
+        "[--fail-over SIZE] (SCRIPT | -m MODULE) [ARGS ...]"
     )
     parser.add_argument(
         "--gpu", required=True, help=f"a card, or NAME:24GiB for any other: {', '.join(CARDS)}"
     )
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="cards in the machine")
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="processes that train together, as torchrun starts them: the first is rehearsed",
+    )
     parser.add_argument(
         "--steps", type=int, metavar="N", help="optimizer steps; default: until the peak repeats"
     )
@@ -152,8 +159,16 @@ def _machine(arguments: argparse.Namespace) -> Machine:
     context = parse_bytes(arguments.context) if arguments.context else CONTEXT_BYTES
     if not 1 <= arguments.gpus <= MAX_DEVICES:
         raise SettingError(f"--gpus {arguments.gpus}: a rehearsal has 1 to {MAX_DEVICES}.")
+    if arguments.ranks < 1:
+        raise SettingError(f"--ranks {arguments.ranks}: at least 1.")
     others_bytes = parse_bytes(arguments.held) if arguments.held else 0
-    return Machine(card, count=arguments.gpus, context_bytes=context, held_bytes=others_bytes)
+    return Machine(
+        card,
+        count=arguments.gpus,
+        ranks=arguments.ranks,
+        context_bytes=context,
+        held_bytes=others_bytes,
+    )
 
 
 def _progress_text(state: Mapping[str, Any]) -> str:

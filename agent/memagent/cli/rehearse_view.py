@@ -15,8 +15,8 @@ _WIDTH = 18
 def render(result: Rehearsal, title: str) -> list[str]:
     """Return the verdict, the levels of memory, and what the figures don't say."""
     card = result.machine.card
-    many = f"one of {result.machine.count} x " if result.machine.count > 1 else ""
-    heading = f"{title} on {many}{card.name}, {format_bytes(result.capacity_bytes)}"
+    rank = f"one of {result.machine.ranks} ranks of " if result.machine.ranks > 1 else ""
+    heading = f"{rank}{title} on {card.name}, {format_bytes(result.capacity_bytes)}"
     return [heading, verdict(result), *_levels(result), *_notes(result)]
 
 

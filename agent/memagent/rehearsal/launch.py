@@ -36,6 +36,8 @@ class Machine:
 
     card: Card
     count: int = 1
+    ranks: int = 1
+    """Processes that train together; the first is rehearsed."""
     context_bytes: int = CONTEXT_BYTES
     held_bytes: int = 0
     """Memory of other processes on each device."""

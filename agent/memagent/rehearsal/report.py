@@ -81,7 +81,7 @@ class Rehearsal:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        return (*_LEFT_OUT, _LEFT_OUT_MANY) if self.machine.count > 1 else _LEFT_OUT
+        return (*_LEFT_OUT, _LEFT_OUT_MANY) if self.machine.ranks > 1 else _LEFT_OUT
 
     def to_dict(self) -> dict[str, Any]:
         low, middle, high = self.device_bytes
@@ -89,6 +89,7 @@ class Rehearsal:
             "method": "rehearsal",
             "gpu": self.machine.card.name,
             "gpus": self.machine.count,
+            "ranks": self.machine.ranks,
             "capacity_bytes": self.capacity_bytes,
             "status": self.status,
             "fits": self.fits,

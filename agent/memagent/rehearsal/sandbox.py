@@ -18,6 +18,7 @@ from pathlib import Path
 MAX_COPY_BYTES = 1 << 18
 MAX_ENTRIES = 20_000
 _SHARED_FOLDERS = ("__pycache__", "node_modules", "site-packages", "venv")
+_CACHES = ("/.cache/", "/.triton/", "/__pycache__/")
 _Signature = tuple[int, int]
 
 
@@ -93,9 +94,7 @@ class Sandbox:
             {
                 line
                 for line in lines
-                if not line.startswith(usual)
-                and "/.cache/" not in line
-                and "/__pycache__/" not in line
+                if not line.startswith(usual) and not any(cache in line for cache in _CACHES)
             }
         )
 

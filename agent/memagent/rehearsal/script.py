@@ -16,6 +16,7 @@ from typing import Any
 from memagent.environment import AGENT_SETTINGS, REHEARSAL_FOLDER, REHEARSAL_PREFIX
 from memagent.rehearsal.build import Build
 from memagent.rehearsal.launch import TRACKERS_OFF, Machine, environment_of
+from memagent.rehearsal.ranks import rank_environment
 from memagent.rehearsal.sandbox import Sandbox
 
 _POLL_S = 0.1
@@ -34,10 +35,10 @@ class Script:
     patience_s: float = 600.0
     """Time without a step after which the script is ended."""
 
-    def command(self, sandbox: Sandbox) -> list[str]:
+    def command(self, sandbox: Sandbox, ranks: int) -> list[str]:
         return [
             *(sys.executable, "-m", "memagent.cli.device_process", str(sandbox.state)),
-            *(str(self.steps or 0), "module" if self.is_module else "file"),
+            *(str(self.steps or 0), str(ranks), "module" if self.is_module else "file"),
             *(sandbox.inside(text) for text in (self.target, *self.arguments)),
         ]
 
@@ -52,11 +53,12 @@ def run_script(
     """Return the last state of the script's process, which shares this one's streams."""
     environment = {
         **environment_of(script_environment(os.environ, sandbox), build, machine),
+        **rank_environment(machine.ranks, machine.count),
         REHEARSAL_FOLDER: str(sandbox.folder),
         REHEARSAL_PREFIX + "WRITES": str(sandbox.writes),
     }
     process = subprocess.Popen(  # noqa: S603  # the user's own script
-        script.command(sandbox), cwd=sandbox.folder, env=environment
+        script.command(sandbox, machine.ranks), cwd=sandbox.folder, env=environment
     )
     reason = None
     try:

@@ -45,6 +45,8 @@ class Plan:
     is_random: bool
     is_indexing: bool
     has_unknown_sizes: bool
+    is_collective: bool
+    """The device has written its results."""
 
     @classmethod
     def of(cls, operator: Any) -> Plan:
@@ -57,6 +59,7 @@ class Plan:
             is_random=torch.Tag.nondeterministic_seeded in operator.tags,
             is_indexing=is_indexing,
             has_unknown_sizes=torch.Tag.dynamic_output_shape in operator.tags and not is_indexing,
+            is_collective="c10d" in operator.namespace,
         )
 
 
@@ -87,9 +90,11 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        keywords = kwargs or {}
+        if torch._C._len_torch_dispatch_stack():  # fake tensors, of torch.compile or DTensor
+            return func(*args, **keywords)
         if any(map(_has_own_dispatch, types)):
             return NotImplemented  # DTensor and others: the mode sees the tensors inside
-        keywords = kwargs or {}
         plan = self._plans.get(func)
         if plan is None:
             plan = self._plans[func] = Plan.of(func)
@@ -129,6 +134,8 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = list(tensors_in(result))
         if plan.name == "_local_scalar_dense" or any(not tensor.is_cuda for tensor in outputs):
             self._on_read(plan.name)
+        if plan.is_collective:
+            return result
         if not outputs:
             return _plain_result(func, args, keywords, plan, result) if is_small else result
         if not (is_small and all(map(_is_small, outputs))) or not _copy_results(

@@ -28,6 +28,7 @@ NEEDED = {"estimate": "--model gpt2", "replay": "x.json", "db": "current"}
         ("rehearse --gpu a100 --steps 0 -m train", 2, "--steps 0: at least 1"),
         ("rehearse --gpu voodoo2 -m train", 2, "voodoo2"),
         ("rehearse --gpu a100 --gpus 17 -m train", 2, "1 to 16"),
+        ("rehearse --gpu a100 --ranks 0 -m train", 2, "--ranks 0: at least 1"),
         ("demo --steps 0", 2, "--steps must be 1 or more, got 0"),
         ("demo --limit plenty", 2, "24GiB"),
         ("replay nowhere.memagent", 2, "nowhere.memagent does not exist"),

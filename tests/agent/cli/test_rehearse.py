@@ -43,6 +43,31 @@ for step in range(1000):
         import time
         time.sleep(600)
 """
+SHARDED = """
+import os
+import torch
+from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
+
+distributed.init_process_group()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))).cuda()
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(1000):
+    loss = model(torch.randn(64, 2048, device="cuda")).sum()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+    distributed.all_reduce(loss.detach())
+    answers = [None] * distributed.get_world_size()
+    distributed.all_gather_object(answers, {"rank": distributed.get_rank()})
+    print(distributed.get_rank(), "of", distributed.get_world_size(), end=", ")
+    print("with", len([answer for answer in answers if answer]), "answers")
+"""
 AGENT = str(Path(__file__).parents[3] / "agent")
 
 
@@ -120,6 +145,14 @@ def test_an_error_of_the_script_is_reported(rehearse_verb) -> None:
     assert (ended.returncode, report["status"]) == (1, "failed")
     assert report["error"]["message"] == "ValueError: no such column"
     assert "ValueError: no such column" in ended.stderr
+
+
+def test_one_rank_of_eight_holds_an_eighth(rehearse_verb, folder: Path) -> None:
+    (folder / "sharded.py").write_text(SHARDED)
+    ended, report = rehearse_verb("--gpus", "8", "--ranks", "8", "sharded.py", gpu="h100")
+    assert ended.returncode == 0, ended.stderr
+    assert report["components"]["parameters"] == pytest.approx(8 * 4 * 2048 * 2049 / 8, rel=0.01)
+    assert "0 of 8, with 8 answers" in ended.stdout
 
 
 def test_a_budget_is_checked(rehearse_verb) -> None:

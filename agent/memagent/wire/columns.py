@@ -106,7 +106,12 @@ def pack(
         if missing:
             parts.append(_bitmap(values))
             values = _fill_missing(values)  # noqa: PLW2901
-        parts.append(_shuffle(_differences(name, kind, values)))
+        # most columns of most chunks: the differences after the first value are all zero
+        is_constant = (
+            kind == "int" and values.count(values[0]) == rows and set(map(type, values)) == {int}
+        )
+        differences = _differences(name, kind, values[:1] if is_constant else values)
+        parts.append(_shuffle(differences.ljust(8 * rows, b"\0")))
     raw = b"".join(parts)
     steps = [step for step in columns.get("step", ()) if step is not None]
     header = ChunkHeader(

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -104,8 +105,11 @@ def test_the_original_stays_as_it_is(
         assert (copy.folder / "data" / "large.bin").read_bytes() == content
 
 
-def test_writes_elsewhere_are_listed(original: Path, copy: Sandbox, device: Path) -> None:
-    elsewhere = Path.home() / f"memagent-test-{os.getpid()}"
+def test_writes_elsewhere_are_listed(
+    copy: Sandbox, device: Path, tmp_path: Path, monkeypatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere.txt"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     environment = {
         **os.environ,
         "LD_PRELOAD": str(device),
@@ -113,8 +117,5 @@ def test_writes_elsewhere_are_listed(original: Path, copy: Sandbox, device: Path
         "MEMAGENT_REHEARSAL_WRITES": str(copy.writes),
     }
     script = f"open({str(elsewhere)!r}, 'w'); open('log.txt', 'a'); open('/dev/null', 'w')"
-    try:
-        subprocess.run([sys.executable, "-c", script], cwd=copy.folder, env=environment, check=True)
-    finally:
-        elsewhere.unlink(missing_ok=True)
+    subprocess.run([sys.executable, "-c", script], cwd=copy.folder, env=environment, check=True)
     assert copy.writes_outside() == [str(elsewhere)]

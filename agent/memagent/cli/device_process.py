@@ -21,12 +21,10 @@ from memagent.hooks.exit import describe_error, error_chain, status_of
 from memagent.integrations.autoattach import AutoAttach
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.registry import newest_run
-from memagent.rehearsal.measurement import Measurement, RehearsalEnd
+from memagent.rehearsal.measurement import Measurement
 from memagent.rehearsal.ranks import rehearse_alone
 from memagent.rehearsal.reads import place_of_error
 from memagent.settings import Settings
-
-_EXIT_STATUS = 0
 
 
 def main(argv: list[str]) -> int:
@@ -38,7 +36,7 @@ def main(argv: list[str]) -> int:
     from memagent.rehearsal.values import SmallValues
 
     measurement = Measurement(torch, Path(state), int(steps) or None)
-    measurement.leave = lambda: os._exit(_EXIT_STATUS)
+    measurement.leave = lambda: os._exit(0)
     auto = AutoAttach(replace(Settings.from_environ(), server=None), AttachOptions(predict=False))
     auto.install()
     register_optimizer_step_post_hook(measurement.after_step)
@@ -111,8 +109,6 @@ def _leave_mode_in_children() -> None:
 
     os.register_at_fork(after_in_child=leave)
 
-
-__all__ = ["RehearsalEnd", "main"]
 
 if __name__ == "__main__":
     raise SystemExit(main(sys.argv[1:]))

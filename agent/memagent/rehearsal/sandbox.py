@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,20 +82,15 @@ class Sandbox:
                     changes.append((relative, signature[0]))
         return sorted(changes)
 
-    def writes_outside(self, ignored: Sequence[str] = ()) -> list[str]:
+    def writes_outside(self) -> list[str]:
         """Return files outside of the copy that were opened for writing, without caches."""
         try:
             lines = self.writes.read_text(errors="replace").splitlines()
         except OSError:
             return []
-        usual = (str(self.scratch), tempfile.gettempdir(), "/dev/", "/proc/", "/sys/", *ignored)
-        return sorted(
-            {
-                line
-                for line in lines
-                if not line.startswith(usual) and not any(cache in line for cache in _CACHES)
-            }
-        )
+        usual = (str(self.scratch), tempfile.gettempdir(), "/dev/", "/proc/", "/sys/")
+        others = {line for line in lines if not line.startswith(usual)}
+        return sorted(line for line in others if not any(cache in line for cache in _CACHES))
 
     def remove(self) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)

@@ -32,10 +32,11 @@ from memagent.leaks.carried_tensors import (
     suspects_of_lengthening,
 )
 from memagent.leaks.census import Census, GroupCount, GroupGrowth
+from memagent.leaks.cycles import can_name_cycle, name_cycle
 from memagent.leaks.detectors.base import CodePosition, TimeBudget, Work
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.reachability import holder_from_variables
-from memagent.leaks.referrers import HolderPath, ReferrerSearch, can_name_cycle, name_cycle
+from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.source_lines import PASSES, SourceLine
 from memagent.leaks.suspect import (
     CERTAINTIES,

@@ -21,6 +21,14 @@ import ast
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from memagent.leaks.aliases import (
+    ADDING_METHODS,
+    accessors,
+    aliases_of,
+    derived_variables,
+    functions_with,
+    is_adding_method,
+)
 from memagent.leaks.source_lines import (
     GROWS,
     PASSES,
@@ -44,22 +52,6 @@ from memagent.leaks.syntax import (
     walk,
 )
 
-_ADDING_METHODS = frozenset(
-    (
-        *("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault"),
-        *("put", "put_nowait", "push", "heappush", "insort", "insort_left", "insort_right"),
-        *(
-            "frombytes",
-            "fromlist",
-            "register_buffer",
-            "__setitem__",
-            "add_param_group",
-            "add_",
-            "cat_",
-            "index_add_",
-        ),
-    )
-)
 _STORING_METHODS = frozenset(
     (
         *("update", "add", "log", "record", "store", "write", "append", "push", "put", "collect"),
@@ -106,7 +98,7 @@ def _adds_to_self(node: ast.Expr | ast.Assign | ast.AugAssign) -> bool:
     is_method = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
     return (
         is_method
-        and function_name(call) in _ADDING_METHODS  # type: ignore[arg-type]
+        and function_name(call) in ADDING_METHODS  # type: ignore[arg-type]
         and _is_self(call.func.value)  # type: ignore[attr-defined]
     )
 
@@ -138,11 +130,11 @@ def lengthens(file: str, number: int, functions: Collection[int]) -> bool:
 
 def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
     root = root_of(scope)
-    names = {name, *_accessors(scope.file, name)}
-    aliases = _aliases(root, names)
+    names = {name, *accessors(scope.file, name)}
+    aliases = aliases_of(root, names)
     names |= aliases
-    derived = names | _derived_variables(root, names)
-    wrappers = _functions_with(root, derived)
+    derived = names | derived_variables(root, names)
+    wrappers = functions_with(root, derived)
     for node, parents in walk(root):
         if isinstance(node, ast.stmt):
             strength = _strength(node, names, parents, name)
@@ -220,9 +212,9 @@ def _adds(call: ast.expr, names: set[str]) -> bool:
             and is_key(arguments[place], names)
             and uses(arguments[place + 1], names)
         )
-    if any(_is_adding_method(item, names) for item in arguments) or _sets_value(call, names):
+    if any(is_adding_method(item, names) for item in arguments) or _sets_value(call, names):
         return True
-    is_method = isinstance(function, ast.Attribute) and called in _ADDING_METHODS
+    is_method = isinstance(function, ast.Attribute) and called in ADDING_METHODS
     if is_method and is_mention(function.value, names):  # type: ignore[attr-defined]
         return True
     is_function = called in _ADDING_FUNCTIONS and len(arguments) > 0
@@ -240,12 +232,6 @@ def _sets_value(call: ast.Call, names: set[str]) -> bool:
         and is_mention(function.value, names)  # type: ignore[attr-defined]
         and any(uses(item, names) for item in call.args)
     )
-
-
-def _is_adding_method(value: ast.expr, names: set[str]) -> bool:
-    """Return True for a method that is passed as a callback: `name.append`."""
-    is_method = isinstance(value, ast.Attribute) and value.attr in _ADDING_METHODS
-    return is_method and is_mention(value.value, names)  # type: ignore[attr-defined]
 
 
 def _passing_lines(
@@ -314,86 +300,6 @@ def _attributes_set_to(function: ast.AST, name: str) -> list[str]:
         for target in node.targets
         if node.value.id == name and isinstance(target, ast.Attribute)
     ]
-
-
-def _accessors(file: str, name: str) -> set[str]:
-    """Return functions of the file that return a mention, `f()`, and such properties, `.f`."""
-    accessors = set()
-    for node, parents in walk(syntax_tree(file)):
-        if not isinstance(node, ast.Return) or node.value is None:
-            continue
-        function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
-        if function is None or not is_mention(node.value, {name}) or _has_local(function, name):
-            continue
-        if any(getattr(item, "id", "") == "property" for item in function.decorator_list):
-            accessors.add(f".{function.name}")
-        elif not isinstance(node.value, ast.Call):
-            accessors.add(f"{function.name}()")
-    return accessors
-
-
-def _has_local(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
-    """Return True if a function has a parameter or variable of that name: another object."""
-    names = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
-    stored = (part for part in ast.walk(function) if isinstance(part, ast.Name))
-    return name in names | {part.id for part in stored if isinstance(part.ctx, ast.Store)}
-
-
-def _aliases(root: ast.AST, names: set[str]) -> set[str]:
-    """Return variables set from a mention, loop variables, and "add!" for `add = name.append`."""
-    aliases = set()
-    for node, _ in walk(root):
-        if isinstance(node, ast.Assign) and len(node.targets) == 1:
-            target, value = node.targets[0], node.value
-            if isinstance(target, ast.Name) and _is_adding_method(value, names):
-                aliases.add(f"{target.id}!")
-                continue
-            is_reference = isinstance(value, ast.Name | ast.Attribute | ast.Subscript) or (
-                isinstance(value, ast.Call) and f"{function_name(value)}()" in names
-            )
-            is_item = is_reference and is_mention(value, names)
-            if isinstance(target, ast.Name) and (is_item or _gets_item(value, names)):
-                aliases.add(target.id)
-        elif isinstance(node, ast.For) and _is_looped(node.iter, names):
-            aliases.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
-    return aliases
-
-
-def _gets_item(value: ast.expr, names: set[str]) -> bool:
-    """Return True for `name.setdefault(key, [])`, and `x.get("name")` for the name `.name`."""
-    if not isinstance(value, ast.Call) or function_name(value) not in ("setdefault", "get"):
-        return False
-    return is_mention(value, names) or any(is_key(item, names) for item in value.args[:1])
-
-
-def _derived_variables(root: ast.AST, names: set[str]) -> set[str]:
-    """Return variables computed from a mention: `stacked = torch.cat([self.bank, x])`."""
-    return {
-        target.id
-        for node, _ in walk(root)
-        if isinstance(node, ast.Assign) and uses(node.value, names)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-
-
-def _functions_with(root: ast.AST, names: set[str]) -> set[str]:
-    """Return nested functions that use a variable from outside: `def wrapped(x): forward(x)`."""
-    return {
-        node.name
-        for node, parents in walk(root)
-        if isinstance(node, FUNCTIONS)
-        and any(isinstance(item, FUNCTIONS) for item in parents)
-        and any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
-    }
-
-
-def _is_looped(value: ast.expr, names: set[str]) -> bool:
-    """Return True for `name`, `name.values()`, `enumerate(name)`, `zip(a, name)`."""
-    wrappers = ("enumerate", "zip", "reversed", "list")
-    if isinstance(value, ast.Call) and function_name(value) in wrappers:
-        return any(_is_looped(argument, names) for argument in value.args)
-    return is_mention(value, names)
 
 
 def _runs_often(parents: Parents) -> bool:

@@ -24,12 +24,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from memagent.diagnostics import ErrorGuard, display_path, display_roots, notify_user
 from memagent.forecast import Forecast
 from memagent.forecast.types import LEAK_CAUSES
-from memagent.leaks.slow_growth import LONG_BLOCK_STEPS, SlowGrowthDetector
+from memagent.leaks.triggers import DEVICE_METHODS, HOST_METHODS, slow_growth_detectors
 from memagent.probe.detached import forks_wait
 from memagent.record.git import find_repository
 from memagent.record.identity import Identity
@@ -47,8 +45,6 @@ _MAX_SENT_SUSPECTS = 50
 _RETRY_AFTER_STEPS = 20
 FIRST_CHECK_STEPS = 80
 """Steps after which suspects are checked. Each later check is twice as far from the one before."""
-LONG_WINDOW_STEPS = 160
-"""Window for growth at every fiftieth step: it contains three such steps."""
 _LAST_PEAKS = 8
 _BUSY_TEXTS = {
     "requested": "A leak diagnosis waits for its share of processor time.",
@@ -56,17 +52,6 @@ _BUSY_TEXTS = {
     "searching": "Looking for what holds the growth of {0}.",
 }
 _NO_MEMORY = "no memory was left for the diagnosis"
-
-
-class _Method(msgspec.Struct, frozen=True):
-    """A way to diagnose. window: steps, None for the usual ones."""
-
-    traces_host: bool = False
-    window: int | None = None
-
-
-_HOST_METHODS = (_Method(), _Method(traces_host=True), _Method(window=LONG_WINDOW_STEPS))
-_DEVICE_METHODS = (_Method(), _Method(window=LONG_WINDOW_STEPS))
 
 
 class LeakMonitor:
@@ -94,11 +79,8 @@ class LeakMonitor:
         self._device = sampler.tracks[0].probe.device
         self._started_at = time.monotonic()
         kind = self._device.kind
-        self._slow_growth = [
-            (SlowGrowthDetector(kind), None),
-            (SlowGrowthDetector(kind, LONG_BLOCK_STEPS), LONG_WINDOW_STEPS),
-        ]
-        self._methods = _HOST_METHODS if kind == "host" else _DEVICE_METHODS
+        self._slow_growth = slow_growth_detectors(kind)
+        self._methods = HOST_METHODS if kind == "host" else DEVICE_METHODS
         self._failures = 0
         self._check_step: int | None = None
         self._check_distance = FIRST_CHECK_STEPS

@@ -11,9 +11,6 @@ Since Python 3.11, variables of running functions don't show up as referrers, so
 in `UserScopes`. One list holds all visited objects, and positions in it say what refers to what. So
 the search has to ignore only one object of its own.
 
-Reference cycles are searched downwards from the script's objects, which costs little; `gc` finds
-referrers only by a pass over all objects.
-
 Such a pass can't be cut, so the search may pause before each (`suspension`). Then it keeps only
 numbers in its frames, and objects in lists that the suspension knows.
 """
@@ -26,23 +23,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType
+from types import CodeType, FrameType, GeneratorType, ModuleType
 from typing import Any
 
 from memagent.components import live_objects
-from memagent.leaks import source_lines
 from memagent.leaks.detectors.base import Result, TimeBudget, Work, finish
-from memagent.leaks.object_names import ObjectName, file_of, name_from, variable_names
+from memagent.leaks.object_names import ObjectName, name_from, variable_names
 from memagent.leaks.suspension import GONE, Suspension
-from memagent.leaks.user_code import (
-    UserScopes,
-    is_own,
-    is_own_frame,
-    is_script,
-    is_script_class,
-    namespace,
-    running_frames,
-)
+from memagent.leaks.user_code import UserScopes, is_own, is_own_frame, running_frames
 
 _MAX_LEVELS = 24
 _MAX_NAME_LEVELS = 32
@@ -53,7 +41,6 @@ _MIN_PASSES = 2
 _MAX_REFERRERS = 5_000
 _MAX_QUERY = 64
 """`gc.get_referrers` compares every reference of the process with each object it's given."""
-_MAX_CYCLE_OBJECTS = 3_000
 
 
 @dataclass(frozen=True)
@@ -353,70 +340,3 @@ def _preference(item: Any) -> int:
     if issubclass(type(item), list | dict | set | deque):
         return 0
     return 2 if issubclass(type(item), tuple | FrameType) else 1
-
-
-# -- reference cycles ---------------------------------------------------------------------------
-
-
-def can_name_cycle(item: Any) -> bool:
-    """Return True for an object, a function or a frame of the script."""
-    if issubclass(type(item), FrameType | FunctionType):
-        return is_script(_code_of(item).co_filename)
-    return is_script_class(type(item))
-
-
-def name_cycle(visited: Iterable[Any]) -> tuple[ObjectName, source_lines.SourceLine | None] | None:
-    """Return what closes a cycle, and its line.
-
-    That is the attribute of a script's object that leads back to the object, else the function
-    whose frame or closure is on the way.
-    """
-    for item in filter(can_name_cycle, visited):
-        if issubclass(type(item), FrameType | FunctionType):
-            code = _code_of(item)
-            text = f"variables of {code.co_name}"
-            return ObjectName(text, (), code.co_filename, code.co_name, code=code), None
-        for attribute, value in list((namespace(item) or {}).items()):
-            if value is item or _leads_to(value, item):
-                return _cycle_attribute(type(item), attribute)
-    return None
-
-
-def _code_of(item: FrameType | FunctionType) -> CodeType:
-    return item.f_code if isinstance(item, FrameType) else item.__code__
-
-
-def _leads_to(start: Any, target: Any) -> bool:
-    todo, visited = [start], {id(start)}
-    while todo and len(visited) < _MAX_CYCLE_OBJECTS:
-        for part in gc.get_referents(todo.pop()):
-            if part is target:
-                return True
-            if id(part) not in visited and not _is_dead_end(part):
-                visited.add(id(part))
-                todo.append(part)
-    return False
-
-
-def _is_dead_end(item: Any) -> bool:
-    """Return True for modules, their namespaces, classes, plain values and tensors."""
-    if issubclass(type(item), dict):
-        # only the namespace of a module, or of executed code, has this key
-        return "__builtins__" in item
-    return issubclass(type(item), ModuleType | type | str | int | float) or any(
-        kind.__name__ == "Tensor" and kind.__module__.startswith("torch")
-        for kind in type(item).__mro__
-    )
-
-
-def _cycle_attribute(
-    kind: type, attribute: str
-) -> tuple[ObjectName, source_lines.SourceLine | None]:
-    file = file_of(kind)
-    if "hooks" in attribute:
-        lines = source_lines.hook_calls(file)
-    else:
-        lines = source_lines.attribute_assignments(file, kind.__name__, attribute)
-    inside = [line for line in lines if kind.__name__ in line.function.split(".")]
-    name = ObjectName(f"{kind.__name__}.{attribute}", (), file, kind.__name__, owner=kind)
-    return name, next(iter([*inside, *lines]), None)

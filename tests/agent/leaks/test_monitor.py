@@ -14,7 +14,8 @@ import memagent
 from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
-from memagent.leaks.monitor import FIRST_CHECK_STEPS, LONG_WINDOW_STEPS
+from memagent.leaks.monitor import FIRST_CHECK_STEPS
+from memagent.leaks.triggers import LONG_WINDOW_STEPS
 from memagent.wire.messages import BatchReply, Command
 
 

@@ -6,12 +6,7 @@ import random
 
 import pytest
 
-from memagent.leaks.slow_growth import (
-    BLOCK_STEPS,
-    LONG_BLOCK_STEPS,
-    RISING_BLOCKS,
-    SlowGrowthDetector,
-)
+from memagent.leaks.triggers import BLOCK_STEPS, LONG_BLOCK_STEPS, RISING_BLOCKS, SlowGrowthDetector
 
 MIB = 2**20
 

@@ -1,4 +1,6 @@
-"""Detects slow growth in a device's readings, however far the limit is.
+"""When memory is worth a diagnosis, and by which method.
+
+Slow growth in a device's readings, however far the limit is:
 
 1. The minimum of each block of steps counts, so what comes and goes within a block doesn't. Long
    blocks show what grows at every fiftieth step, such as results of evaluations; the diagnosis of
@@ -11,14 +13,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 BLOCK_STEPS = 16
 LONG_BLOCK_STEPS = 64
 RISING_BLOCKS = 5
 MAX_RISE_RATIO = 4.0
 """Largest rise over the smallest up to which rises count as similar."""
+LONG_WINDOW_STEPS = 160
+"""Window for growth at every fiftieth step: it contains three such steps."""
 MIN_CUDA_BYTES_PER_STEP = 32
 MIN_OTHER_BYTES_PER_STEP = 16 * 2**10
 """A host's readings rise while allocators and caches warm up; CUDA's allocator counts exactly."""
+
+
+class Method(msgspec.Struct, frozen=True):
+    """A way to diagnose. window: steps, None for the usual ones."""
+
+    traces_host: bool = False
+    window: int | None = None
+
+
+HOST_METHODS = (Method(), Method(traces_host=True), Method(window=LONG_WINDOW_STEPS))
+DEVICE_METHODS = (Method(), Method(window=LONG_WINDOW_STEPS))
+"""One follows the other while no suspect was found."""
 
 
 class SlowGrowthDetector:
@@ -58,3 +76,11 @@ class SlowGrowthDetector:
             return False
         self._rises = []
         return True
+
+
+def slow_growth_detectors(device_kind: str) -> list[tuple[SlowGrowthDetector, int | None]]:
+    """Return the detectors with the windows of the diagnoses that they request."""
+    return [
+        (SlowGrowthDetector(device_kind), None),
+        (SlowGrowthDetector(device_kind, LONG_BLOCK_STEPS), LONG_WINDOW_STEPS),
+    ]

@@ -1,0 +1,119 @@
+"""Other names of what grows: variables, functions that return it, methods that add to it."""
+
+from __future__ import annotations
+
+import ast
+
+from memagent.leaks.syntax import (
+    FUNCTIONS,
+    function_name,
+    is_key,
+    is_mention,
+    syntax_tree,
+    uses,
+    walk,
+)
+
+ADDING_METHODS = frozenset(
+    (
+        *("append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault"),
+        *("put", "put_nowait", "push", "heappush", "insort", "insort_left", "insort_right"),
+        *(
+            "frombytes",
+            "fromlist",
+            "register_buffer",
+            "__setitem__",
+            "add_param_group",
+            "add_",
+            "cat_",
+            "index_add_",
+        ),
+    )
+)
+"""Methods that make their object grow."""
+
+
+def accessors(file: str, name: str) -> set[str]:
+    """Return functions of the file that return a mention, `f()`, and such properties, `.f`."""
+    accessors = set()
+    for node, parents in walk(syntax_tree(file)):
+        if not isinstance(node, ast.Return) or node.value is None:
+            continue
+        function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
+        if function is None or not is_mention(node.value, {name}) or _has_local(function, name):
+            continue
+        if any(getattr(item, "id", "") == "property" for item in function.decorator_list):
+            accessors.add(f".{function.name}")
+        elif not isinstance(node.value, ast.Call):
+            accessors.add(f"{function.name}()")
+    return accessors
+
+
+def _has_local(function: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> bool:
+    """Return True if a function has a parameter or variable of that name: another object."""
+    names = {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
+    stored = (part for part in ast.walk(function) if isinstance(part, ast.Name))
+    return name in names | {part.id for part in stored if isinstance(part.ctx, ast.Store)}
+
+
+def aliases_of(root: ast.AST, names: set[str]) -> set[str]:
+    """Return variables set from a mention, loop variables, and "add!" for `add = name.append`."""
+    aliases = set()
+    for node, _ in walk(root):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            target, value = node.targets[0], node.value
+            if isinstance(target, ast.Name) and is_adding_method(value, names):
+                aliases.add(f"{target.id}!")
+                continue
+            is_reference = isinstance(value, ast.Name | ast.Attribute | ast.Subscript) or (
+                isinstance(value, ast.Call) and f"{function_name(value)}()" in names
+            )
+            is_item = is_reference and is_mention(value, names)
+            if isinstance(target, ast.Name) and (is_item or _gets_item(value, names)):
+                aliases.add(target.id)
+        elif isinstance(node, ast.For) and _is_looped(node.iter, names):
+            aliases.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
+    return aliases
+
+
+def _gets_item(value: ast.expr, names: set[str]) -> bool:
+    """Return True for `name.setdefault(key, [])`, and `x.get("name")` for the name `.name`."""
+    if not isinstance(value, ast.Call) or function_name(value) not in ("setdefault", "get"):
+        return False
+    return is_mention(value, names) or any(is_key(item, names) for item in value.args[:1])
+
+
+def derived_variables(root: ast.AST, names: set[str]) -> set[str]:
+    """Return variables computed from a mention: `stacked = torch.cat([self.bank, x])`."""
+    return {
+        target.id
+        for node, _ in walk(root)
+        if isinstance(node, ast.Assign) and uses(node.value, names)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def functions_with(root: ast.AST, names: set[str]) -> set[str]:
+    """Return nested functions that use a variable from outside: `def wrapped(x): forward(x)`."""
+    return {
+        node.name
+        for node, parents in walk(root)
+        if isinstance(node, FUNCTIONS)
+        and any(isinstance(item, FUNCTIONS) for item in parents)
+        and any(isinstance(part, ast.Name) and part.id in names for part in ast.walk(node))
+    }
+
+
+def _is_looped(value: ast.expr, names: set[str]) -> bool:
+    """Return True for `name`, `name.values()`, `enumerate(name)`, `zip(a, name)`."""
+    wrappers = ("enumerate", "zip", "reversed", "list")
+    if isinstance(value, ast.Call) and function_name(value) in wrappers:
+        return any(_is_looped(argument, names) for argument in value.args)
+    return is_mention(value, names)
+
+
+def is_adding_method(value: ast.expr, names: set[str]) -> bool:
+    """Return True for a method that is passed as a callback: `name.append`."""
+    is_method = isinstance(value, ast.Attribute) and value.attr in ADDING_METHODS
+    return is_method and is_mention(value.value, names)  # type: ignore[attr-defined]

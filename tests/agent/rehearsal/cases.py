@@ -359,6 +359,16 @@ def sharded() -> dict[str, Any]:
     return {**steps, "whole": whole, "shard": shard, "gathered": gathered.tolist()}
 
 
+def sorting() -> dict[str, Any]:
+    """Sorts and scans by CUB, as in the backward of an embedding."""
+    embedding = nn.Embedding(1000, 64).cuda()
+    tokens = torch.zeros(8, 4096, dtype=torch.int64, device="cuda")
+    embedding(tokens).sum().backward()
+    torch.randn(100_000, device="cuda").sort()
+    torch.randn(100_000, device="cuda").cumsum(0)
+    return {"rows": list(embedding.weight.grad.shape)}
+
+
 def values() -> dict[str, Any]:
     """Values of small tensors, and sizes that depend on them."""
     x = torch.arange(10, device="cuda").float()
@@ -419,7 +429,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
     for case in (
         basics, mlp, segments, gpt, residual, recurrent, graphs, two_devices, readings, llama,
-        sharded, values,
+        sharded, sorting, values,
     )
 }  # fmt: skip
 

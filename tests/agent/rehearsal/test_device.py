@@ -70,6 +70,11 @@ def test_expandable_segments_grow(rehearse) -> None:
     assert (seen["reserved_after"], seen["used_after"]) == (0, CONTEXT)
 
 
+@pytest.mark.parametrize("card", ["t4", "rtx3090", "l4", "b200"])
+def test_kernels_of_cub_have_code_for_each_card(rehearse, card: str) -> None:
+    assert rehearse("sorting", card=card)["rows"] == [1000, 64]
+
+
 @pytest.mark.parametrize("card", ["t4", "a100", "h100"])
 def test_a_gpt_trains_in_bf16(rehearse, card: str) -> None:
     seen = rehearse("gpt", card=card)

@@ -284,12 +284,20 @@ typedef struct {
     int threads, registers, ptx_version, binary_version, cache_mode, dynamic_shared_bytes, carveout;
 } function_attributes;
 
+/* Wheels of torch have code for these; a device runs the newest that it can. CUB refuses others. */
+static int code_version(void) {
+    static const int versions[] = {120, 100, 90, 86, 80, 75, 70, 60};
+    for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
+        if (versions[i] <= board.major * 10 + board.minor) return versions[i];
+    return board.major * 10 + board.minor;
+}
+
 API int cudaFuncGetAttributes(function_attributes *attributes, const void *function UNUSED) {
     *attributes = (function_attributes){
         .threads = BLOCK_THREADS,
         .registers = 32,
-        .ptx_version = board.major * 10 + board.minor,
-        .binary_version = board.major * 10 + board.minor,
+        .ptx_version = code_version(),
+        .binary_version = code_version(),
         .dynamic_shared_bytes = BLOCK_SHARED_BYTES,
         .carveout = -1,
     };

@@ -13,9 +13,11 @@ from collections.abc import Callable
 
 from memagent.probe import RawReading
 from memagent.probe.host_limits import (
+    Cgroup,
     MemoryLimit,
     MemoryUsage,
     binding_limit,
+    find_cgroup,
     physical_memory_bytes,
     read_pressure,
 )
@@ -129,8 +131,9 @@ class HostProbe:
             self.mark = self._process.read
             self._tree.refresh()
             self._descendant_bytes = self._tree.descendant_bytes
-            self._set_limit(self._find_limit())
-            self._read_pressure()
+            cgroup = find_cgroup()
+            self._set_limit(self._find_limit(cgroup))
+            self._read_pressure(cgroup)
         finally:
             self._refresh_lock.release()
 
@@ -158,15 +161,15 @@ class HostProbe:
         self._usage_index = _USAGE_INDEX.get(limit.kind, _RESIDENT_INDEX)
         self._counts_resident = limit.kind not in _USAGE_INDEX
 
-    def _find_limit(self) -> MemoryLimit:
+    def _find_limit(self, cgroup: Cgroup | None = None) -> MemoryLimit:
         process = self._process.usage(self._process.read())
         usage = process._replace(resident_bytes=process.resident_bytes + self._descendant_bytes)
         if self._fixed_limit is not None:
             return MemoryLimit("given", self._fixed_limit, usage.resident_bytes)
-        return binding_limit(usage)
+        return binding_limit(usage, cgroup)
 
-    def _read_pressure(self) -> None:
-        pressure = read_pressure()
+    def _read_pressure(self, cgroup: Cgroup | None) -> None:
+        pressure = read_pressure(cgroup)
         self._slow_values = (
             self._tree.pss_bytes,
             pressure.locked_bytes,

@@ -64,18 +64,22 @@ def physical_memory_bytes() -> int:
         return int(psutil.virtual_memory().total)
 
 
-def binding_limit(usage: MemoryUsage, *, root: Path = Path("/")) -> MemoryLimit:
+def binding_limit(
+    usage: MemoryUsage, cgroup: Cgroup | None = None, *, root: Path = Path("/")
+) -> MemoryLimit:
     """Return the limit with the least headroom. `root` replaces /proc and /sys in tests."""
-    return min(limits(usage, root=root), key=lambda limit: limit.headroom_bytes)
+    return min(limits(usage, cgroup, root=root), key=lambda limit: limit.headroom_bytes)
 
 
-def limits(usage: MemoryUsage, *, root: Path = Path("/")) -> list[MemoryLimit]:
-    """Return all limits of this process."""
+def limits(
+    usage: MemoryUsage, cgroup: Cgroup | None = None, *, root: Path = Path("/")
+) -> list[MemoryLimit]:
+    """Return all limits of this process. `cgroup` is what `find_cgroup` has just returned."""
     resident = usage.resident_bytes
     all_limits = [MemoryLimit("physical memory", physical_memory_bytes(), resident)]
-    cgroup = cgroup_limit_bytes(root=root)
-    if cgroup is not None:
-        all_limits.append(MemoryLimit("cgroup", cgroup, resident))
+    cgroup = cgroup or find_cgroup(root=root)
+    if cgroup is not None and cgroup.limit_bytes is not None:
+        all_limits.append(MemoryLimit("cgroup", cgroup.limit_bytes, resident))
     if sys.platform.startswith("linux"):  # other kernels accept these limits and ignore them
         import resource
 
@@ -99,12 +103,6 @@ class Cgroup(msgspec.Struct, frozen=True):
     own: Path
     limited: Path
     limit_bytes: int | None
-
-
-def cgroup_limit_bytes(*, root: Path = Path("/")) -> int | None:
-    """Return the smallest memory limit of this process's cgroup and its parents, if any."""
-    cgroup = find_cgroup(root=root)
-    return cgroup.limit_bytes if cgroup else None
 
 
 def find_cgroup(*, root: Path = Path("/")) -> Cgroup | None:
@@ -211,9 +209,9 @@ class Pressure(msgspec.Struct, frozen=True):
     """Processes of the cgroup that the kernel's OOM killer ended."""
 
 
-def read_pressure(*, root: Path = Path("/")) -> Pressure:
+def read_pressure(cgroup: Cgroup | None = None, *, root: Path = Path("/")) -> Pressure:
     """Read the current pressure. `root` replaces /proc, /sys and /dev in tests."""
-    cgroup = find_cgroup(root=root)
+    cgroup = cgroup or find_cgroup(root=root)
     used, kills, stall = None, None, None
     if cgroup is not None:
         is_v2 = cgroup.version == 2

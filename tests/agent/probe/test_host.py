@@ -106,7 +106,7 @@ def test_slow_readings_change_with_a_refresh(probe):
 def test_a_kill_by_the_kernel_becomes_an_event_and_older_ones_do_not(probe, monkeypatch):
     kills = iter([3, 3, None, 5, 5])
     monkeypatch.setattr(
-        "memagent.probe.host.read_pressure", lambda: Pressure(oom_kills_total=next(kills))
+        "memagent.probe.host.read_pressure", lambda _: Pressure(oom_kills_total=next(kills))
     )
     events = []
     for _ in range(5):

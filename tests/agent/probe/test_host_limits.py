@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from memagent.probe.host_limits import (
+    Cgroup,
+    MemoryLimit,
     MemoryUsage,
     Pressure,
     binding_limit,
-    cgroup_limit_bytes,
+    find_cgroup,
     limits,
     read_pressure,
 )
@@ -29,26 +31,40 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
+def cgroup_limit_bytes(root: Path) -> int | None:
+    cgroup = find_cgroup(root=root)
+    return cgroup.limit_bytes if cgroup else None
+
+
 def test_cgroup_v2_takes_the_smallest_limit_up_the_tree(tmp_path: Path):
     write(tmp_path / "proc/self/cgroup", "0::/user/job\n")
     write(tmp_path / "sys/fs/cgroup/user/job/memory.max", "max\n")
     write(tmp_path / "sys/fs/cgroup/user/memory.max", f"{4 * GIB}\n")
     write(tmp_path / "sys/fs/cgroup/memory.max", f"{8 * GIB}\n")
-    assert cgroup_limit_bytes(root=tmp_path) == 4 * GIB
+    assert cgroup_limit_bytes(tmp_path) == 4 * GIB
 
 
 def test_cgroup_v1_is_found_even_with_a_line_of_v2(tmp_path: Path):
     write(tmp_path / "proc/self/cgroup", "4:memory:/docker/abc\n3:cpu,cpuacct:/x\n0::/\n")
     write(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", f"{2 * GIB}\n")
     write(tmp_path / "sys/fs/cgroup/memory.max", f"{GIB}\n")
-    assert cgroup_limit_bytes(root=tmp_path) == 2 * GIB
+    assert cgroup_limit_bytes(tmp_path) == 2 * GIB
 
 
 def test_no_limit_is_none(tmp_path: Path):
-    assert cgroup_limit_bytes(root=tmp_path) is None
+    assert cgroup_limit_bytes(tmp_path) is None
     write(tmp_path / "proc/self/cgroup", "4:memory:/\n")
     write(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
-    assert cgroup_limit_bytes(root=tmp_path) is None
+    assert cgroup_limit_bytes(tmp_path) is None
+
+
+def test_a_cgroup_that_was_found_is_not_looked_for_again(tmp_path: Path):
+    cgroup = Cgroup(2, tmp_path, tmp_path, 4 * GIB)
+    write(tmp_path / "memory.current", f"{GIB}\n")
+    nothing = tmp_path / "nothing"
+    found = {limit.kind: limit for limit in limits(MemoryUsage(0, 0, 1), cgroup, root=nothing)}
+    assert found["cgroup"] == MemoryLimit("cgroup", 4 * GIB, 1)
+    assert read_pressure(cgroup, root=nothing).cgroup_used_bytes == GIB
 
 
 def test_the_limit_with_the_least_headroom_binds(tmp_path: Path):

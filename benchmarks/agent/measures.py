@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).parents[2]
-_TIMEOUT_S = 900.0
+_TIMEOUT_S = 3_600.0
 
 Result = list[dict[str, Any]]
 
@@ -85,6 +85,14 @@ def _processor(quick: bool) -> Result:
     )
 
 
+def _hook_distribution(quick: bool) -> Result:
+    from benchmarks.agent import processor_time, workload
+
+    rounds, steps = (2, 20) if quick else (20, 1000)
+    workload_ = workload.ten_milliseconds()
+    return _rows(processor_time.measure_distribution(workload_, rounds=rounds, steps=steps))
+
+
 def _first_attach(parameters: int) -> Result:
     from benchmarks.agent.first_attach import first_attach
 
@@ -106,6 +114,7 @@ MEASURES: dict[str, Callable[[bool], Result]] = {
     "attach": _attach,
     "memory": _memory,
     "processor": _processor,
+    "hook distribution": _hook_distribution,
     "first attach": lambda _: _first_attach(100),
     "first attach of a large model": lambda _: _first_attach(10_000),
     "gpu": _gpu,

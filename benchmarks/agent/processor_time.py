@@ -5,6 +5,8 @@
 2. Blocks with empty hooks, with the raw reads and with the agent alternate in random order. The
    timers take processor time themselves, which the empty hooks tell. A block's first steps
    don't count: the agent reads them in full until it knows that they repeat.
+3. The distribution of the hooks is that of 20,000 steps beside as many with the raw reads, whose
+   timers are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from benchmarks.agent import conditions
 from benchmarks.agent.conditions import HookTimer, agent_cpu_s
 from benchmarks.agent.steps import Condition
 from benchmarks.agent.workload import Workload
-from benchmarks.figures import Figure, from_samples, quantile
+from benchmarks.figures import Figure, from_samples, from_times, quantile
+from memagent.lifecycle.registry import newest_run
 
 _SETTLING_STEPS = 100
 
@@ -28,6 +31,8 @@ class HookCosts:
     """Processor seconds, per step in `hooks`, per block in the other lists."""
 
     hooks: list[float] = field(default_factory=list)
+    is_short: list[bool] = field(default_factory=list)
+    """For each of `hooks`, whether the agent knew that the step repeats those before it."""
     shares: list[float] = field(default_factory=list)
     """Of the hooks in the training thread's time."""
     thread_shares: list[float] = field(default_factory=list)
@@ -50,6 +55,35 @@ def measure_shares(workload: Workload, *, rounds: int, steps: int) -> list[Figur
     return _figures(empty, reads, agent)
 
 
+def measure_distribution(workload: Workload, *, rounds: int, steps: int) -> list[Figure]:
+    reads, agent = HookCosts(), HookCosts()
+    plan = [(conditions.raw_reads, reads), (conditions.agent, agent)]
+    order = random.Random(0)
+    workload.times(_SETTLING_STEPS)
+    for _ in range(rounds):
+        order.shuffle(plan)
+        for condition, costs in plan:
+            _one_block(workload, condition, steps, costs)
+    pairs = list(zip(agent.hooks, agent.is_short, strict=True))
+    short = [time_s for time_s, is_short in pairs if is_short]
+    full = [time_s for time_s, is_short in pairs if not is_short]
+    middle, high = (
+        1e6 * (quantile(agent.hooks, share) - quantile(reads.hooks, share)) for share in (0.5, 0.99)
+    )
+    return [
+        from_times("raw reads, timers included", reads.hooks),
+        _times("hooks in repeated steps, the same", short),
+        _times("hooks in steps read in full", full),
+        Figure("hooks beyond the reads", "us", middle, p99=high, p99_goal=30.0),
+    ]
+
+
+def _times(name: str, times: list[float]) -> Figure:
+    if not times:
+        return Figure(name, "us", note="no such step")
+    return from_times(name, times, note=f"{len(times):,} steps")
+
+
 def _one_block(workload: Workload, condition: Condition, steps: int, costs: HookCosts) -> None:
     timer = HookTimer(workload, clock=time.thread_time)
     with condition(workload):
@@ -58,7 +92,9 @@ def _one_block(workload: Workload, condition: Condition, steps: int, costs: Hook
         timer.take()
         threads, began = agent_cpu_s() or 0.0, time.thread_time()
         hooks = []
+        run = newest_run()
         for _ in range(steps):
+            costs.is_short.append(run is not None and run._pipeline.sampler.is_repetition)
             workload.step()
             hooks.append(timer.take())
         spent = time.thread_time() - began

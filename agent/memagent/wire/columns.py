@@ -107,9 +107,7 @@ def pack(
             parts.append(_bitmap(values))
             values = _fill_missing(values)  # noqa: PLW2901
         # most columns of most chunks: the differences after the first value are all zero
-        is_constant = (
-            kind == "int" and values.count(values[0]) == rows and set(map(type, values)) == {int}
-        )
+        is_constant = kind == "int" and set(map(type, values)) == {int} and len(set(values)) == 1
         differences = _differences(name, kind, values[:1] if is_constant else values)
         parts.append(_shuffle(differences.ljust(8 * rows, b"\0")))
     raw = b"".join(parts)

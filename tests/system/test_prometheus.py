@@ -233,6 +233,11 @@ def empty_panels(server: Prometheus) -> list[tuple[str, str, str, str]]:
     ]
 
 
+def stored_samples(storage: Prometheus) -> int:
+    results = storage.query('count_over_time(memagent_allocated_bytes{run_id="gpu-run"}[1h])')
+    return int(results[0]["value"][1]) if results else 0
+
+
 @pytest.mark.slow
 def test_no_panel_is_empty_and_an_alert_reaches_slack(
     live_server, training, gpu_run, prometheus, victoria_metrics, slack
@@ -270,11 +275,12 @@ def test_no_panel_is_empty_and_an_alert_reaches_slack(
         and "/runbooks#oom_forecast" in payloads
     )
     assert "cpu-run" not in payloads
+    wait_until(lambda: stored_samples(storage) > 3)
+    stored = stored_samples(storage)
     storage.stop()
     storage = victoria_metrics(is_scraping=False)
     wait_until(lambda: responds(storage))
-    samples = 'count_over_time(memagent_allocated_bytes{run_id="gpu-run"}[1h])'
-    assert int(storage.query(samples)[0]["value"][1]) > 3
+    assert stored_samples(storage) >= stored
 
 
 def test_the_rules_and_their_unit_tests_pass():

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from memagent.errors import SettingError
 from memagent.forecast.types import PAGING_LEVELS
@@ -95,7 +96,8 @@ def _to_json(
         ],
         "first_warning_step": _first_warning(forecasts),
         "forecasts": [
-            {"device": replayed.device.id, **asdict(replayed.forecast)} for replayed in selection
+            {"device": replayed.device.id, **structs.asdict(replayed.forecast)}
+            for replayed in selection
         ],
     }
 

@@ -63,7 +63,8 @@ def _with(trace: ReplayTrace, limit_bytes: int | None, total_steps: int | None) 
         devices[0] = structs.replace(devices[0], limit_bytes=limit_bytes)
     if total_steps is not None:
         parts = [
-            replace(part, hints=replace(part.hints, total_steps=total_steps)) for part in parts
+            replace(part, hints=structs.replace(part.hints, total_steps=total_steps))
+            for part in parts
         ]
     return replace(trace, devices=devices, parts=parts)
 

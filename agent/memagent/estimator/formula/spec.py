@@ -9,8 +9,10 @@ unless gradients are views of them).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import structs
 
 from memagent.errors import EstimateError
 from memagent.estimator.devices import Gpu, gpu_named
@@ -170,7 +172,7 @@ class TrainingSpec:
         if residual is None and self.quantised and sizes.autocast and layernorm:
             # autocast's LayerNorm returns fp32, and quantised layers return their input's dtype
             residual = 4.0
-        return sizes if residual is None else replace(sizes, residual=residual)
+        return sizes if residual is None else structs.replace(sizes, residual=residual)
 
     @property
     def gpu_rule(self) -> Gpu | None:

@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import benchmarks.forecast
-from benchmarks.forecast import generated, generator, recorded
+from benchmarks.forecast import generated, generator, programs, recorded, simulated
 from benchmarks.forecast.baselines import DETECTORS
 from benchmarks.forecast.score import Score, score, table
 from benchmarks.forecast.traces import Trace
 
 EACH, EACH_QUICK = 40, 4
 GENERATED, GENERATED_QUICK = 330, 33
+SIMULATED, SIMULATED_QUICK = 8, 1
 
 
 def main() -> None:
@@ -54,6 +55,11 @@ def _sets(bench: Path | None, seed: int, *, quick: bool) -> Iterator[tuple[str, 
             list(generator.traces(bench, GENERATED_QUICK if quick else GENERATED, seed)),
         )
     yield f"made, seed {seed}", list(generated.traces(EACH_QUICK if quick else EACH, seed))
+    for title, kinds in programs.split().items():
+        yield (
+            f"simulated, {title}, seed {seed}",
+            list(simulated.traces(kinds, SIMULATED_QUICK if quick else SIMULATED, seed)),
+        )
     yield "recorded", list(recorded.traces())
 
 

@@ -6,23 +6,45 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from math import inf
 
 from benchmarks.forecast.traces import Alarm, Trace
 from memagent.forecast import Forecaster, feed_columns
+from memagent.leaks import WINDOW_STEPS
+from memagent.leaks.triggers import SlowGrowthDetector
 
 Detector = Callable[[Trace], Alarm | None]
 WINDOW_S, HORIZON_S = 900.0, 3600.0
 
 
 def memagent(trace: Trace) -> Alarm | None:
-    row = 0
+    return _first_page(trace, with_finder=False)
+
+
+def memagent_with_finder(trace: Trace) -> Alarm | None:
+    """Tell the forecaster what grows when a diagnosis would: its first notice, or slow growth as
+    the agent sees it, requests one.
+    """
+    return _first_page(trace, with_finder=True)
+
+
+def _first_page(trace: Trace, *, with_finder: bool) -> Alarm | None:
+    row, found_at, slow_growth = 0, inf, SlowGrowthDetector("cuda")
+    readings = trace.columns["allocated_bytes"]
     options = dict(trace.options)
     if trace.garbage is not None:
-        allocated, garbage = trace.columns["allocated_bytes"], trace.garbage
-        options["gc_probe"] = lambda: allocated[row] - garbage[row]
-    forecasts = feed_columns(Forecaster(trace.limit_bytes, **options), trace.columns)
-    for row in range(len(trace.columns["step"])):  # noqa: B007 the probe reads it
+        garbage = trace.garbage
+        options["gc_probe"] = lambda: readings[row] - garbage[row]
+    forecaster = Forecaster(trace.limit_bytes, **options)
+    forecasts = feed_columns(forecaster, trace.columns)
+    for row in range(len(trace.columns["step"])):
         forecast = next(forecasts)
+        is_worth_it = slow_growth.observe((readings[row],)) or forecast.level != "ok"
+        if with_finder and is_worth_it and found_at == inf:
+            found_at = row + WINDOW_STEPS
+            forecaster.learn(grows="unknown")
+        if row == found_at:
+            forecaster.learn(grows=trace.grows)
         if forecast.level in ("warning", "critical"):
             return Alarm(
                 forecast.step,
@@ -83,6 +105,7 @@ def holt(trace: Trace) -> Alarm | None:
 
 DETECTORS: dict[str, Detector] = {
     "memagent": memagent,
+    "memagent, with finder": memagent_with_finder,
     "90 % threshold": threshold_90,
     "predict_linear 15m -> 1h": predict_linear,
     "least squares, R2": least_squares,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from memagent.forecast.types import Growing
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -13,7 +15,7 @@ class Trace:
 
     `death` is the step that ran out of memory, one after the last row, or None for a run that
     survived. `trending` runs die of growth. `options` go to the forecaster. `garbage` is what a
-    garbage collection would free at each row.
+    garbage collection would free at each row. `grows` is what the leak finder would find.
     """
 
     family: str
@@ -24,6 +26,7 @@ class Trace:
     trending: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     garbage: list[int] | None = None
+    grows: Growing | None = None
 
     @property
     def planned(self) -> int | None:

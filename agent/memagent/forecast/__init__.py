@@ -7,7 +7,7 @@ doesn't grow with the run. The server and the agent's local mode run the same co
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GcProbe, later
 from memagent.forecast.hints import Hints
-from memagent.forecast.replay_columns import feed_columns, select_columns
+from memagent.forecast.replay_columns import feed_columns, feed_repetitions, select_columns
 from memagent.forecast.types import CAUSES, Cause, Forecast, Level
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Hints",
     "Level",
     "feed_columns",
+    "feed_repetitions",
     "later",
     "select_columns",
 ]

@@ -70,8 +70,16 @@ class BucketedSeries:
         self._ceiling = self.fell_at = self._quiet_until = -inf
         self._tooth_steps = 0.0
 
-    def add(self, step: float, value: float, noise: float) -> bool:
-        """Add a value. Return True if it completes a bucket. Falls below `noise` are ignored."""
+    @property
+    def room(self) -> int:
+        """Return how many values the bucket in progress lacks."""
+        return self.width - self._count
+
+    def add(self, step: float, value: float, noise: float, count: int = 1) -> bool:
+        """Add a value. Return True if it completes a bucket. Falls below `noise` are ignored.
+
+        count: steps with this value, the last of them `step`; at most `room`.
+        """
         is_fall = value < self._top - noise
         if is_fall and value < self._top - TOOTH_END_FALL_RATIO * (self._top - self._base):
             self._end_tooth(step, value)
@@ -85,7 +93,7 @@ class BucketedSeries:
             self._value = self._reduce(self._value, value)
             self._peak = max(self._peak, value)
         self._last_step = step
-        self._count += 1
+        self._count += count
         if self._count < self.width:
             return False
         self.steps.append(self._last_step)

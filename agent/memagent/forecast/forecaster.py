@@ -1,8 +1,8 @@
 """The streaming forecaster of one rank and device.
 
 1. The run dies in the step whose need reaches the limit: need = floor (allocated after the step) +
-   excess (how far recent steps peaked above their floor) + inactive split blocks + what other
-   processes use (`signals`).
+   excess (how far recent steps peaked above their floor) + unusable reserve + what other processes
+   use (`signals`, `overhead`).
 2. Each of these is a series (`bucketed_series`). Those that grow in a lasting way (`trend`) are
    extrapolated together, with their bend (`projection`). The one that grows most is the cause.
 3. How urgent that is depends on how long the trend has lasted and on what is planned (`levels`).
@@ -28,7 +28,7 @@ from memagent.forecast.projection import Projection, project
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, valid_reading
 from memagent.forecast.trend import Trend
-from memagent.forecast.types import PAGING_LEVELS, Cause, Forecast, Level
+from memagent.forecast.types import PAGING_LEVELS, Cause, Forecast, Growing, Level
 
 # Probabilities and factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
 SETTLING_STEPS = 5
@@ -44,6 +44,8 @@ MAX_SILENT_PROBABILITY = 0.3
 """Reported at most for growth that isn't a notice."""
 MIN_PROBABILITY = 0.01
 """Reported if nothing grows."""
+DIAGNOSIS_STEPS = 40
+"""Steps for which a page waits for what a diagnosis finds."""
 HORIZON_STEPS = 1000
 """A run of unknown length is expected to last as long again, and at least this many steps."""
 
@@ -85,6 +87,8 @@ class Forecaster:
         self._predicted_peak = predicted_peak_bytes
         self._eval_bytes: int | None = None
         self._eval_hint: int | None = None
+        self._grows: Growing | None = None
+        self._learned_step = 0
         self._gc_probe = gc_probe
         self._reset()
 
@@ -105,10 +109,12 @@ class Forecaster:
         epoch_steps: int | None = None,
         predicted_peak_bytes: int | None = None,
         eval_bytes: int | None = None,
+        grows: Growing | None = None,
     ) -> None:
         """Update what is known in addition to the samples; None changes nothing.
 
         eval_bytes: how far an evaluation or a checkpoint goes above the floor, from a preflight.
+        grows: what keeps the growing memory, from the leak finder.
         """
         if optimizer_state_bytes is not None:
             self._state_bytes = optimizer_state_bytes
@@ -118,6 +124,9 @@ class Forecaster:
             self._epoch_steps = epoch_steps
         if predicted_peak_bytes is not None:
             self._predicted_peak = predicted_peak_bytes
+        if grows not in (None, self._grows):
+            self._grows = grows
+            self._learned_step = self._step or 0
         # A hint that samples have disproved isn't believed again when it's repeated.
         if eval_bytes not in (None, self._eval_hint):
             self._eval_bytes = self._eval_hint = eval_bytes
@@ -126,6 +135,16 @@ class Forecaster:
     def newest(self) -> Forecast:
         """Return what the last update returned."""
         return self._forecast
+
+    @property
+    def max_count(self) -> int:
+        """Return how many steps with the newest one's readings may be given at once.
+
+        Only one unless nothing grows: each of more may change the level.
+        """
+        newest, signals = self._forecast, self._signals
+        is_calm = newest.level == "ok" and newest.oom_probability <= MIN_PROBABILITY
+        return signals.room if is_calm and not signals.trends else 1
 
     def update(
         self,
@@ -144,13 +163,16 @@ class Forecaster:
         optimizer_steps: int | None = None,
         limit_bytes: int | None = None,
         host_limit_bytes: int | None = None,
+        count: int = 1,
     ) -> Forecast:
         """Return the forecast after the readings at the end of `step`; None if one wasn't taken.
 
         limit_bytes, host_limit_bytes: the limits as they are now, since they may change.
 
-        A step that goes back starts again. `alloc_retries` isn't used: retries alone predict
-        nothing (torchtitan 2389 survives six of them).
+        count: steps with these readings, the last of them `step`; at most `max_count`.
+
+        A step that goes back starts again. Retries alone predict nothing (torchtitan 2389 survives
+        six of them), but show what of the reserve is unusable.
         """
         self._set_limits(
             valid_reading(limit_bytes) or None, valid_reading(host_limit_bytes) or None
@@ -160,7 +182,7 @@ class Forecaster:
         if self._step is None or optimizer_steps == 0:
             self._first_step = step  # before the first optimizer step nothing has settled
         self._step = step
-        self._clock.tick(step, time_s)
+        self._clock.tick(step, time_s, count)
         device_used = valid_reading(device_used_bytes)
         allocated = valid_reading(allocated_bytes)
         is_training = phase == "train"
@@ -171,10 +193,12 @@ class Forecaster:
             peak=valid_reading(peak_allocated_bytes),
             reserved=valid_reading(reserved_bytes),
             split=valid_reading(inactive_split_bytes),
+            retries=valid_reading(alloc_retries),
             device_used=device_used,
             host=valid_reading(host_used_bytes),
             input_size=valid_reading(input_size) if is_training else None,
             is_training=is_training,
+            count=count,
         )
         if phase not in ("train", "preflight") and not self._eval_fits(optimizer_steps):
             self._eval_bytes = None  # it has passed, so it needs less than the hint says
@@ -226,7 +250,7 @@ class Forecaster:
         signals = self._signals
         # later, the state is part of the floor
         future = (self._state_bytes or 0) if optimizer_steps == 0 else 0
-        need = signals.floor + signals.split + signals.others + future + self._eval_bytes
+        need = signals.floor + signals.overhead + future + self._eval_bytes
         return need <= self.limit_bytes
 
     def _by_tail(self, step: int) -> Forecast:
@@ -307,7 +331,7 @@ class Forecaster:
             cause: trend for cause, trend in signals.trends.items() if cause not in skipped
         }
         headroom = self.limit_bytes - signals.expected_need(step)
-        projections = [project(device, headroom, self.limit_bytes)]
+        projections = [project(device, headroom, self.limit_bytes, signals.need_bounds)]
         host = signals.trends.get("host_memory")
         if host is not None and self.host_limit_bytes:
             headroom = self.host_limit_bytes - signals.expected_host(step)
@@ -332,9 +356,10 @@ class Forecaster:
             planned_steps_left=self._planned_steps_left(step),
             seconds_left=self._clock.seconds(nearest.steps_left),
             peak_bytes=self._signals.floor + self._signals.excess.recent,
-            total_steps=self.total_steps,
             epoch_steps=self._epoch_steps,
             predicted_peak_bytes=self._predicted_peak,
+            grows=self._grows,
+            is_diagnosed=self._grows == "unknown" and step - self._learned_step <= DIAGNOSIS_STEPS,
         )
         return level_of(nearest, situation)
 

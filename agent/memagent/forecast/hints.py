@@ -1,8 +1,8 @@
 """Hints: what the script, a preflight or the estimator knows in addition to the samples.
 
-The agent sends them as events: `hints` (from the script and its optimizers) and `preflight` (from a
-preflight run); see docs/wire.md. Later hints add to earlier ones. The agent and the server build
-their forecasters from the same `Hints`.
+The agent sends them as events: `hints` (from the script, its optimizers and the leak finder) and
+`preflight` (from a preflight run); see docs/wire.md. Later hints add to earlier ones. The agent and
+the server build their forecasters from the same `Hints`.
 
 A rank that trains on GPUs also has a *secondary host*. No model trains there: all that counts is
 whether its memory grows. Its samples are taken as `host_rss_bytes` alone, so that the cause is
@@ -18,6 +18,7 @@ import msgspec
 
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GcProbe
+from memagent.forecast.types import GROWING, Growing
 
 _SIZES = ("optimizer_state_bytes", "eval_bytes", "predicted_peak_bytes")
 _NUMBERS = ("total_steps", "epoch_steps", "max_input_size")
@@ -37,6 +38,8 @@ class Hints(msgspec.Struct, frozen=True):
     eval_bytes: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Needed above the floor by the first evaluation or checkpoint, whichever needs more."""
     predicted_peak_bytes: Mapping[str, int] = msgspec.field(default_factory=dict)
+    grows: Mapping[str, Growing] = msgspec.field(default_factory=dict)
+    """What keeps the growing memory, by device id."""
 
     def merged_with(self, data: Mapping[str, Any]) -> Hints:
         """Return these hints and those of an event's `data`.
@@ -49,13 +52,14 @@ class Hints(msgspec.Struct, frozen=True):
         fields |= {
             name: {**getattr(self, name), **_sizes(data[name])} for name in _SIZES if name in data
         }
+        fields["grows"] = {**self.grows, **_growing(data.get("grows"))}
         return msgspec.structs.replace(self, **fields)
 
     def to_data(self) -> dict[str, Any]:
         """Return the known hints as an event's `data`."""
-        fields = {name: getattr(self, name) for name in (*_NUMBERS, *_SIZES)}
+        fields = {name: getattr(self, name) for name in (*_NUMBERS, *_SIZES, "grows")}
         return {
-            name: dict(value) if name in _SIZES else value
+            name: dict(value) if isinstance(value, Mapping) else value
             for name, value in fields.items()
             if value
         }
@@ -85,11 +89,12 @@ class Hints(msgspec.Struct, frozen=True):
     ) -> None:
         """Pass the hints to an existing forecaster."""
         if is_secondary_host:
-            forecaster.learn(epoch_steps=self.epoch_steps)
+            forecaster.learn(epoch_steps=self.epoch_steps, grows=self.grows.get(device))
             return
         forecaster.learn(
             epoch_steps=self.epoch_steps,
             max_input_size=self.max_input_size,
+            grows=self.grows.get(device),
             **{name: getattr(self, name).get(device) for name in _SIZES},
         )
 
@@ -97,6 +102,11 @@ class Hints(msgspec.Struct, frozen=True):
 def _sizes(value: Any) -> dict[str, int]:
     items = value.items() if isinstance(value, Mapping) else ()
     return {str(device): int(size) for device, size in items if _is_size(size, minimum=0)}
+
+
+def _growing(value: Any) -> dict[str, Growing]:
+    items = value.items() if isinstance(value, Mapping) else ()
+    return {str(device): kind for device, kind in items if kind in GROWING}
 
 
 def _is_size(value: Any, minimum: int = 1) -> bool:

@@ -45,9 +45,9 @@ class InputHighWaterModel:
     def observe(self, input_size: float) -> None:
         self.largest = max(self.largest, input_size)
 
-    def add(self, step: float) -> None:
+    def add(self, step: float, count: int = 1) -> None:
         # noise is infinite: a series that only rises has no teeth
-        self._series.add(step, self.largest, inf)
+        self._series.add(step, self.largest, inf, count)
 
     def clear(self) -> None:
         self._series.clear()

@@ -1,8 +1,8 @@
 """The level of a projection: how urgent it is that memory runs out.
 
-A trend pages only as far ahead as about half the steps it has lasted: further if it has outgrown
-the prediction, less far if it may be intended. It's a notice up to twice as many steps ahead, and
-silent if it ends beyond the planned steps or with the epoch.
+A trend pages only as far ahead as it has lasted: further if it has outgrown the prediction, less
+far below it. It's a notice up to a third further ahead, and silent if it ends beyond the planned
+steps or with the epoch.
 """
 
 from __future__ import annotations
@@ -10,20 +10,25 @@ from __future__ import annotations
 import msgspec
 
 from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Projection
-from memagent.forecast.types import PAGING_LEVELS, Level
+from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Growing, Level
 
 # Factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
 CRITICAL_S = 120.0
 CRITICAL_STEPS = 20
 """Used instead of CRITICAL_S if samples have no times."""
 EXPECTED_GROWTH_FACTOR = 3
-"""Growth that may be intended is trusted less far ahead, by this factor."""
+"""Growth up to the prediction is trusted less far ahead, by this factor."""
 UNEXPECTED_GROWTH_FACTOR = 1.5
 """A leak above the estimator's prediction is trusted further ahead, by this factor."""
 PREDICTION_ERROR = 1.02
 """Observed over predicted peak from which a leak has outgrown the prediction: its usual error."""
-FIRST_EPOCH_RATIO = 0.2
-"""Share of the plan that a first epoch of unknown length seldom exceeds."""
+LIST_PAGE_AHEAD = 1.3
+"""Distance up to which growth pages that nothing clears."""
+ENDING = ("buffer", "cache", "epoch")
+"""What stops growing by itself, often just below the limit. It gives a notice, but doesn't page."""
+NEVER = -1.0
+STEPS_TO_WAIT = 15
+"""A page waits for a diagnosis while more steps than these are left."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 
@@ -39,9 +44,11 @@ class Situation(msgspec.Struct, frozen=True):
     """Until memory runs out; None if samples have no times."""
     peak_bytes: float
     """Peak of the recent steps."""
-    total_steps: int | None
     epoch_steps: int | None
     predicted_peak_bytes: int | None
+    grows: Growing | None = None
+    is_diagnosed: bool = False
+    """A diagnosis looks for what grows."""
 
 
 def level_of(nearest: Projection, situation: Situation) -> Level:
@@ -50,14 +57,26 @@ def level_of(nearest: Projection, situation: Situation) -> Level:
     # double tolerance while paging, so that the level doesn't flap
     if nearest.steps_left > situation.planned_steps_left * (1.1 if is_paging else 1.0):
         return "ok"
-    page_ahead = nearest.page_ahead * (2.0 if is_paging else 1.0)
-    if nearest.steps_left > LAST_STEPS and _may_be_intended(nearest, situation):
+    page_ahead = _page_ahead(nearest, situation) * (2.0 if is_paging else 1.0)
+    if nearest.steps_left > LAST_STEPS and _is_predicted(situation):
         page_ahead /= EXPECTED_GROWTH_FACTOR
     elif _exceeds_prediction(nearest, situation):
         page_ahead *= UNEXPECTED_GROWTH_FACTOR
     if nearest.ahead <= page_ahead and not _ends_with_epoch(nearest, situation):
         return "critical" if _is_close(nearest, situation) else "warning"
     return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
+
+
+def _page_ahead(nearest: Projection, situation: Situation) -> float:
+    """Return up to which distance the projection may page, given what grows."""
+    if nearest.cause not in LEAK_CAUSES:
+        return nearest.page_ahead
+    if situation.grows == "list":
+        return LIST_PAGE_AHEAD
+    is_first = situation.previous not in PAGING_LEVELS
+    ends = situation.grows in ENDING
+    waits = situation.is_diagnosed and nearest.steps_left > STEPS_TO_WAIT
+    return NEVER if is_first and (ends or waits) else nearest.page_ahead
 
 
 def _is_close(nearest: Projection, situation: Situation) -> bool:
@@ -75,18 +94,10 @@ def _ends_with_epoch(nearest: Projection, situation: Situation) -> bool:
     return 0.8 * nearest.steps_left > epoch - situation.step % epoch
 
 
-def _may_be_intended(nearest: Projection, situation: Situation) -> bool:
-    """Return True for growth that needs more evidence.
-
-    That is growth up to the prediction, or in what may be the first epoch of a long plan.
-    """
-    predicted, total_steps = situation.predicted_peak_bytes, situation.total_steps
-    if predicted and situation.peak_bytes < 0.98 * predicted:
-        return True
-    if situation.epoch_steps or not total_steps or nearest.cause not in FREED_WITH_EPOCH:
-        return False
-    # An accumulator looks like a leak until its first epoch ends.
-    return situation.step + nearest.steps_left < FIRST_EPOCH_RATIO * total_steps
+def _is_predicted(situation: Situation) -> bool:
+    """Return True for growth up to the prediction, which needs more evidence."""
+    predicted = situation.predicted_peak_bytes
+    return bool(predicted) and situation.peak_bytes < 0.98 * (predicted or 0)
 
 
 def _exceeds_prediction(nearest: Projection, situation: Situation) -> bool:

@@ -1,13 +1,15 @@
 """Projection: when trends use up the headroom, and how far ahead that can be trusted.
 
 1. Trends of one memory add up. The one that grows most until the limit gives the cause.
-2. A trend may page about half as many steps ahead as it has lasted, and be a notice up to twice as
-   many: most harmless growth ends before that, and most fatal growth doesn't.
+2. A trend may page as many steps ahead as it has lasted: it then pages when half of a straight
+   leak's life is left. It's a notice up to a third further ahead.
 3. Some growth is trusted less, because it often ends by itself. Peaks of steps (`input`) grow by a
    curriculum or a sorted epoch whose largest input isn't known. Host memory is filled by caches and
-   workers. Growth that may die out before the limit (rule 6 of `trend`), or that comes in jumps, is
-   typical of compiled graphs and caches: the fewer and the less regular the jumps, the less trust.
-4. None of that counts in the last steps, or if a jump or two would reach the limit.
+   workers. Free pieces of blocks are reused later (`fragmentation`). Growth that may die out before
+   the limit (rule 6 of `trend`), or that comes in jumps, is typical of compiled graphs and caches:
+   the fewer and the less regular the jumps, the less trust.
+4. Rule 3 counts less in the last steps, or if a jump or two would reach the limit.
+5. The interval includes how much of the reserve may turn out usable, or not (`overhead`).
 
 All constants were fitted to the traces of the forecast benchmark (docs/forecast.md).
 """
@@ -22,23 +24,25 @@ import msgspec
 from memagent.forecast.trend import Trend, growth_in, steps_until
 from memagent.forecast.types import Cause
 
-PAGE_AHEAD = 0.58
+PAGE_AHEAD = 1.0
 """Steps ahead that a trend may page, over the steps it has lasted."""
-NOTICE_AHEAD = 2.0
-PAGE_AHEAD_BY_CAUSE: dict[Cause, float] = {"input": 0.06, "host_memory": 0.4}
+NOTICE_AHEAD = 1.3
+"""The same for a notice."""
+PAGE_AHEAD_BY_CAUSE: dict[Cause, float] = {"input": 0.06, "host_memory": 0.4, "fragmentation": 0.3}
 """The same for causes that are trusted less."""
 DYING_PAGE_AHEAD = 0.2
 """The same for growth that may die out: it needs, by its slow reading, more than SLOW_AHEAD of the
 steps it has lasted, and more than JUMPS_LEFT typical jumps."""
-SLOW_AHEAD = 1.0
+SLOW_AHEAD = 2.0
 JUMPS_LEFT = 1.4
 JUMP_PAGE_AHEAD = 0.1
 """The same for growth by jumps, to be divided by the error that comes of their number."""
 PAGE_BIAS = 1.04
 """Factor on the steps left: a page is sent when their estimate happens to be low."""
 LAST_STEPS = 25
-"""Any trend may page so many steps before the limit, if it has lasted about twice as long."""
+"""Any trend may page so many steps before the limit, up to MAX_LAST_AHEAD of those it lasted."""
 LAST_STEPS_OF_INPUT = 14
+MAX_LAST_AHEAD = 0.25
 DECAY = 0.12
 """Rate at which the probability falls with the distance."""
 DECAY_BY_CAUSE: dict[Cause, float] = {"input": 0.5}
@@ -80,7 +84,7 @@ class Projection(msgspec.Struct, frozen=True):
         if self.jump_error:
             trusted = min(trusted, JUMP_PAGE_AHEAD / self.jump_error)
         last = LAST_STEPS_OF_INPUT if self.cause == "input" else LAST_STEPS
-        return min(PAGE_AHEAD, max(trusted, last / self.span_steps))
+        return min(PAGE_AHEAD, max(trusted, min(MAX_LAST_AHEAD, last / self.span_steps)))
 
     def oom_probability(self, steps: float) -> float:
         """Return the probability of an OOM within `steps`.
@@ -95,8 +99,16 @@ class Projection(msgspec.Struct, frozen=True):
         return continues * 0.5 * erfc(log(self.steps_left / steps) / SPREAD / sqrt(2))
 
 
-def project(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) -> Projection | None:
-    """Return when trends use up the `headroom` that they share, or None if they never do."""
+def project(
+    trends: Mapping[Cause, Trend],
+    headroom: float,
+    limit_bytes: int,
+    bounds: tuple[float, float] = (0.0, 0.0),
+) -> Projection | None:
+    """Return when trends use up the `headroom` that they share, or None if they never do.
+
+    bounds: by how much the headroom may be larger, and smaller.
+    """
     if not trends:
         return None
     shared = list(trends.values())
@@ -114,8 +126,11 @@ def project(trends: Mapping[Cause, Trend], headroom: float, limit_bytes: int) ->
     may_die_out = needs_jumps and slow > SLOW_AHEAD * leading.span_steps
     error, jump = sum(trend.error for trend in shared), leading.jump
     # The interval: the slope off by its error and tolerance, a jump earlier or later.
-    low = steps_until(headroom - jump / 2, (slope + error) * SLOPE_TOLERANCE, rate)
-    high = steps_until(headroom + jump, max(0.3 * slope, (slope - error) / SLOPE_TOLERANCE), rate)
+    more, less = bounds
+    low = steps_until(headroom - less - jump / 2, (slope + error) * SLOPE_TOLERANCE, rate)
+    high = steps_until(
+        headroom + more + jump, max(0.3 * slope, (slope - error) / SLOPE_TOLERANCE), rate
+    )
     # between both readings, by their geometric mean
     expected = sqrt(steps * min(slow, 4 * steps)) if may_die_out else steps
     return Projection(

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from memagent.forecast.forecaster import Forecaster
@@ -63,17 +64,61 @@ def feed_columns(
 
     `columns` have the wire's names, `step` among them.
     """
-    readings = {argument: columns[name] for name, argument in READINGS.items() if name in columns}
-    phases = columns.get("phase") or _phases(columns)
-    optimizer_steps = columns.get("optimizer_steps")
-    for row, number in enumerate(columns["step"]):
-        step = int(number or 0)
-        yield forecaster.update(
-            step,
-            phase=phases[row] if phases else "train",
-            optimizer_steps=optimizer_steps[row] if optimizer_steps else step,
-            **{argument: column[row] for argument, column in readings.items()},
-        )
+    rows = _Rows(forecaster, columns)
+    for row in range(len(rows.steps)):
+        yield rows.update(row)
+
+
+def feed_repetitions(
+    forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]
+) -> Iterator[Forecast]:
+    """Yield the same, but while all is calm, only the last of the forecasts for equal rows."""
+    rows = _Rows(forecaster, columns)
+    row = 0
+    while row < len(rows.steps):
+        count = rows.count_repetitions(row, forecaster.max_count) or 1
+        row += count
+        yield rows.update(row - 1, count)
+
+
+class _Rows:
+    """Consecutive samples of one device, to be fed to its forecaster."""
+
+    def __init__(self, forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]) -> None:
+        self.steps = [int(number or 0) for number in columns["step"]]
+        self._forecaster = forecaster
+        self._readings = {
+            argument: columns[name] for name, argument in READINGS.items() if name in columns
+        }
+        phases = columns.get("phase") or _phases(columns)
+        self._readings["phase"] = phases or ["train"] * len(self.steps)
+        self._readings["optimizer_steps"] = columns.get("optimizer_steps") or self.steps
+
+    @cached_property
+    def _values(self) -> list[tuple[Any, ...]]:
+        """The readings of each row, without step and time."""
+        compared = [
+            column
+            for argument, column in self._readings.items()
+            if argument != "time_s" and column is not self.steps
+        ]
+        return [*zip(*compared, strict=True)]
+
+    def count_repetitions(self, row: int, most: int) -> int:
+        """Return how many rows from `row` on, at most so many, have the readings before it."""
+        end, values, steps = row, self._values, self.steps
+        while (
+            0 < end < min(len(steps), row + most)
+            and values[end] == values[end - 1]
+            and steps[end] > steps[end - 1]
+        ):
+            end += 1
+        return end - row
+
+    def update(self, row: int, count: int = 1) -> Forecast:
+        """Return the forecast after `row`, the last of so many with its readings."""
+        readings = {argument: column[row] for argument, column in self._readings.items()}
+        return self._forecaster.update(self.steps[row], count=count, **readings)
 
 
 def select_columns(

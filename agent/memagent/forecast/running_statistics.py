@@ -8,8 +8,9 @@ Growth in few jumps, as by compiled graphs, caches and reports at the end of an 
 2. Jumps matter if they make up half of the rise, and a typical one (weighted by size) is at least
    MIN_JUMP_RATIO of it.
 3. The pace that n jumps show has the relative error sqrt(v / n). v is the relative variance of
-   their sizes and of the gaps between them: 0 for one report per epoch, 2 for jumps at random. The
-   ratio of two halves' slopes has twice that error.
+   their sizes and of the gaps between them: 0 for one report per epoch, 2 for jumps at random. To
+   it comes REGULARITY_VARIANCE / n, since few regular jumps may be regular by chance; fewer than
+   three count as random. The ratio of two halves' slopes has twice that error.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ _MIN_INPUTS = 30
 """Inputs needed to relate the excess to them."""
 _MIN_CORRELATION = 0.9
 MIN_JUMP_RATIO = 0.03
+RANDOM_VARIANCE, REGULARITY_VARIANCE = 2.0, 0.5
 
 
 class StepClock:
@@ -38,13 +40,17 @@ class StepClock:
         self._last: tuple[int, float] | None = None
         self._step_s: float | None = None
 
-    def tick(self, step: int, time_s: float | None) -> None:
+    def tick(self, step: int, time_s: float | None, count: int = 1) -> None:
+        """Take the time of the last of `count` steps."""
         if time_s is None or not isfinite(time_s):
             return
         # a clock that was set back gives no pace
         if self._last is not None and step > self._last[0] and time_s >= self._last[1]:
             step_s = (time_s - self._last[1]) / (step - self._last[0])
-            self._step_s = step_s if self._step_s is None else 0.95 * self._step_s + 0.05 * step_s
+            old = 0.95**count
+            self._step_s = (
+                step_s if self._step_s is None else old * self._step_s + (1 - old) * step_s
+            )
         self._last = (step, time_s)
 
     def seconds(self, steps: float) -> float | None:
@@ -64,17 +70,19 @@ class ExcessStatistics:
         self._n = 0
         self._sx = self._sy = self._sxx = self._sxy = self._syy = 0.0
 
-    def add(self, excess: float, input_size: float | None) -> None:
-        self.recent = max(excess, self.recent * _EXCESS_DECAY + excess * (1 - _EXCESS_DECAY))
+    def add(self, excess: float, input_size: float | None, count: int = 1) -> None:
+        """Add the excess of `count` steps."""
+        old = _EXCESS_DECAY**count
+        self.recent = max(excess, self.recent * old + excess * (1 - old))
         if input_size is None:
             return
         x, y = float(input_size), float(excess)
-        self._n += 1
-        self._sx += x
-        self._sy += y
-        self._sxx += x * x
-        self._sxy += x * y
-        self._syy += y * y
+        self._n += count
+        self._sx += count * x
+        self._sy += count * y
+        self._sxx += count * x * x
+        self._sxy += count * x * y
+        self._syy += count * y * y
 
     @property
     def follows_input(self) -> bool:
@@ -157,10 +165,12 @@ class StepGrowth(msgspec.Struct, frozen=True):
         sizes = [changes[place] for place in places]
         n, total = len(sizes), sum(sizes)
         squares = sum(size * size for size in sizes)
-        if n < 3 or total < rise / 2 or squares < MIN_JUMP_RATIO * rise * total:
+        if not n or total < rise / 2 or squares < MIN_JUMP_RATIO * rise * total:
             return cls()
+        if n < 3:
+            return cls(squares / total, 2 * sqrt(RANDOM_VARIANCE / n))
         gaps = [after - before for before, after in pairwise(places)]
         gap_squares = sum(gap * gap for gap in gaps)
         # of the sizes, plus of the gaps: rule 3
         variance = n * squares / total**2 - 1 + (n - 1) * gap_squares / sum(gaps) ** 2 - 1
-        return cls(squares / total, 2 * sqrt(max(0.0, variance) / n))
+        return cls(squares / total, 2 * sqrt((max(0.0, variance) + REGULARITY_VARIANCE / n) / n))

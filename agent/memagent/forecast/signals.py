@@ -2,11 +2,11 @@
 
 floor     allocated after the step: what stays, so what leaks                 -> leak
 excess    how far the step peaks above its floor: activations                 -> input
-split     free pieces of split blocks, which no one else can use              -> fragmentation
-others    used on the device and not reserved by this process                 -> other_processes
+unusable  reserved, but of no use at the peak (`overhead`)                     -> fragmentation
+others    used on the device and not reserved by this process (`overhead`)    -> other_processes
 host      memory of the process tree, if it has its own limit                  -> host_memory
 
-A step runs out of memory if its need = floor + excess + split + others reaches the limit.
+A step runs out of memory if its need = floor + excess + unusable + others reaches the limit.
 
 Without a caching allocator, as on a CPU, the floor keeps what the largest input needed. Growth that
 follows the largest input counts as `input` (`input_high_water`).
@@ -18,6 +18,7 @@ from math import inf
 
 from memagent.forecast.bucketed_series import BucketedSeries
 from memagent.forecast.input_high_water import InputHighWaterModel
+from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.running_statistics import ExcessStatistics
 from memagent.forecast.tail import TailRisk
 from memagent.forecast.trend import Trend, find_trend
@@ -41,6 +42,7 @@ class Signals:
 
     def __init__(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
         self._min_rise: dict[Cause, float] = {}
+        self._limit_bytes = limit_bytes
         self.set_limits(limit_bytes, host_limit_bytes)
         self._series: dict[Cause, BucketedSeries] = {
             cause: BucketedSeries(max if cause == "input" else min) for cause in self._min_rise
@@ -51,11 +53,14 @@ class Signals:
         self._input_high_water = InputHighWaterModel()
         self.used: float | None = None
         """Maximum within the newest step."""
-        self.floor = self.split = self.others = self.host = 0.0
+        self.floor = self.host = 0.0
+        self._unusable = UnusableReserve()
+        self._others = OtherProcesses()
         self._new_buckets = 0
 
     def set_limits(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
         """Expect growth of a size that matters for these limits."""
+        self._limit_bytes = limit_bytes
         device_causes: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes", "input")
         device_rise = max(MIN_GROWTH_RATIO * limit_bytes, MIN_GROWTH_BYTES)
         self._min_rise.update(dict.fromkeys(device_causes, device_rise))
@@ -64,16 +69,29 @@ class Signals:
             self._min_rise["host_memory"] = host_rise
 
     @property
+    def overhead(self) -> float:
+        """Return what is in use at the peak and of no use to this process."""
+        unusable = self._unusable.expected
+        if "fragmentation" in self.trends:
+            unusable = max(unusable, self._unusable.free_pieces)
+        return unusable + self._others.bytes
+
+    @property
     def need(self) -> float:
         """Return the bytes that a step like the recent ones takes at its peak."""
-        return self.floor + self.excess.recent + self.split + self.others
+        return self.floor + self.excess.recent + self.overhead
+
+    @property
+    def room(self) -> int:
+        """Return how many equal steps complete a bucket: none of them but the last is fitted."""
+        return min((one.room for one in self._series.values() if one.steps), default=1)
 
     def expected_need(self, step: int) -> float:
         """Return `need` without the noise of the newest reading, by the trends' levels."""
         readings: tuple[tuple[Cause, float], ...] = (
             ("leak", self.floor),
-            ("fragmentation", self.split),
-            ("other_processes", self.others),
+            ("fragmentation", self._unusable.free_pieces),
+            ("other_processes", self._others.bytes),
         )
         more = 0.0
         for cause, value in readings:
@@ -81,6 +99,12 @@ class Signals:
             if trend is not None:
                 more += max(0.0, trend.level_at(step) - value)
         return self.need + more
+
+    @property
+    def need_bounds(self) -> tuple[float, float]:
+        """Return how far `need` may be lower, and higher, by what is unusable."""
+        unusable = self._unusable
+        return unusable.expected - unusable.at_least, unusable.at_most - unusable.expected
 
     def expected_host(self, step: int) -> float:
         trend = self.trends.get("host_memory")
@@ -95,33 +119,38 @@ class Signals:
         peak: float | None,
         reserved: float | None,
         split: float | None,
+        retries: float | None,
         device_used: float | None,
         host: float | None,
         input_size: float | None,
         is_training: bool,
+        count: int = 1,
     ) -> None:
-        """Add the readings of a step. Series begin when the run `is_settled`."""
+        """Add the readings of a step. Series begin when the run `is_settled`.
+
+        count: steps with these readings, the last of them `step`; at most `room`.
+        """
         if floor is not None:
             excess = max(0.0, (peak or floor) - floor)
             self.floor = floor
             self.used = floor + excess
-            self.excess.add(excess, input_size)
+            self.excess.add(excess, input_size, count)
             if is_training:
-                self._tail.add(excess)
-            if input_size is not None and reserved is None:
+                self._tail.add(excess, count)
+            if input_size is not None and split is None:  # no caching allocator
                 self._input_high_water.observe(input_size)
-            self._add("leak", step, floor, is_settled)
+            self._add("leak", step, floor, is_settled, count)
             if excess:
-                self._add("input", step, excess, is_settled)
-        if split is not None:
-            self.split = split
-            self._add("fragmentation", step, split, is_settled)
-        if device_used is not None and reserved is not None:
-            self.others = max(0.0, device_used - max(reserved, floor or 0.0))
-            self._add("other_processes", step, self.others, is_settled)
+                self._add("input", step, excess, is_settled, count)
+        if floor is not None and reserved is not None:
+            self._update_overhead(reserved, split, retries, device_used)
+            if split is not None:
+                self._add("fragmentation", step, self._unusable.free_pieces, is_settled, count)
+            if device_used is not None:
+                self._add("other_processes", step, self._others.bytes, is_settled, count)
         if host is not None and "host_memory" in self._series:
             self.host = host
-            self._add("host_memory", step, host, is_settled)
+            self._add("host_memory", step, host, is_settled, count)
         if self._new_buckets >= FIT_EVERY_BUCKETS:
             self._fit_trends()
 
@@ -129,7 +158,7 @@ class Signals:
         self, limit_bytes: int, steps: float, largest_input: float | None
     ) -> float:
         """Return the probability that one of the next `steps` peaks above the limit."""
-        room = limit_bytes - (self.floor + self.split + self.others)
+        room = limit_bytes - (self.floor + self.overhead)
         largest = self.excess.at_input(largest_input)
         if largest is not None and largest <= room:
             return 0.0
@@ -149,13 +178,29 @@ class Signals:
         if cause == "leak":
             self._input_high_water.clear()
 
-    def _add(self, cause: Cause, step: int, value: float, is_settled: bool) -> None:
+    def _update_overhead(
+        self, reserved: float, split: float | None, retries: float | None, device_used: float | None
+    ) -> None:
+        if split is not None:
+            self._unusable.update(
+                floor=self.floor,
+                peak=self.used or 0.0,
+                reserved=reserved,
+                split=split,
+                retries=retries,
+                limit_bytes=self._limit_bytes,
+            )
+        if device_used is not None:
+            self._others.update(device_used, max(reserved, self.floor))
+
+    def _add(self, cause: Cause, step: int, value: float, is_settled: bool, count: int) -> None:
         if not is_settled:
             return
         series = self._series[cause]
         if cause == "leak" and self._input_high_water.largest:
-            self._input_high_water.add(step)
-        if series.add(step, value, self._min_rise[cause]) and cause in LEAK_CAUSES:
+            self._input_high_water.add(step, count)
+        is_complete = series.add(step, value, self._min_rise[cause], count)
+        if is_complete and cause in LEAK_CAUSES:
             self._new_buckets += 1
         if series.fell_at == step:
             self.trends.pop(cause, None)  # its growth is gone

@@ -19,6 +19,7 @@ from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GarbageCheck, later
 from memagent.forecast.hysteresis import ForecastHysteresis
 from memagent.forecast.input_high_water import InputHighWaterModel
+from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.running_statistics import ExcessStatistics, StepClock
 from memagent.forecast.signals import Signals
 from memagent.forecast.tail import TailRisk
@@ -35,10 +36,12 @@ _CLASSES = {
         Forecaster,
         GarbageCheck,
         InputHighWaterModel,
+        OtherProcesses,
         Signals,
         StepClock,
         TailRisk,
         Trend,
+        UnusableReserve,
     )
 }
 _FUNCTIONS = {"min": min, "max": max, "later": later}

@@ -33,6 +33,8 @@ UNDECIDED_PROBABILITY = 0.3
 """Reported until the values show whether they have a tail."""
 ENOUGH_VALUES = 30
 """Values from which they show it."""
+CERTAIN_VALUES = 100
+"""Values that weigh as much as the prior probability."""
 
 
 class TailRisk:
@@ -45,20 +47,21 @@ class TailRisk:
         self._mean = self._squares = 0.0
         self._largest = 0.0
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, count: int = 1) -> None:
+        """Add a value that came `count` times."""
         if value <= 0:
             return
         # Welford's update of mean and sum of squared deviations.
-        self._count += 1
+        self._count += count
         logarithm = log(value)
         deviation = logarithm - self._mean
-        self._mean += deviation / self._count
-        self._squares += deviation * (logarithm - self._mean)
+        self._mean += count * deviation / self._count
+        self._squares += count * deviation * (logarithm - self._mean)
         if value > self._largest * (1 + TIE_TOLERANCE):
             self._largest = value
-            self._ties = 1
+            self._ties = count
         elif value > self._largest * (1 - TIE_TOLERANCE):
-            self._ties += 1
+            self._ties += count
 
     def probability(self, room: float, steps: float) -> float:
         """Return the probability that one of the next `steps` exceeds `room`, 0 without a tail."""
@@ -72,7 +75,7 @@ class TailRisk:
         if is_undecided and self._count >= ENOUGH_VALUES:
             return 0.0
         raw = self._raw_probability(room, steps, spread)
-        weight = self._count / (self._count + ENOUGH_VALUES)
+        weight = self._count / (self._count + CERTAIN_VALUES)
         fitted = BASE_PROBABILITY + PROBABILITY_WEIGHT * raw
         shrunk = PRIOR_PROBABILITY + (fitted - PRIOR_PROBABILITY) * weight
         return (UNDECIDED_PROBABILITY if is_undecided else shrunk) * min(1.0, 10 * raw)

@@ -8,7 +8,9 @@ The answer comes from the longest recent window that shows growth.
    scatter around it (7 standard deviations; a single jump has 6) and a minimum share of the limit.
 3. Growth must be everywhere: the minimum of each quarter is above the one before, with one step
    back allowed for noise.
-4. Growth must continue: the newer half's slope is at least 0.4 of the older half's.
+4. Growth must continue: the newer half's slope is at least 0.4 of the older half's. It has stopped
+   if its newest pause is longer than a tenth of the window, than 25 steps, and than 1.5 times any
+   earlier one.
 5. The bend: the ratio q of the two halves' slopes is assumed to continue. So the slope x steps
    ahead is slope * exp(rate * x) with rate = ln(q) / half a window. This is Holt's multiplicative
    trend. For exponential saturation, 1 - exp(-t/tau), it's exact, and finds its end before it is
@@ -48,6 +50,12 @@ SHRINK_RATIO = 2 / 3
 MIN_RISE_OVER_SCATTER = 7.0
 MIN_SLOPE_RATIO = 0.4
 """Newer half's slope over the older half's from which growth continues."""
+MIN_PAUSE_STEPS, PAUSE_RATIO = 25, 0.1
+"""Growth has stopped after this pause, in steps and as a share of the window."""
+PAUSE_TOLERANCE = 1.5
+"""Growth has stopped after this multiple of its longest pause."""
+MIN_STEP_UP = 0.01
+"""Share of the rise by which a value must exceed the highest before it to end a pause."""
 MAX_Q = 2.0
 """Larger ratios are jumps, which aren't expected to repeat."""
 MIN_Q = 0.25
@@ -140,6 +148,8 @@ def find_trend(
         window = _Window(lines, values, start)
         if not window.rises_above_scatter(min_rise):
             continue
+        if window.has_stopped():
+            return None
         continues = window.newer_slope >= MIN_SLOPE_RATIO * window.older_slope
         if continues and _count_falls(values[: start + 1], window.rise / 2) < MAX_FALLS:
             return window.trend(longer_rate, tops or values)
@@ -187,6 +197,19 @@ class _Window:
         self.older_slope, _ = self._lines.fit(start, middle + 1)
         self.newer_slope, _ = self._lines.fit(middle, end)
         return self.newer_slope > 0
+
+    def has_stopped(self) -> bool:
+        """Return True if the newest pause is longer than growth ever paused (rule 4)."""
+        steps, values = self._lines.steps, self._values
+        step_up = MIN_STEP_UP * self.rise
+        high, since, longest = values[self._start], self._start, 0.0
+        for place in range(self._start + 1, len(values)):
+            if values[place] > high + step_up:
+                longest = max(longest, steps[place] - steps[since])
+                high, since = values[place], place
+        pause = steps[-1] - steps[since]
+        least = max(MIN_PAUSE_STEPS, PAUSE_RATIO * self.span_steps)
+        return pause > max(least, PAUSE_TOLERANCE * longest)
 
     def rate_of(self, q: float) -> float:
         """Return the rate at which the slope changes if the halves' slopes have the ratio q."""

@@ -6,6 +6,10 @@ from typing import Literal, get_args
 
 import msgspec
 
+Growing = Literal["unknown", "list", "buffer", "cache", "epoch"]
+"""What keeps the growing memory: nothing clears a list; a buffer and a cache fill up; an epoch's
+values are freed at its end. `unknown`: a diagnosis is looking for it."""
+GROWING: tuple[Growing, ...] = get_args(Growing)
 Level = Literal["ok", "notice", "warning", "critical"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 """All levels, from harmless to worst."""

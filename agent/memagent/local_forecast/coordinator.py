@@ -16,6 +16,7 @@ from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import SettingError
 from memagent.estimator.formula.state_sizes import missing_state_bytes
 from memagent.forecast import Forecast, Hints
+from memagent.forecast.types import Growing
 from memagent.local_forecast.monitor import ForecastMonitor
 from memagent.probe import Probe, torch_device_name
 from memagent.sampling.bus import EventSink
@@ -165,6 +166,11 @@ class LocalForecast:
         self.monitor.prediction = prediction
         device = self._probes[0].device.id
         self._learn({"predicted_peak_bytes": {device: prediction.peak_allocated_bytes}})
+
+    def note_growing(self, growing: Growing) -> None:
+        """Take from the leak finder what keeps the growing memory of the training device."""
+        if self._learn({"grows": {self._probes[0].device.id: growing}}):
+            self._emit_hints()
 
     def _learn(self, data: Mapping[str, Any]) -> bool:
         """Merge `data` into the hints; return True if they changed."""

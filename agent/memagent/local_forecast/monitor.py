@@ -20,7 +20,7 @@ import msgspec
 
 from memagent.delivery.partial_batch import StreamColumns
 from memagent.diagnostics import notify_user
-from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed_columns, select_columns
+from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed_repetitions, select_columns
 from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
 from memagent.probe.detached import forks_wait
 from memagent.units import format_bytes, format_duration
@@ -98,7 +98,7 @@ class ForecastMonitor:
         if entry is None:
             return
         selected = select_columns(columns, is_secondary_host=entry.is_secondary_host)
-        for forecast in feed_columns(entry.forecaster, selected):
+        for forecast in feed_repetitions(entry.forecaster, selected):
             entry.newest = forecast
             if forecast.level != "ok":
                 if entry.alarm is None or forecast.cause != entry.alarm.cause:

@@ -124,6 +124,18 @@ def test_a_secondary_host_is_forecast_from_its_memory_only():
     assert secondary.limit_bytes == LIMIT
 
 
+def test_what_grows_belongs_to_a_device():
+    hints = Hints().merged_with({"grows": {"a": "list", "b": "heap", 5: "cache", "c": ["list"]}})
+    assert hints.grows == {"a": "list", "5": "cache"}
+    assert hints.to_data() == {"grows": {"a": "list", "5": "cache"}}
+    assert hints.merged_with({"grows": "list"}) == hints
+    assert hints.merged_with({"grows": {"a": "buffer"}}).grows == {"a": "buffer", "5": "cache"}
+    assert hints.forecaster("a", LIMIT)._grows == "list"
+    forecaster = Forecaster(LIMIT, host_limit_bytes=LIMIT)
+    hints.apply_to(forecaster, "5", is_secondary_host=True)
+    assert forecaster._grows == "cache"
+
+
 @pytest.mark.parametrize(
     ("value", "known"), [(1, 1), (1.9, 1), (2**62 - 1, 2**62 - 1), (2**62, None), (0.9, None)]
 )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from memagent.forecast.projection import (
     LAST_STEPS,
     LAST_STEPS_OF_INPUT,
+    MAX_LAST_AHEAD,
     PAGE_AHEAD,
     PAGE_BIAS,
     Projection,
@@ -62,9 +63,11 @@ def test_rule_3_few_irregular_jumps_have_a_lower_probability():
 
 
 def test_rule_4_in_the_last_steps_any_trend_may_page():
-    short = replace(LINE, span_steps=50.0)
-    assert project({"host_memory": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS / 50
-    assert project({"input": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS_OF_INPUT / 50
+    short = replace(LINE, span_steps=200.0)
+    dying = replace(project({"leak": short}, LAST_STEPS, 10_000), jump_error=2.0)
+    assert dying.page_ahead == LAST_STEPS / 200
+    assert project({"input": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS_OF_INPUT / 200
+    assert replace(dying, span_steps=99.0).page_ahead == MAX_LAST_AHEAD
 
 
 def test_rule_4_growth_one_or_two_jumps_from_the_limit_does_not_die_out():
@@ -126,16 +129,16 @@ def test_the_interval_is_at_most_four_times_the_steps_left_and_a_jump():
 
 
 def test_growth_that_may_die_out_ends_between_both_readings():
-    # by the slow reading after ln(1 - 0.4) / -0.0005 steps, more than the 1000 that it lasted
-    slow = replace(LINE, slow_slope=0.5, slow_rate=-0.0005)
+    # by the slow reading after ln(1 - 0.4) / -0.0005 steps, more than twice the 500 that it lasted
+    slow = replace(LINE, slow_slope=0.5, slow_rate=-0.0005, span_steps=500.0)
     until = 1.04 * math.log(0.6) / -0.0005
     both = project({"leak": slow}, 400, 10_000)
     assert until == pytest.approx(1062.5, abs=0.1)
     assert both.may_die_out
     assert both.steps_left == pytest.approx(math.sqrt(416 * until))
     assert both.steps_left_high == pytest.approx(until)
-    assert not project({"leak": replace(slow, span_steps=1063.0)}, 400, 10_000).may_die_out
-    assert project({"leak": replace(slow, span_steps=1062.0)}, 400, 10_000).may_die_out
+    assert not project({"leak": replace(slow, span_steps=532.0)}, 400, 10_000).may_die_out
+    assert project({"leak": replace(slow, span_steps=531.0)}, 400, 10_000).may_die_out
 
 
 @pytest.mark.parametrize(("jump", "needs_jumps"), [(285.0, True), (286.0, False)])
@@ -175,17 +178,18 @@ def test_rule_3_what_each_cause_may_page():
             project({cause: replace(LINE, span_steps=span)}, 400, 10_000), **changes
         ).page_ahead
 
-    assert page_ahead("leak") == 0.58
+    assert page_ahead("leak") == 1.0
+    assert page_ahead("fragmentation") == 0.3
     assert page_ahead("host_memory") == 0.4
     assert page_ahead("input") == 0.06
     assert page_ahead("leak", may_die_out=True) == 0.2
     assert page_ahead("input", may_die_out=True) == 0.06
-    assert page_ahead("leak", jump_error=0.1) == 0.58
+    assert page_ahead("leak", jump_error=0.05) == 1.0
     assert page_ahead("leak", jump_error=0.4) == 0.25
     assert page_ahead("leak", jump_error=0.4, may_die_out=True) == 0.2
     assert page_ahead("leak", span=100.0, may_die_out=True) == 0.25
     assert page_ahead("input", span=100.0) == 0.14
-    assert page_ahead("leak", span=10.0) == 0.58
+    assert page_ahead("leak", span=10.0) == MAX_LAST_AHEAD  # so far ahead it may die out
 
 
 def test_the_distance_is_a_multiple_of_what_was_observed():
@@ -218,3 +222,12 @@ def test_a_projection_is_immutable():
         project({"leak": LINE}, 400, 10_000).slope = 2.0
     fields = ["leak", *[1.0] * 7, 5]
     assert (Projection(*fields).may_die_out, Projection(*fields).jump_error) == (False, 0.0)
+
+
+def test_rule_5_the_interval_includes_what_of_the_reserve_may_be_usable():
+    usual, unsure = (
+        project({"leak": LINE}, 400, 10_000, bounds) for bounds in ((0.0, 0.0), (50.0, 120.0))
+    )
+    assert unsure.steps_left == usual.steps_left
+    assert usual.steps_left_low - unsure.steps_left_low == pytest.approx(120 / (1.05 * 1.15))
+    assert unsure.steps_left_high - usual.steps_left_high == pytest.approx(50 / (0.95 / 1.15))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.forecast import Forecaster, Hints, feed_columns, select_columns
+from memagent.forecast import Forecaster, Hints, feed_columns, feed_repetitions, select_columns
 from memagent.forecast.replay_columns import FORECAST_COLUMNS
 
 GIB = 2**30
@@ -123,7 +123,7 @@ def test_each_column_is_the_argument_of_its_meaning():
     list(feed_columns(recorder, columns))
     assert recorder.readings == [
         {
-            "step": 7, "phase": "train", "optimizer_steps": 7, "time_s": 1.0, "allocated_bytes": 2,
+            "step": 7, "phase": "train", "optimizer_steps": 7, "count": 1, "time_s": 1.0, "allocated_bytes": 2,
             "peak_allocated_bytes": 3, "reserved_bytes": 4, "inactive_split_bytes": 5,
             "alloc_retries": 6, "device_used_bytes": 8, "host_used_bytes": 9, "input_size": 10,
             "limit_bytes": 12, "host_limit_bytes": 13,
@@ -191,3 +191,45 @@ def test_the_limit_is_that_of_the_newest_row(is_secondary_host):
     forecasts = {forecast.step: forecast for forecast in feed_columns(forecaster, selected)}
     assert forecasts[299].level == "ok" and forecasts[400].level == "warning"
     assert {forecasts[step].limit_bytes for step in (299, 400)} == {400 * GIB, 10 * GIB}
+
+
+def parts_of(allocated: list[int], size: int = 20) -> list[dict]:
+    """Columns of consecutive steps, as the collector publishes them."""
+    return [
+        {
+            "step": list(range(first, min(first + size, len(allocated)))),
+            "time_s": [step / 100 for step in range(first, min(first + size, len(allocated)))],
+            "allocated_bytes": allocated[first : first + size],
+            "peak_allocated_bytes": [used + GIB for used in allocated[first : first + size]],
+        }
+        for first in range(0, len(allocated), size)
+    ]
+
+
+def test_equal_rows_are_fed_at_once_while_all_is_calm():
+    recorder = Heard()
+    parts = parts_of([GIB] * 2000)
+    assert [[*feed_repetitions(recorder, part)][-1].step for part in parts][-1] == 1999
+    assert len(recorder.readings) < 0.4 * 2000
+    assert sum(reading["count"] for reading in recorder.readings) == 2000
+
+
+@pytest.mark.parametrize("every", [1, 7, 50])
+def test_a_leak_after_equal_rows_is_forecast_as_row_by_row(every):
+    allocated = [GIB + max(0, step - 1500) // every * every * 2**23 for step in range(4000)]
+    one_by_one, joined = Forecaster(16 * GIB), Forecaster(16 * GIB)
+    for part in parts_of(allocated):
+        expected = [*feed_columns(one_by_one, part)][-1]
+        forecast = [*feed_repetitions(joined, part)][-1]
+        assert (forecast.step, forecast.level, forecast.cause) == (
+            expected.step, expected.level, expected.cause,
+        )  # fmt: skip
+        assert forecast.eta_step == pytest.approx(expected.eta_step)
+    assert forecast.level == "critical"
+
+
+def test_a_step_that_goes_back_among_equal_rows_starts_again():
+    forecaster = Heard()
+    columns = {"step": [*range(40), *range(40)], "allocated_bytes": [GIB] * 80}
+    assert [*feed_repetitions(forecaster, columns)][-1].step == 39
+    assert sum(reading["count"] for reading in forecaster.readings) == 80

@@ -14,7 +14,7 @@ MIB = 2**20
 LIMIT = 1000 * MIB
 NOTHING = {
     "floor": None, "peak": None, "reserved": None, "split": None, "device_used": None, "host": None,
-    "input_size": None,
+    "input_size": None, "retries": None,
 }  # fmt: skip
 LINE = Trend(
     slope=2.0, error=0.0, rate=0.0, slow_slope=2.0, slow_rate=0.0, since_step=0.0, span_steps=50.0,
@@ -43,13 +43,9 @@ def test_a_reading_that_is_no_size_is_missing(value):
 
 def test_the_need_is_the_sum_of_its_parts():
     signals = fed({"floor": 700, "peak": 750, "split": 30, "reserved": 800, "device_used": 900})
-    assert (signals.floor, signals.excess.recent, signals.split, signals.others) == (
-        700,
-        50,
-        30,
-        100,
-    )
-    assert signals.need == 880
+    assert (signals.floor, signals.excess.recent) == (700, 50)
+    assert signals.overhead == 50 + 100  # unusable, others
+    assert signals.need == 900
     assert signals.used == 750
 
 
@@ -57,7 +53,7 @@ def test_a_missing_reading_leaves_the_last_one():
     signals = fed(
         {"floor": 700, "peak": 750, "split": 30, "reserved": 800, "device_used": 900, "host": 5}, {}, host_limit=9
     )  # fmt: skip
-    assert (signals.need, signals.used, signals.host) == (880, 750, 5)
+    assert (signals.need, signals.used, signals.host) == (900, 750, 5)
     assert fed().used is None
 
 
@@ -70,15 +66,15 @@ def test_a_peak_below_the_floor_is_no_excess():
 @pytest.mark.parametrize(
     ("readings", "others"),
     [
-        ({"reserved": 800, "device_used": 900}, 100),
-        ({"reserved": 800, "device_used": 700}, 0),
+        ({"floor": 5, "reserved": 800, "device_used": 900}, 100),
+        ({"floor": 5, "reserved": 800, "device_used": 700}, 0),
         ({"reserved": 500, "floor": 850, "device_used": 900}, 50),  # more allocated than reserved
         ({"device_used": 900, "floor": 100}, 0),  # unknown without the reserved bytes
-        ({"reserved": 800}, 0),
+        ({"floor": 5, "reserved": 800}, 0),
     ],
 )
 def test_others_use_what_this_process_has_not_reserved(readings, others):
-    assert fed(readings).others == others
+    assert fed(readings).overhead == others
 
 
 def test_host_memory_counts_only_with_a_limit():
@@ -92,7 +88,7 @@ def test_host_memory_counts_only_with_a_limit():
     ("name", "cause", "common"),
     [
         ("floor", "leak", {}),
-        ("split", "fragmentation", {"floor": 5}),
+        ("split", "fragmentation", {"floor": 5, "reserved": 99 * MIB}),
         ("device_used", "other_processes", {"floor": 5, "reserved": 5}),
         ("peak", "input", {"floor": 5}),
     ],
@@ -143,13 +139,15 @@ def test_the_floor_and_the_peaks_have_series_of_minima_and_maxima():
 
 
 def test_a_fall_ends_the_trend_of_its_series_at_once():
-    rows = [{"floor": step * MIB, "split": step * MIB} for step in range(60)]
+    rows = [{"floor": n * MIB, "split": n * MIB, "reserved": 200 * MIB} for n in range(60)]
     assert set(fed(*rows).trends) == {"leak", "fragmentation"}
-    assert set(fed(*rows, {"floor": 5 * MIB, "split": 60 * MIB}).trends) == {"fragmentation"}
+    assert set(fed(*rows, {"floor": 5 * MIB, "split": 60 * MIB, "reserved": 200 * MIB}).trends) == {
+        "fragmentation"
+    }
 
 
 def test_the_expected_need_follows_the_trends_above_the_readings():
-    signals = fed({"floor": 150, "peak": 160, "split": 20, "reserved": 160, "device_used": 190})
+    signals = fed({"floor": 150, "peak": 160, "split": 20, "reserved": 180, "device_used": 210})
     need = signals.need
     assert need == 150 + 10 + 20 + 30
     assert signals.expected_need(100) == need
@@ -172,7 +170,7 @@ def test_the_expected_host_memory_is_not_below_the_reading():
 
 
 def test_a_restart_forgets_one_series_and_its_trend():
-    rows = [{"floor": step * MIB, "split": step * MIB} for step in range(60)]
+    rows = [{"floor": n * MIB, "split": n * MIB, "reserved": 200 * MIB} for n in range(60)]
     signals = fed(*rows)
     signals.restart("leak")
     assert set(signals.trends) == {"fragmentation"}
@@ -198,7 +196,7 @@ def test_the_room_for_the_tail_is_what_the_rest_leaves():
     sizes = [100 + (step * 7919) % 97 for step in range(20)] + [900]
     readings = {"split": 30, "reserved": 800, "device_used": 900}
     one = fed(*({"floor": 100, "peak": 100 + size, **readings} for size in sizes))
-    other = fed(*({"floor": 230, "peak": 230 + size} for size in sizes))
+    other = fed(*({"floor": 200, "peak": 200 + size} for size in sizes))
     assert 0 < one.excess_probability(1400, 100, None) < 0.9
     assert one.excess_probability(1400, 100, None) == other.excess_probability(1400, 100, None)
     assert one.excess_probability(1400, 100, None) < one.excess_probability(1300, 100, None)
@@ -210,3 +208,11 @@ def test_a_known_largest_input_that_fits_excludes_a_tail():
     assert signals.excess_probability(1000, 100, 900) == 0.0
     assert signals.excess_probability(999, 100, 900) > 0.0
     assert signals.excess_probability(1000, 100, None) > 0.0
+
+
+def test_the_need_is_as_uncertain_as_what_is_unusable():
+    # of a limit of 1000 MiB, 20 MiB are unusable at the median and 160 at most
+    rows = {"floor": 0, "peak": 700 * MIB, "split": 0}
+    assert fed({**rows, "reserved": 900 * MIB}).need_bounds == (20 * MIB, 140 * MIB)
+    assert fed({**rows, "reserved": 705 * MIB}).need_bounds == (5 * MIB, 0)
+    assert fed({"floor": 700 * MIB}).need_bounds == (0, 0)

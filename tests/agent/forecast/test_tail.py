@@ -88,27 +88,27 @@ def test_rule_2_and_4_few_values_give_the_undecided_probability():
 
 
 def test_rule_4_the_probability_of_a_tail_by_hand():
-    # one value far above 15 others: 16 values, mean 4/16, and a weight of 16 / (16 + 30)
+    # one value far above 15 others: 16 values, mean 4/16, and a weight of 16 / (16 + 100)
     logarithms = [0.0] * 15 + [4.0]
     tail = tail_of([math.exp(value) for value in logarithms])
     level = (3 - mean(logarithms)) / stdev(logarithms)
     level /= math.sqrt(1 + (3 + level**2 / 2) / 16)
     raw = 1 - NormalDist().cdf(level) ** 50
     assert 0.1 < raw < 0.9
-    expected = 0.5 + 0.42 * raw * 16 / 46
+    expected = 0.5 + 0.42 * raw * 16 / 116
     assert tail.probability(E**3, 50) == pytest.approx(expected)
-    assert tail.probability(0.0, 50) == pytest.approx(0.5 + 0.42 * 16 / 46)
+    assert tail.probability(0.0, 50) == pytest.approx(0.5 + 0.42 * 16 / 116)
     assert tail.probability(-1.0, 50) == tail.probability(0.0, 50)
     # of an unlikely size, ten times the probability counts
     level = (30 - mean(logarithms)) / stdev(logarithms)
     level /= math.sqrt(1 + (3 + level**2 / 2) / 16)
     raw = 1 - NormalDist().cdf(level)
-    assert tail.probability(E**30, 1) == pytest.approx((0.5 + 0.42 * raw * 16 / 46) * 10 * raw)
+    assert tail.probability(E**30, 1) == pytest.approx((0.5 + 0.42 * raw * 16 / 116) * 10 * raw)
 
 
 def test_rule_4_a_room_below_all_values_is_nearly_certain():
     assert tail_of([1.0] * 15 + [E**4]).probability(1e-300, 1) == pytest.approx(
-        0.5 + (0.42 * 0.999) * 16 / 46
+        0.5 + (0.42 * 0.999) * 16 / 116
     )
 
 

@@ -67,6 +67,25 @@ def test_rule_4_growth_that_has_nearly_stopped_is_ignored():
     assert trend_of(lambda t: 40 * (1 - math.exp(-t / 12))) is None
 
 
+def test_rule_4_growth_stops_with_a_pause_of_a_tenth_of_its_history():
+    def line_until(end: int, count: int) -> Trend | None:
+        return trend_of(lambda step: 10.0 * min(step, end), count)
+
+    # of the 300 steps up to 270, a tenth is 30; the pause begins after step 270
+    assert line_until(270, 300) is not None
+    assert line_until(270, 302) is None
+    assert line_until(90, 114) is not None  # 25 steps at least
+    assert line_until(90, 118) is None
+
+
+def test_rule_4_growth_that_paused_before_may_pause_half_again_as_long():
+    def reports(pause: int) -> Trend | None:
+        return trend_of(lambda step: 10.0 * (min(step, 199) // 40), 200 + pause)
+
+    assert reports(20) is not None
+    assert reports(35) is None
+
+
 def test_rule_5_it_finds_where_a_saturating_growth_ends():
     trend = trend_of(lambda t: 100 * (1 - math.exp(-t / 100)))
     reached = 100 * (1 - math.exp(-0.99))

@@ -50,6 +50,12 @@ API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         "Estimate",
         ("margin_bytes", "fits", "fit_probability", "surely_too_large", "verdict", "to_dict"),
     ),
+    ("memagent", "rehearse", ()),
+    (
+        "memagent.rehearsal.report",
+        "Rehearsal",
+        ("capacity_bytes", "device_bytes", "spare_bytes", "fits", "is_certain", "to_dict"),
+    ),
     ("memagent.forecast", "Forecaster", ("update", "learn")),
     ("memagent.forecast", "Forecast", ()),
     ("memagent.leaks", "find", ()),

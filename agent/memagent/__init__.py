@@ -2,6 +2,7 @@
 
     run = memagent.attach(model, optimizer)
     memagent.estimate(model, inputs, gpu="a100")
+    memagent.rehearse("train.py", gpu="a100")
 
 Importing this takes milliseconds: it imports neither torch nor anything else heavy.
 """
@@ -16,6 +17,7 @@ from memagent.errors import MemagentError, SettingError
 if TYPE_CHECKING:
     from memagent import forecast, leaks
     from memagent.estimator.api import estimate
+    from memagent.rehearsal.api import rehearse
     from memagent.run import Run
     from memagent.wire.messages import Risk
 
@@ -30,10 +32,12 @@ __all__ = [
     "estimate",
     "forecast",
     "leaks",
+    "rehearse",
 ]
 
 _LAZY = {
     "estimate": "memagent.estimator.api",
+    "rehearse": "memagent.rehearsal.api",
     "Run": "memagent.run",
     "Risk": "memagent.wire.messages",
 }

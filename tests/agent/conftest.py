@@ -26,6 +26,7 @@ from memagent.wire.messages import (
     RunStart,
     SnapshotMessage,
 )
+from tests import cuda_environment
 
 
 @dataclass
@@ -173,10 +174,18 @@ def tuple_errors(tuple_builder: Callable[[list[Any]], list[BaseException]]) -> l
     return tuple_builder([])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "cuda_python" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.cuda)
+
+
 @pytest.fixture(scope="session")
 def cuda_python() -> Path:
-    """Return an interpreter with a CUDA build of torch and memagent's packages; no GPU is needed."""
-    path = os.environ.get("MEMAGENT_TEST_CUDA_PYTHON")
-    if not path:
-        pytest.skip("MEMAGENT_TEST_CUDA_PYTHON names no interpreter with a CUDA build of torch")
-    return Path(path)
+    """Return an interpreter with a CUDA build of torch. Skip the test, or fail in CI, without."""
+    python = cuda_environment.find_python()
+    if python is not None:
+        return python
+    if os.environ.get("CI"):
+        pytest.fail(cuda_environment.MISSING)
+    pytest.skip(cuda_environment.MISSING)

@@ -53,6 +53,12 @@ def test_developers_get_everything_where_the_demo_was_installed(plan, tmp_path):
     assert "--profile dev --venv .venv " in plan("setup")
 
 
+def test_the_tests_get_an_environment_with_a_cuda_build(plan):
+    commands = plan("test")
+    created = commands.index("scripts/cuda_environment.py --venv .venv-cuda --packages .venv ")
+    assert commands.index("--profile dev") < created < commands.index("-m tests.gpu")
+
+
 def test_the_demo_borrows_the_torch_that_is_there(tmp_path, capsys):
     venv.create(tmp_path, with_pip=False)
     python = tmp_path / "bin/python"

@@ -1,4 +1,7 @@
-"""Tests on a real GPU: `python -m pytest tests/gpu`. Where there is none they are skipped, in CI too: the machines there have none."""
+"""Tests on a GPU: `make test` runs them on the rehearsal device, `make test-gpu` on a real one.
+
+Other runs of pytest skip them where there is no GPU.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 
+MISSING = "there is no CUDA device here"
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--require-gpu", action="store_true", help="fail where there is no GPU")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():
         return
+    if config.getoption("--require-gpu", default=False):
+        raise pytest.UsageError(MISSING)
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
-            item.add_marker(pytest.mark.skip(reason="there is no CUDA device here"))
+            item.add_marker(pytest.mark.skip(reason=MISSING))
 
 
 @pytest.fixture(autouse=True)

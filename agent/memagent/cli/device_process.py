@@ -3,8 +3,9 @@
     python -m memagent.cli.device_process STATE STEPS RANKS (file|module) TARGET [ARGS ...]
 
 1. Small tensors have values, and reads of the device are counted.
-2. The agent is attached as by `memagent run`: phases and components come from its record.
-3. The script is ended after STEPS optimizer steps, by 0 when the peak has repeated.
+2. The agent is attached as by `memagent run`: phases and components come from its reports.
+3. A change to try is made before the script starts.
+4. The script is ended after STEPS optimizer steps, by 0 when the peak has repeated.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from memagent.diagnostics import ErrorGuard
 from memagent.hooks.exit import describe_error, error_chain, status_of
 from memagent.integrations.autoattach import AutoAttach
 from memagent.lifecycle.options import AttachOptions
-from memagent.lifecycle.registry import newest_run
+from memagent.lifecycle.registry import RegisteredRun, newest_run
 from memagent.rehearsal.measurement import Measurement
 from memagent.rehearsal.ranks import rehearse_alone
 from memagent.rehearsal.reads import place_of_error
+from memagent.rehearsal.script import CHANGE_VARIABLE
 from memagent.settings import Settings
 
 
@@ -33,14 +35,18 @@ def main(argv: list[str]) -> int:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
+    from memagent.rehearsal.script_changes import apply_change
     from memagent.rehearsal.values import SmallValues
 
     measurement = Measurement(torch, Path(state), int(steps) or None)
     measurement.leave = lambda: os._exit(0)
+    measurement.phase_peaks = PhasePeaks().read
     auto = AutoAttach(replace(Settings.from_environ(), server=None), AttachOptions(predict=False))
     auto.install()
     register_optimizer_step_post_hook(measurement.after_step)
     rehearse_alone(int(ranks))
+    if change := os.environ.get(CHANGE_VARIABLE):
+        apply_change(change)
     mode = SmallValues(measurement.reads.add)
     _leave_mode_in_children()
 
@@ -95,6 +101,23 @@ def _finish_run(auto: AutoAttach, measurement: Measurement, error: BaseException
     title = (report["out_of_memory"] or {}).get("title")
     if title and "error" in measurement.details:
         measurement.details["error"]["title"] = title
+
+
+class PhasePeaks:
+    """The highest peak of each phase over all runs of this process."""
+
+    def __init__(self) -> None:
+        self._runs: list[RegisteredRun] = []
+
+    def read(self) -> dict[str, int]:
+        run = newest_run()
+        if run is not None and run not in self._runs:
+            self._runs.append(run)
+        peaks: dict[str, int] = {}
+        for run in self._runs:
+            for phase, size in run.report()["phases"].items():
+                peaks[phase] = max(peaks.get(phase, 0), size)
+        return peaks
 
 
 def _leave_mode_in_children() -> None:

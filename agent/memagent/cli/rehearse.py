@@ -9,30 +9,34 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import time
 from collections.abc import Mapping
-from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from memagent.cli import say
+from memagent.cli.peak_budget import budgets_of
 from memagent.cli.progress import Progress
-from memagent.cli.rehearse_view import render
-from memagent.errors import MemagentError, RehearsalError, SettingError
-from memagent.estimator.devices import CONTEXT_BYTES
+from memagent.cli.rehearse_view import batch_line, batch_sentence, render, what_if_lines
+from memagent.cli.target import add_target, check_target
 from memagent.rehearsal import build
-from memagent.rehearsal.cards import CARDS, card_named
-from memagent.rehearsal.launch import MAX_DEVICES, Machine, notice_of
-from memagent.rehearsal.report import Rehearsal, rehearsal_of
-from memagent.rehearsal.sandbox import Sandbox
-from memagent.rehearsal.script import Script, run_script
-from memagent.units import format_bytes, parse_bytes
-
-_PHASE_PREFIX, _PHASE_SUFFIX = "phase_", "_peak_bytes"
+from memagent.rehearsal.api import checked_steps, machine_of, run_in_sandbox
+from memagent.rehearsal.batch_search import BatchSearch, BatchSlot, find_batch, slot_of
+from memagent.rehearsal.cards import CARDS
+from memagent.rehearsal.launch import Machine, notice_of
+from memagent.rehearsal.report import Rehearsal
+from memagent.rehearsal.script import Script
+from memagent.rehearsal.what_if import ChangedScript, WhatIf, changed_scripts, try_changes
+from memagent.units import format_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = (
         "memagent rehearse --gpu CARD [--gpus N] [--ranks N] [--steps N] [--report FILE] "
-        "[--fail-over SIZE] (SCRIPT | -m MODULE) [ARGS ...]"
+        "[--fail-over SIZE] [--baseline FILE] [--tolerance PERCENT] "
+        "[--find-batch NAME] [--what-if] (SCRIPT | -m MODULE) [ARGS ...]"
     )
     parser.add_argument(
         "--gpu", required=True, help=f"a card, or NAME:24GiB for any other: {', '.join(CARDS)}"
@@ -53,6 +57,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-over", metavar="SIZE", help="exit with 1 if the tensors' peak exceeds SIZE"
     )
     parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="FILE",
+        help="exit with 1 if the tensors' peak exceeds that of an earlier report",
+    )
+    parser.add_argument(
+        "--tolerance", default="2%", metavar="PERCENT", help="of --baseline; default %(default)s"
+    )
+    parser.add_argument(
+        "--find-batch",
+        metavar="NAME",
+        help="find the largest batch that fits: NAME is the script's option, {NAME} in ARGS, or a "
+        "variable in capitals",
+    )
+    parser.add_argument(
+        "--what-if",
+        action="store_true",
+        help="rehearse each change that can be made from outside, and show its saving",
+    )
+    parser.add_argument(
         "--held", metavar="SIZE", help="memory of other processes on each card; default none"
     )
     parser.add_argument(
@@ -65,122 +89,109 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="end the script if it makes no step for so long; default %(default)g",
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="the target is a module")
-    parser.add_argument("target", metavar="SCRIPT|MODULE")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"
-    )
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Rehearse the script, print the verdict, and write the report."""
-    budget = parse_bytes(arguments.fail_over) if arguments.fail_over else None
+    budgets = budgets_of(arguments.fail_over, arguments.baseline, arguments.tolerance)
     script = _script(arguments)
+    name = arguments.find_batch
+    slot = slot_of(script, name, os.environ) if name else None
     machine = _machine(arguments)
     device = build.prepare(build.torch_folder())
     notice = notice_of(device)
     if notice:
-        from memagent.cli import say
-
         say(notice)
-    result = rehearse(script, device, machine)
-    print("\n".join(render(result, arguments.target)))
+    rehearsals = Rehearsals(device, machine)
+    search = rehearsals.find_batch(slot) if slot else None
+    result = search.result if search else rehearsals.rehearse(script)
+    print("\n".join(render(result, arguments.target)), flush=True)
+    contents = result.to_dict()
+    if search:
+        print(batch_sentence(search))
+        contents["batch"] = search.to_dict()
+    if arguments.what_if and result.fits is not None:
+        if slot and search and search.largest:
+            slot = replace(slot, first=search.largest)
+        what_if = rehearsals.try_changes(result, slot or BatchSlot(script))
+        print("\n".join(what_if_lines(what_if)))
+        contents["what_if"] = what_if.to_dict()
     if arguments.report:
-        arguments.report.write_text(json.dumps(result.to_dict(), indent=2) + "\n")
-    if budget is not None and result.peak_allocated_bytes > budget:
-        raise MemagentError(
-            f"the peak of {format_bytes(result.peak_allocated_bytes)} exceeds the budget of "
-            f"{format_bytes(budget)}"
-        )
-    if result.fits is None and not result.has_steps:
-        raise RehearsalError(_no_steps_sentence(result))
-    return 0 if result.fits else 1
+        arguments.report.write_text(json.dumps(contents, indent=2) + "\n")
+    for budget in budgets:
+        budget.check(result.peak_allocated_bytes)
+    result.check_steps()
+    return 0 if result.fits and (search is None or search.is_complete) else 1
 
 
-def rehearse(script: Script, device: build.Build, machine: Machine) -> Rehearsal:
-    """Run the script in a sandbox, and return what it needs."""
-    sandbox = Sandbox.of(Path.cwd())
-    try:
+class Rehearsals:
+    """Rehearses on one machine, and shows the progress."""
+
+    def __init__(self, device: build.Build, machine: Machine) -> None:
+        self._device = device
+        self._machine = machine
+
+    def rehearse(self, script: Script, label: str = "rehearsing") -> Rehearsal:
         with Progress() as progress:
-            state = run_script(
-                script, device, machine, sandbox, lambda state: progress.show(_progress_text(state))
+            return run_in_sandbox(
+                script,
+                self._device,
+                self._machine,
+                lambda state: progress.show(f"{label}: {_progress_text(state)}"),
             )
-        return rehearsal_of(
-            machine,
-            json.loads(sandbox.outside(json.dumps(state))),
-            phase_peaks(sandbox.records),
-            sandbox.changes(),
-            sandbox.writes_outside(),
-        )
-    finally:
-        sandbox.remove()
 
+    def find_batch(self, slot: BatchSlot) -> BatchSearch:
+        """Print a line about each batch when its rehearsal has ended."""
+        began_at = time.monotonic()
 
-def phase_peaks(records: Path) -> dict[str, int]:
-    """Return the highest peak of each phase on the training device, from the agent's record."""
-    from memagent.replay import read_trace
+        def show(batch: int, result: Rehearsal) -> None:
+            nonlocal began_at
+            ended_at = time.monotonic()
+            print(batch_line(batch, result, ended_at - began_at), flush=True)
+            began_at = ended_at
 
-    peaks: dict[str, int] = {}
-    for path in records.rglob("*.memagent"):
-        with suppress(SettingError):
-            trace = read_trace(path)
-            for part in trace.parts:
-                if part.device != trace.devices[0].id:
-                    continue
-                for name, values in part.columns.items():
-                    numbers = [value for value in values if isinstance(value, int)]
-                    if name.startswith(_PHASE_PREFIX) and numbers:
-                        phase = name[len(_PHASE_PREFIX) : -len(_PHASE_SUFFIX)]
-                        peaks[phase] = max(peaks.get(phase, 0), *numbers)
-    return peaks
+        def rehearse_batch(batch: int, script: Script) -> Rehearsal:
+            return self.rehearse(replace(script, is_silent=True), f"batch {batch:,}")
+
+        return find_batch(slot, rehearse_batch, show)
+
+    def try_changes(self, now: Rehearsal, slot: BatchSlot) -> WhatIf:
+        """Rehearse the script with each change, without its output."""
+        steps = now.steps if now.fits else slot.script.steps
+        silent = replace(slot.script, is_silent=True, steps=steps)
+        changes = list(changed_scripts(replace(slot, script=silent), os.environ))
+        numbers = iter(range(1, len(changes) + 1))
+
+        def rehearse_change(changed: ChangedScript) -> Rehearsal:
+            label = f"change {next(numbers)} of {len(changes)}, {changed.name}"
+            return self.rehearse(changed.script, label)
+
+        return try_changes(now, changes, rehearse_change)
 
 
 def _script(arguments: argparse.Namespace) -> Script:
-    if not arguments.module and not Path(arguments.target).is_file():
-        raise SettingError(
-            f"Script {arguments.target} does not exist; for a module use -m {arguments.target}."
-        )
-    if arguments.steps is not None and arguments.steps < 1:
-        raise SettingError(f"--steps {arguments.steps}: at least 1.")
+    check_target(arguments)
     return Script(
         arguments.target,
         arguments.arguments,
         is_module=arguments.module,
-        steps=arguments.steps,
+        steps=checked_steps(arguments.steps),
         patience_s=arguments.patience,
     )
 
 
 def _machine(arguments: argparse.Namespace) -> Machine:
-    try:
-        card = card_named(arguments.gpu)
-    except RehearsalError as error:
-        raise SettingError(str(error)) from error
-    context = parse_bytes(arguments.context) if arguments.context else CONTEXT_BYTES
-    if not 1 <= arguments.gpus <= MAX_DEVICES:
-        raise SettingError(f"--gpus {arguments.gpus}: a rehearsal has 1 to {MAX_DEVICES}.")
-    if arguments.ranks < 1:
-        raise SettingError(f"--ranks {arguments.ranks}: at least 1.")
-    others_bytes = parse_bytes(arguments.held) if arguments.held else 0
-    return Machine(
-        card,
-        count=arguments.gpus,
+    return machine_of(
+        arguments.gpu,
+        gpus=arguments.gpus,
         ranks=arguments.ranks,
-        context_bytes=context,
-        held_bytes=others_bytes,
+        held_bytes=arguments.held,
+        context_bytes=arguments.context,
     )
 
 
 def _progress_text(state: Mapping[str, Any]) -> str:
     if not state.get("steps"):
-        return "rehearsing: before the first step"
-    return f"rehearsing: {state['steps']} steps, peak {format_bytes(state['peaks'][-1])}"
-
-
-def _no_steps_sentence(result: Rehearsal) -> str:
-    if result.steps:
-        return "The script trains, but not on the GPU: it allocated nothing there."
-    return (
-        f"The script made no optimizer step: {result.end}. A rehearsal needs a training loop with "
-        "a torch optimizer."
-    )
+        return "before the first step"
+    return f"{state['steps']} steps, peak {format_bytes(state['peaks'][-1])}"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from textwrap import wrap
 from typing import Any
 
+from memagent.rehearsal.batch_search import BatchSearch
 from memagent.rehearsal.report import Rehearsal
-from memagent.units import format_bytes
+from memagent.rehearsal.what_if import NOT_TRIED, ChangedRun, WhatIf
+from memagent.units import format_bytes, format_duration
 
 _MAX_FILES = 5
 _WIDTH = 18
+_COLUMNS = ["", "saves of tensors", "of reserved", "then on the device", "rehearsed in"]
+_BATCH_VERDICTS = {True: "fits", False: "does not fit", None: "no verdict"}
 
 
 def render(result: Rehearsal, title: str) -> list[str]:
@@ -30,13 +35,59 @@ def verdict(result: Rehearsal) -> str:
         known = f"; up to there {format_bytes(middle)}" if result.peak_reserved_bytes else ""
         steps = f"after {result.steps:,} steps" if result.steps else "before its first step"
         return f"no verdict: {result.end}, {steps}{known}"
-    spare = f"{format_bytes(capacity - middle)} to spare"
+    spare = f"{format_bytes(result.spare_bytes)} to spare"
     if result.is_certain:
         return f"fits, with {spare} (at least {format_bytes(capacity - high)})"
     return (
         f"fits by a narrow margin: {spare}, and {format_bytes(high - capacity)} too little with "
         "the largest CUDA context known"
     )
+
+
+def batch_line(batch: int, result: Rehearsal, elapsed_s: float) -> str:
+    """Return the line about one batch of a search."""
+    text = f"batch {batch:>7,}   {_BATCH_VERDICTS[result.fits]:<12} "
+    if result.fits:
+        text += f"{format_bytes(result.device_bytes[1]):>10} on the device"
+    else:
+        text += verdict(result).removeprefix("does not fit: ").removeprefix("no verdict: ")
+    return f"{text}   ({format_duration(elapsed_s)})"
+
+
+def batch_sentence(search: BatchSearch) -> str:
+    """Return the largest batch that fits, or what is known of it."""
+    if search.is_complete and not search.largest:
+        return f"  {'largest batch':<{_WIDTH}} none: not even 1 fits"
+    known = "" if search.is_complete else "at least "
+    limit = f"; {search.too_large:,} does not fit" if search.too_large else ""
+    largest = f"{known}{search.largest:,}" if search.largest else "unknown"
+    return f"  {'largest batch':<{_WIDTH}} {largest}{limit}"
+
+
+def what_if_lines(what_if: WhatIf) -> list[str]:
+    """Return a table of the changes, the largest saving first, and those that weren't tried."""
+    rows = [_COLUMNS] + [_what_if_row(run) for run in what_if.sorted()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for name, *cells in rows:
+        aligned = [f"{cell:>{width}}" for cell, width in zip(cells, widths[1:], strict=True)]
+        lines.append("  " + "   ".join([f"{name:<{widths[0]}}", *aligned]))
+    return [
+        "what if",
+        *lines,
+        *wrap(f"not tried: {', '.join(NOT_TRIED)}", 100, subsequent_indent="  "),
+    ]
+
+
+def _what_if_row(run: ChangedRun) -> list[str]:
+    now = run.result.device_bytes[1]
+    return [
+        run.name,
+        format_bytes(run.allocated_saving_bytes),
+        format_bytes(run.reserved_saving_bytes),
+        format_bytes(now) if run.result.fits else _BATCH_VERDICTS[run.result.fits],
+        format_duration(run.elapsed_s),
+    ]
 
 
 def _out_of_memory(error: Mapping[str, Any], card: str) -> str:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from memagent.attach import start_run
-from memagent.cli.target import end_by_interrupt, run_target
+from memagent.cli.target import add_target, check_target, end_by_interrupt, run_target
 from memagent.diagnostics import ErrorGuard, notify_user
-from memagent.errors import MemagentError, SettingError
+from memagent.errors import MemagentError
 from memagent.hooks.exit import EXEC_FUNCTIONS, is_program, status_of
 from memagent.integrations.autoattach import AutoAttach
 from memagent.integrations.timed_run import TimedRun
@@ -65,11 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--server", help="address of the server; default MEMAGENT_SERVER, else a local file"
     )
-    parser.add_argument("-m", dest="module", action="store_true", help="the target is a module")
-    parser.add_argument("target", metavar="SCRIPT|MODULE")
-    parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"
-    )
+    add_target(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,10 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         server=arguments.server, project=arguments.project, name=arguments.name
     )
     parse_mirror(settings.mirror)  # reports a wrong value before the script starts
-    if not arguments.module and not Path(arguments.target).is_file():
-        raise SettingError(
-            f"Script {arguments.target} does not exist; for a module use -m {arguments.target}."
-        )
+    check_target(arguments)
     if arguments.live:
         return run_with_view(_command_without_live(arguments))
     launcher_arguments = arguments.module and through_launcher(

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import argparse
 import builtins
 import os
 import runpy
@@ -22,9 +23,28 @@ from pkgutil import read_code
 from types import TracebackType
 from typing import Any, NoReturn
 
+from memagent.errors import SettingError
+
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 OnEnd = Callable[[BaseException | None], None]
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that name the target; what follows it is the script's own."""
+    parser.add_argument("-m", dest="module", action="store_true", help="the target is a module")
+    parser.add_argument("target", metavar="SCRIPT|MODULE")
+    parser.add_argument(
+        "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"
+    )
+
+
+def check_target(arguments: argparse.Namespace) -> None:
+    """Raise SettingError if the target is a file that doesn't exist."""
+    if not arguments.module and not Path(arguments.target).is_file():
+        raise SettingError(
+            f"Script {arguments.target} does not exist; for a module use -m {arguments.target}."
+        )
 
 
 @dataclass(frozen=True)

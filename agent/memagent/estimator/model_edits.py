@@ -41,10 +41,15 @@ class CheckpointedModel:
         from memagent.estimator.trace.session import build_model
 
         model = build_model(self._model)
-        if not enable_checkpointing(model, use_reentrant=False):
-            for block in repeated_blocks(model):
-                block.forward = _recomputed(block.forward)
+        checkpoint_blocks(model)
         return model
+
+
+def checkpoint_blocks(model: Any) -> None:
+    """Recompute every repeated block of the model in backward."""
+    if not enable_checkpointing(model, use_reentrant=False):
+        for block in repeated_blocks(model):
+            block.forward = _recomputed(block.forward)
 
 
 def repeated_blocks(model: Any) -> list[Any]:

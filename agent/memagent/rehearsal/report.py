@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from memagent.errors import RehearsalError
 from memagent.estimator.devices import CONTEXT_RANGE_BYTES
 from memagent.rehearsal.launch import Machine
 
@@ -30,7 +31,16 @@ _LEFT_OUT_MANY = "NCCL's buffers"
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """A rehearsed script: what it needs, and whether that fits the card."""
+    """A rehearsed script: what it needs, and whether that fits the card.
+
+    - peak_allocated_bytes: what tensors take at once; peak_reserved_bytes: what torch's allocator
+      takes for them. Both are exact, and so are `phases` and `components`.
+    - error: `message`, `file`, `line` and `step` of the error that ended the script, such as the
+      first allocation that fails.
+    - place: file and line of a loop that waits for a value; reads: lines that read the device.
+    - files: what the script wrote to the copy of its folder, with sizes. outside_files: what it
+      wrote elsewhere.
+    """
 
     machine: Machine
     status: str
@@ -50,6 +60,7 @@ class Rehearsal:
 
     @property
     def capacity_bytes(self) -> int:
+        """Return the card's memory without that of other processes."""
         return self.machine.card.total_bytes - self.machine.held_bytes
 
     @property
@@ -58,6 +69,11 @@ class Rehearsal:
         low, high = CONTEXT_RANGE_BYTES
         reserved = self.peak_reserved_bytes
         return reserved + low, reserved + self.machine.context_bytes, reserved + high
+
+    @property
+    def spare_bytes(self) -> int | None:
+        """Return what the card has left with the assumed context; None if it doesn't fit."""
+        return self.capacity_bytes - self.device_bytes[1] if self.fits else None
 
     @property
     def has_steps(self) -> bool:
@@ -83,7 +99,21 @@ class Rehearsal:
     def left_out(self) -> tuple[str, ...]:
         return (*_LEFT_OUT, _LEFT_OUT_MANY) if self.machine.ranks > 1 else _LEFT_OUT
 
+    def check_steps(self) -> None:
+        """Raise RehearsalError if the script has no verdict because it trained nothing."""
+        if self.fits is not None or self.has_steps:
+            return
+        if self.steps:
+            raise RehearsalError(
+                "The script trains, but not on the GPU: it allocated nothing there."
+            )
+        raise RehearsalError(
+            f"The script made no optimizer step: {self.end}. A rehearsal needs a training loop "
+            "with a torch optimizer."
+        )
+
     def to_dict(self) -> dict[str, Any]:
+        """Return the report, ready for JSON, as option `--report` saves it."""
         low, middle, high = self.device_bytes
         return {
             "method": "rehearsal",
@@ -91,6 +121,7 @@ class Rehearsal:
             "gpus": self.machine.count,
             "ranks": self.machine.ranks,
             "capacity_bytes": self.capacity_bytes,
+            "spare_bytes": self.spare_bytes,
             "status": self.status,
             "fits": self.fits,
             "is_certain": self.is_certain,
@@ -115,13 +146,13 @@ class Rehearsal:
 def rehearsal_of(
     machine: Machine,
     state: Mapping[str, Any],
-    phases: Mapping[str, int],
     files: Sequence[tuple[str, int]] = (),
     outside_files: Sequence[str] = (),
 ) -> Rehearsal:
     """Return the result; of several devices the one with the highest peak."""
     devices = state.get("devices") or [{}]
     first = max(devices, key=lambda device: device.get("reserved", 0))
+    phases: Mapping[str, int] = state.get("phases") or {}
     return Rehearsal(
         machine=machine,
         status=state["status"],

@@ -55,7 +55,7 @@ class Sandbox:
 
     @property
     def writes(self) -> Path:
-        """File in which the device lists files outside that were opened for writing."""
+        """File in which the device lists what the script changed outside."""
         return self.scratch / "writes"
 
     def inside(self, argument: str) -> str:
@@ -83,7 +83,7 @@ class Sandbox:
         return sorted(changes)
 
     def writes_outside(self) -> list[str]:
-        """Return files outside of the copy that were opened for writing, without caches."""
+        """Return files and folders outside of the copy that the script changed, without caches."""
         try:
             lines = self.writes.read_text(errors="replace").splitlines()
         except OSError:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from memagent.environment import AGENT_SETTINGS, REHEARSAL_FOLDER, REHEARSAL_PREFIX
@@ -19,6 +19,7 @@ from memagent.rehearsal.launch import TRACKERS_OFF, Machine, environment_of
 from memagent.rehearsal.ranks import rank_environment
 from memagent.rehearsal.sandbox import Sandbox
 
+CHANGE_VARIABLE = REHEARSAL_PREFIX + "CHANGE"
 _POLL_S = 0.1
 _END_S = 15.0
 """Time that a script has to end after an interrupt."""
@@ -34,6 +35,12 @@ class Script:
     steps: int | None = None
     patience_s: float = 600.0
     """Time without a step after which the script is ended."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables beside those of this process."""
+    change: str = ""
+    """Key of a change in the script's process, of those in `script_changes`."""
+    is_silent: bool = False
+    """Whether the script's output is dropped."""
 
     def command(self, sandbox: Sandbox, ranks: int) -> list[str]:
         return [
@@ -50,15 +57,22 @@ def run_script(
     sandbox: Sandbox,
     on_state: Callable[[Mapping[str, Any]], None],
 ) -> dict[str, Any]:
-    """Return the last state of the script's process, which shares this one's streams."""
+    """Return the last state of the script's process, which shares this one's input."""
+    inherited = {**os.environ, **script.variables}
     environment = {
-        **environment_of(script_environment(os.environ, sandbox), build, machine),
+        **environment_of(script_environment(inherited, sandbox), build, machine),
         **rank_environment(machine.ranks, machine.count),
+        CHANGE_VARIABLE: script.change,
         REHEARSAL_FOLDER: str(sandbox.folder),
         REHEARSAL_PREFIX + "WRITES": str(sandbox.writes),
     }
+    output = subprocess.DEVNULL if script.is_silent else None
     process = subprocess.Popen(  # noqa: S603  # the user's own script
-        script.command(sandbox, machine.ranks), cwd=sandbox.folder, env=environment
+        script.command(sandbox, machine.ranks),
+        cwd=sandbox.folder,
+        env=environment,
+        stdout=output,
+        stderr=output,
     )
     reason = None
     try:

@@ -6,10 +6,11 @@ argument, small tensors have values.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
-import resource
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
+
+from memagent.rehearsal.measurement import peak_resident_bytes
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -326,7 +329,7 @@ def llama() -> dict[str, Any]:
         "parameter_bytes": sum(rounded(2 * p.numel()) for p in parameters),
         "seconds": time.monotonic() - began,
         "processor_seconds": time.process_time(),
-        "host_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "host_bytes": peak_resident_bytes(),
     }
 
 
@@ -367,6 +370,29 @@ def sorting() -> dict[str, Any]:
     torch.randn(100_000, device="cuda").sort()
     torch.randn(100_000, device="cuda").cumsum(0)
     return {"rows": list(embedding.weight.grad.shape)}
+
+
+def ending() -> dict[str, Any]:
+    """A thread in C asks for Python's lock while Python ends. If that ends it, the status is 7."""
+    libc = ctypes.PyDLL(None)
+    key = ctypes.c_uint()
+    libc.pthread_key_create(ctypes.byref(key), ctypes.cast(libc._exit, ctypes.c_void_p))
+
+    def wait() -> None:
+        libc.pthread_setspecific(key, ctypes.c_void_p(7))
+        while True:
+            ctypes.CDLL(None).usleep(50_000)
+
+    threading.Thread(target=wait, daemon=True).start()
+    ending.last = Last()  # type: ignore[attr-defined]
+    return {"threads": threading.active_count()}
+
+
+class Last:
+    """An object that is deleted while Python ends, which takes a second."""
+
+    def __del__(self, sleep: Any = time.sleep) -> None:
+        sleep(1.0)
 
 
 def values() -> dict[str, Any]:
@@ -429,7 +455,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
     for case in (
         basics, mlp, segments, gpt, residual, recurrent, graphs, two_devices, readings, llama,
-        sharded, sorting, values,
+        sharded, sorting, ending, values,
     )
 }  # fmt: skip
 

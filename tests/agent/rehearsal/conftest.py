@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from memagent.rehearsal import build, cards, launch
+from tests import cuda_environment
 
 CASES = Path(__file__).with_name("cases.py")
 AGENT = str(Path(__file__).parents[3] / "agent")
@@ -24,8 +25,7 @@ Rehearse = Callable[..., dict[str, Any]]
 @pytest.fixture(scope="session")
 def site_packages(cuda_python: Path) -> Path:
     """Return the folder of that interpreter's torch."""
-    (folder,) = cuda_python.parents[1].glob("lib/python3.*/site-packages")
-    return folder
+    return cuda_environment.torch_folder(cuda_python)
 
 
 @pytest.fixture(scope="session")

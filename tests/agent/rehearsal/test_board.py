@@ -165,3 +165,20 @@ def test_visible_devices_name_physical_ones(start, monkeypatch, visible, buses) 
         COUNT=3,
     )
     assert _line(process) == {"buses": buses}
+
+
+@pytest.mark.parametrize("visible", ["2", "2,0", "", None])
+def test_visible_devices_are_those_at_the_first_question(start, visible: str | None) -> None:
+    setting = "" if visible is None else f'os.environ["CUDA_VISIBLE_DEVICES"] = {visible!r}'
+    script = f"""
+os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+{setting}
+count, bus = ctypes.c_int(), ctypes.create_string_buffer(32)
+device.cudaGetDeviceCount(ctypes.byref(count))
+os.environ["CUDA_VISIBLE_DEVICES"] = "1"
+device.cudaDeviceGetPCIBusId(bus, 32, 0)
+show(count=count.value, bus=bus.value.decode())
+"""
+    first = {"2": "00000000:03:00.0", "2,0": "00000000:03:00.0", None: "00000000:01:00.0", "": ""}
+    count = {"2": 1, "2,0": 2, None: 3, "": 0}
+    assert _line(start(script, COUNT=3)) == {"count": count[visible], "bus": first[visible]}

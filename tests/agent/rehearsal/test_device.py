@@ -75,6 +75,11 @@ def test_kernels_of_cub_have_code_for_each_card(rehearse, card: str) -> None:
     assert rehearse("sorting", card=card)["rows"] == [1000, 64]
 
 
+def test_threads_in_c_are_not_ended_while_python_ends(rehearse) -> None:
+    """torch's threads of backward would abort the process."""
+    assert rehearse("ending")["threads"] == 2
+
+
 @pytest.mark.parametrize("card", ["t4", "a100", "h100"])
 def test_a_gpt_trains_in_bf16(rehearse, card: str) -> None:
     seen = rehearse("gpt", card=card)

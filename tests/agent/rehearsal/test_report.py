@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from memagent.cli.rehearse_view import render, verdict
+from memagent.errors import RehearsalError
 from memagent.rehearsal.cards import card_named
 from memagent.rehearsal.launch import Machine
 from memagent.rehearsal.report import Rehearsal, rehearsal_of
@@ -28,8 +29,13 @@ def result_of(
     }
     return rehearsal_of(
         MACHINE,
-        {"status": status, "steps": steps, "devices": [device], **state},
-        {"forward": 18 * GIB},
+        {
+            "status": status,
+            "steps": steps,
+            "devices": [device],
+            "phases": {"forward": 18 * GIB},
+            **state,
+        },
     )
 
 
@@ -74,6 +80,11 @@ def test_a_script_without_steps_or_memory_has_no_verdict() -> None:
     assert result_of("completed", steps=0).fits is None
     nothing = replace(result_of("completed"), peak_allocated_bytes=0)
     assert nothing.fits is None
+    with pytest.raises(RehearsalError, match="made no optimizer step: the script ended"):
+        result_of("completed", steps=0).check_steps()
+    with pytest.raises(RehearsalError, match="not on the GPU"):
+        nothing.check_steps()
+    result_of("oom", steps=0).check_steps()
 
 
 def test_the_report_is_json() -> None:

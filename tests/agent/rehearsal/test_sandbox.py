@@ -105,17 +105,41 @@ def test_the_original_stays_as_it_is(
         assert (copy.folder / "data" / "large.bin").read_bytes() == content
 
 
-def test_writes_elsewhere_are_listed(
-    copy: Sandbox, device: Path, tmp_path: Path, monkeypatch
-) -> None:
-    elsewhere = tmp_path / "elsewhere.txt"
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch) -> Path:
+    """A folder that isn't the script's, with a file and a folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    folder = tmp_path / "elsewhere"
+    (folder / "old").mkdir(parents=True)
+    (folder / "old.txt").write_text("old")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("action", "listed"),
+    [
+        ("open(f'{e}/new.txt', 'w'); open('log.txt', 'a'); open('/dev/null', 'w')", ["new.txt"]),
+        ("os.mkdir(f'{e}/new'); os.mkdir('new'); os.rmdir('new')", ["new/"]),
+        ("os.mkdir('new', dir_fd=os.open(e, 0))", ["new/"]),
+        ("os.rmdir(f'{e}/old/')", ["old/"]),
+        ("os.unlink(f'{e}/old.txt'); os.unlink('log.txt')", ["old.txt"]),
+        ("os.replace(f'{e}/old.txt', f'{e}/new.txt')", ["new.txt", "old.txt"]),
+        ("os.rename(f'{e}/old.txt', 'log.txt')", ["old.txt"]),
+        ("shutil.rmtree(f'{e}/old')", ["old/"]),
+        ("ctypes.CDLL(None).remove(f'{e}/old'.encode())", ["old/"]),
+        ("os.mkdir(f'{e}/__pycache__')", []),
+        ("ctypes.CDLL(None).mkdir(f'{e}/old'.encode(), 0o700)", []),
+    ],
+)
+def test_changes_elsewhere_are_listed(
+    copy: Sandbox, device: Path, elsewhere: Path, action: str, listed: list[str]
+) -> None:
     environment = {
         **os.environ,
         "LD_PRELOAD": str(device),
         "MEMAGENT_REHEARSAL_FOLDER": str(copy.folder),
         "MEMAGENT_REHEARSAL_WRITES": str(copy.writes),
     }
-    script = f"open({str(elsewhere)!r}, 'w'); open('log.txt', 'a'); open('/dev/null', 'w')"
+    script = f"import ctypes, os, shutil\ne = {str(elsewhere)!r}\n{action}"
     subprocess.run([sys.executable, "-c", script], cwd=copy.folder, env=environment, check=True)
-    assert copy.writes_outside() == [str(elsewhere)]
+    assert copy.writes_outside() == [f"{elsewhere}/{name}" for name in listed]

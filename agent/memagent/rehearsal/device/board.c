@@ -35,6 +35,8 @@ static ledger *book;
 static ledger_entry *own;
 static bool contexts[MAX_DEVICES];
 static _Thread_local int current;
+static int visible[MAX_DEVICES]; /* CUDA_VISIBLE_DEVICES: ordinal to physical index */
+static int visible_count;
 
 static uint64_t number(const char *name, uint64_t otherwise) {
     const char *text = getenv(name);
@@ -45,11 +47,11 @@ static uint64_t number(const char *name, uint64_t otherwise) {
 static void read_visible(void) {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
     if (!text) {
-        for (int i = 0; i < board.count; i++) board.visible[i] = i;
-        board.visible_count = board.count;
+        for (int i = 0; i < board.count; i++) visible[i] = i;
+        visible_count = board.count;
         return;
     }
-    while (*text && board.visible_count < MAX_DEVICES) {
+    while (*text && visible_count < MAX_DEVICES) {
         char *end;
         long index = strtol(text, &end, 10);
         if (end == text) { /* a UUID: its last two digits are the index */
@@ -58,11 +60,20 @@ static void read_visible(void) {
             index = length > 2 ? strtol(end - 2, NULL, 16) : -1;
         }
         if (index < 0 || index >= board.count) break;
-        board.visible[board.visible_count++] = (int)index;
+        visible[visible_count++] = (int)index;
         text = *end == ',' ? end + 1 : end;
         if (*end && *end != ',') break;
     }
 }
+
+/* The variable counts as it is at the first question: a script may set it, as on a real machine. */
+int board_visible(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_visible);
+    return visible_count;
+}
+
+int board_physical(int device) { return board_has(device) ? visible[device] : 0; }
 
 static void read_settings(void) {
     const char *name = getenv("MEMAGENT_REHEARSAL_NAME");
@@ -88,7 +99,6 @@ static void read_settings(void) {
     if (board.count > MAX_DEVICES) board.count = MAX_DEVICES;
     const char *order = getenv("MEMAGENT_REHEARSAL_ADDRESSES");
     board.falling_addresses = order && !strcmp(order, "falling");
-    read_visible();
 }
 
 static void initialise_lock(pthread_mutex_t *lock) {
@@ -169,7 +179,7 @@ static ledger_entry *own_entry(void) {
 }
 
 bool board_charge(int device, uint64_t size) {
-    int physical = board.visible[device];
+    int physical = board_physical(device);
     lock_book();
     bool fits = add_up(physical) + size <= board.total_bytes;
     if (fits) own_entry()->used[physical] += size;
@@ -179,7 +189,7 @@ bool board_charge(int device, uint64_t size) {
 
 void board_release(int device, uint64_t size) {
     lock_book();
-    uint64_t *used = &own_entry()->used[board.visible[device]];
+    uint64_t *used = &own_entry()->used[board_physical(device)];
     *used -= size < *used ? size : *used; /* a child may free what its parent has */
     unlock_book();
 }
@@ -204,7 +214,7 @@ unsigned board_processes(int physical, ledger_entry *entries, unsigned room) {
     return count;
 }
 
-bool board_has(int device) { return device >= 0 && device < board.visible_count; }
+bool board_has(int device) { return device >= 0 && device < board_visible(); }
 
 bool board_has_context(int device) { return board_has(device) && contexts[device]; }
 
@@ -240,8 +250,8 @@ int board_from_bus(const char *bus) {
 }
 
 int board_ordinal(int physical) {
-    for (int i = 0; i < board.visible_count; i++)
-        if (board.visible[i] == physical) return i;
+    for (int i = 0; i < board_visible(); i++)
+        if (visible[i] == physical) return i;
     return -1;
 }
 

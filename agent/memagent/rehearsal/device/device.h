@@ -61,8 +61,6 @@ typedef struct {
     int clock_mhz, bus_bits;
     int cuda_version; /* 13000 for 13.0 */
     int count;        /* of devices in the machine, which NVML shows */
-    int visible_count;
-    int visible[MAX_DEVICES]; /* CUDA_VISIBLE_DEVICES: ordinal to physical index */
     bool falling_addresses;
 } board_config;
 
@@ -74,6 +72,8 @@ typedef struct {
     uint64_t used[MAX_DEVICES];
 } ledger_entry;
 
+int board_visible(void); /* how many devices CUDA shows */
+int board_physical(int device);
 bool board_has(int device);
 bool board_has_context(int device);
 void board_open_context(int device);

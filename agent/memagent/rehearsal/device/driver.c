@@ -59,7 +59,7 @@ API int cuGetExportTable(const void **table, const void *id UNUSED) {
     return NOT_FOUND;
 }
 
-API int cuInit(unsigned flags UNUSED) { return board.visible_count ? OK : NO_DEVICE; }
+API int cuInit(unsigned flags UNUSED) { return board_visible() ? OK : NO_DEVICE; }
 
 API int cuDriverGetVersion(int *version) {
     *version = board.cuda_version;
@@ -67,7 +67,7 @@ API int cuDriverGetVersion(int *version) {
 }
 
 API int cuDeviceGetCount(int *count) {
-    *count = board.visible_count;
+    *count = board_visible();
     return OK;
 }
 
@@ -93,13 +93,13 @@ API int cuDeviceGetAttribute(int *value, int attribute, int device) {
 
 API int cuDeviceGetUuid_v2(unsigned char *uuid, int device) {
     if (!board_has(device)) return INVALID_DEVICE;
-    board_uuid(uuid, board.visible[device]);
+    board_uuid(uuid, board_physical(device));
     return OK;
 }
 
 API int cuDeviceGetPCIBusId(char *text, int room, int device) {
     if (!board_has(device)) return INVALID_DEVICE;
-    board_bus(text, (size_t)room, board.visible[device]);
+    board_bus(text, (size_t)room, board_physical(device));
     return OK;
 }
 

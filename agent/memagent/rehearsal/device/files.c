@@ -1,10 +1,10 @@
-/* Files that a rehearsed script opens for writing.
+/* Files that a rehearsed script opens for writing, and entries that it makes, renames and removes.
  *
  * The script works in a copy of its folder, in which large files are symbolic links to the
  * originals. A link that is opened for writing becomes a file of its own first: with the content of
  * the original, unless that would be cut off at once. MEMAGENT_REHEARSAL_FOLDER is the copy.
  *
- * Files opened for writing elsewhere are listed, a line each, in MEMAGENT_REHEARSAL_WRITES.
+ * Changes elsewhere are listed, a line each, in MEMAGENT_REHEARSAL_WRITES.
  */
 #define _GNU_SOURCE
 #include "device.h"
@@ -45,15 +45,26 @@ static bool is_below_folder(const char *path) {
            (path[folder_length] == '/' || !path[folder_length]);
 }
 
-/* Is the entry itself, not what a link leads to, below the folder? */
-static bool has_place_below_folder(int at, const char *path) {
+/* Where an entry is, itself and not what a link leads to. The parent has to exist. */
+static bool find_place(int at, const char *path, char place[PATH_MAX]) {
     char parent[PATH_MAX], whole[PATH_MAX];
-    const char *last = strrchr(path, '/');
-    int length = last ? (int)(last - path) + 1 : 0;
+    size_t length = strlen(path);
+    while (length > 1 && path[length - 1] == '/') length--;
+    size_t start = length;
+    while (start && path[start - 1] != '/') start--;
     if (at == AT_FDCWD || path[0] == '/')
-        snprintf(parent, sizeof parent, "%.*s", length ? length : 1, length ? path : ".");
-    else snprintf(parent, sizeof parent, "/proc/self/fd/%d/%.*s", at, length, path);
-    return realpath(parent, whole) && is_below_folder(whole);
+        snprintf(parent, sizeof parent, "%.*s", start ? (int)start : 1, start ? path : ".");
+    else snprintf(parent, sizeof parent, "/proc/self/fd/%d/%.*s", at, (int)start, path);
+    if (!realpath(parent, whole)) return false;
+    const char *between = whole[1] ? "/" : "";
+    int written =
+        snprintf(place, PATH_MAX, "%s%s%.*s", whole, between, (int)(length - start), path + start);
+    return written < PATH_MAX;
+}
+
+static bool has_place_below_folder(int at, const char *path) {
+    char place[PATH_MAX];
+    return find_place(at, path, place) && is_below_folder(place);
 }
 
 static void copy_content(int from, int to) {
@@ -80,18 +91,32 @@ static void detach(int at, const char *path, bool keeps_content) {
     if (renameat(at, draft, at, path)) unlinkat(at, draft, 0);
 }
 
+static void list_place(const char *place, const char *mark) {
+    char line[PATH_MAX + 2];
+    if (is_below_folder(place)) return;
+    int length = snprintf(line, sizeof line, "%s%s\n", place, mark);
+    if (write(writes, line, (size_t)length) < 0) return;
+}
+
 /* List a file elsewhere that was opened for writing. */
 static void list_write(int file) {
-    char link[64], path[PATH_MAX + 1];
+    char link[64], path[PATH_MAX];
     struct stat status;
     if (writes < 0 || file < 0 || fstat(file, &status) || !S_ISREG(status.st_mode)) return;
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    ssize_t length = readlink(link, path, PATH_MAX);
+    ssize_t length = readlink(link, path, sizeof path - 1);
     if (length <= 0) return;
     path[length] = 0;
-    if (is_below_folder(path)) return;
-    path[length] = '\n';
-    if (write(writes, path, (size_t)length + 1) < 0) return;
+    list_place(path, "");
+}
+
+/* List an entry elsewhere that was made, renamed or removed, if that succeeded. */
+static int list_change(long status, int at, const char *path, const char *mark) {
+    char place[PATH_MAX];
+    int error = errno;
+    if (!status && writes >= 0 && find_place(at, path, place)) list_place(place, mark);
+    errno = error;
+    return (int)status;
 }
 
 static int open_file(int at, const char *path, int flags, mode_t mode) {
@@ -145,3 +170,30 @@ OPENS_AT(openat64)
     }
 OPENS_STREAM(fopen)
 OPENS_STREAM(fopen64)
+
+API int mkdirat(int at, const char *path, mode_t mode) {
+    return list_change(syscall(SYS_mkdirat, at, path, mode), at, path, "/");
+}
+API int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
+
+API int unlinkat(int at, const char *path, int flags) {
+    const char *mark = flags & AT_REMOVEDIR ? "/" : "";
+    return list_change(syscall(SYS_unlinkat, at, path, flags), at, path, mark);
+}
+API int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
+API int rmdir(const char *path) { return unlinkat(AT_FDCWD, path, AT_REMOVEDIR); }
+API int remove(const char *path) {
+    int status = unlink(path);
+    return status && errno == EISDIR ? rmdir(path) : status;
+}
+
+API int renameat2(int at, const char *path, int to_at, const char *to, unsigned flags) {
+    int status = list_change(syscall(SYS_renameat2, at, path, to_at, to, flags), at, path, "");
+    return list_change(status, to_at, to, "");
+}
+API int renameat(int at, const char *path, int to_at, const char *to) {
+    return renameat2(at, path, to_at, to, 0);
+}
+API int rename(const char *path, const char *to) {
+    return renameat2(AT_FDCWD, path, AT_FDCWD, to, 0);
+}

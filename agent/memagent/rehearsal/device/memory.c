@@ -178,7 +178,7 @@ API int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     board_open_context(device);
     if (!board_has(device)) return runtime_error(NO_DEVICE);
     *total_bytes = board.total_bytes;
-    *free_bytes = board.total_bytes - board_used(board.visible[device]);
+    *free_bytes = board.total_bytes - board_used(board_physical(device));
     return OK;
 }
 

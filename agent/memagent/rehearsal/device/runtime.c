@@ -72,7 +72,7 @@ API int cudaPeekAtLastError(void) { return last_error; }
         if (!board_has(device)) return runtime_error(INVALID_DEVICE);                            \
         memset(p, 0, sizeof *p);                                                                 \
         memcpy(p->name, board.name, sizeof p->name);                                             \
-        board_uuid(p->uuid, board.visible[device]);                                              \
+        board_uuid(p->uuid, board_physical(device));                                             \
         p->total_bytes = board.total_bytes;                                                      \
         p->shared_block = BLOCK_SHARED_BYTES;                                                    \
         p->registers_block = p->registers_multiprocessor = REGISTERS;                            \
@@ -91,7 +91,7 @@ API int cudaPeekAtLastError(void) { return last_error; }
         p->texture_pitch_alignment = TEXTURE_PITCH_ALIGNMENT;                                    \
         p->multiprocessors = board.multiprocessors;                                              \
         p->maps_host = p->concurrent_kernels = p->ecc = p->unified = p->managed = 1;             \
-        p->bus = board.visible[device] + 1;                                                      \
+        p->bus = board_physical(device) + 1;                                                     \
         p->copy_engines = COPY_ENGINES;                                                          \
         p->bus_bits = board.bus_bits;                                                            \
         p->l2 = board.l2_bytes;                                                                  \
@@ -187,7 +187,7 @@ int runtime_attribute(int attribute, int device) {
     case ATTRIBUTE_MEMORY_CLOCK: return MEMORY_CLOCK_KHZ;
     case ATTRIBUTE_TEXTURE_ALIGNMENT: return TEXTURE_ALIGNMENT;
     case ATTRIBUTE_MULTIPROCESSORS: return board.multiprocessors;
-    case ATTRIBUTE_BUS: return board_has(device) ? board.visible[device] + 1 : 0;
+    case ATTRIBUTE_BUS: return board_has(device) ? board_physical(device) + 1 : 0;
     case ATTRIBUTE_BUS_BITS: return board.bus_bits;
     case ATTRIBUTE_L2: return board.l2_bytes;
     case ATTRIBUTE_THREADS: return board.threads_multiprocessor;
@@ -225,7 +225,7 @@ API int cudaDeviceGetAttribute(int *value, int attribute, int device) {
 }
 
 API int cudaGetDeviceCount(int *count) {
-    *count = board.visible_count;
+    *count = board_visible();
     return *count ? OK : runtime_error(NO_DEVICE);
 }
 
@@ -243,7 +243,7 @@ API int cudaSetDevice(int device) {
 
 API int cudaDeviceGetPCIBusId(char *text, int room, int device) {
     if (!board_has(device)) return runtime_error(INVALID_DEVICE);
-    board_bus(text, (size_t)room, board.visible[device]);
+    board_bus(text, (size_t)room, board_physical(device));
     return OK;
 }
 

@@ -1,0 +1,128 @@
+"""Rehearse a script from Python: `memagent.rehearse`. The verb uses the same parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from memagent.errors import RehearsalError, SettingError
+from memagent.estimator.devices import CONTEXT_BYTES
+from memagent.rehearsal import build
+from memagent.rehearsal.cards import card_named
+from memagent.rehearsal.launch import MAX_DEVICES, Machine
+from memagent.rehearsal.report import Rehearsal, rehearsal_of
+from memagent.rehearsal.sandbox import Sandbox
+from memagent.rehearsal.script import Script, run_script
+from memagent.units import parse_bytes
+
+OnState = Callable[[Mapping[str, Any]], None]
+
+
+def rehearse(
+    script: str | PathLike[str],
+    args: Sequence[str] = (),
+    *,
+    gpu: str,
+    gpus: int = 1,
+    ranks: int = 1,
+    steps: int | None = None,
+    module: bool = False,
+    held_bytes: int | str | None = None,
+    context_bytes: int | str | None = None,
+    patience_s: float = Script.patience_s,
+    silent: bool = False,
+) -> Rehearsal:
+    """Run a training script on a GPU that isn't there, and return what it needs.
+
+    The unchanged script runs in a process of its own, in a copy of the current folder
+    ([rehearsal](rehearsal.md)), and is ended after some optimizer steps.
+
+    script, args: as for `python`; with `module`, the script is the name of a module. gpu: a card
+    such as "a100", or "NAME:24GiB". gpus: cards in the machine. ranks: processes that train
+    together, the first of which is rehearsed. steps: optimizer steps; default: until the peak
+    repeats. held_bytes: memory of other processes on each card. context_bytes: memory of the CUDA
+    context. patience_s: the script ends if it makes no step for so long. silent: drop its output.
+
+    Raises SettingError for invalid arguments, and RehearsalError if there is no CUDA build of torch
+    or no compiler, or the script makes no optimizer step on the GPU.
+    """
+    target = fspath(script)
+    if not module and not Path(target).is_file():
+        raise SettingError(f"Script {target} does not exist.")
+    rehearsed = Script(
+        target,
+        [str(argument) for argument in args],
+        is_module=module,
+        steps=checked_steps(steps),
+        patience_s=patience_s,
+        is_silent=silent,
+    )
+    machine = machine_of(
+        gpu, gpus=gpus, ranks=ranks, held_bytes=held_bytes, context_bytes=context_bytes
+    )
+    device = build.prepare(build.torch_folder())
+    result = run_in_sandbox(rehearsed, device, machine, lambda _state: None)
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
+    result.check_steps()
+    return result
+
+
+def machine_of(
+    gpu: str,
+    *,
+    gpus: int = 1,
+    ranks: int = 1,
+    held_bytes: int | str | None = None,
+    context_bytes: int | str | None = None,
+) -> Machine:
+    """Return the machine that these arguments describe. Raises SettingError."""
+    try:
+        card = card_named(gpu)
+    except RehearsalError as error:
+        raise SettingError(str(error)) from error
+    if not 1 <= gpus <= MAX_DEVICES:
+        raise SettingError(f"gpus {gpus}: a rehearsal has 1 to {MAX_DEVICES}.")
+    if ranks < 1:
+        raise SettingError(f"ranks {ranks}: at least 1.")
+    return Machine(
+        card,
+        count=gpus,
+        ranks=ranks,
+        context_bytes=CONTEXT_BYTES if context_bytes is None else _size(context_bytes),
+        held_bytes=0 if held_bytes is None else _size(held_bytes),
+    )
+
+
+def checked_steps(steps: int | None) -> int | None:
+    """Return `steps`. Raises SettingError if there are none."""
+    if steps is not None and steps < 1:
+        raise SettingError(f"steps {steps}: at least 1.")
+    return steps
+
+
+def run_in_sandbox(
+    script: Script, device: build.Build, machine: Machine, on_state: OnState
+) -> Rehearsal:
+    """Run the script in a copy of this folder, and return what it needs; `on_state` gets readings.
+
+    An interrupt ends the script, and what is known by then is returned.
+    """
+    sandbox = Sandbox.of(Path.cwd())
+    try:
+        state = run_script(script, device, machine, sandbox, on_state)
+        return rehearsal_of(
+            machine,
+            json.loads(sandbox.outside(json.dumps(state))),
+            sandbox.changes(),
+            sandbox.writes_outside(),
+        )
+    finally:
+        sandbox.remove()
+
+
+def _size(value: int | str) -> int:
+    return value if isinstance(value, int) else parse_bytes(value)

@@ -1,0 +1,64 @@
+"""`memagent.rehearse` with invalid arguments; tests/agent/cli/test_rehearse.py has a rehearsal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import memagent
+from memagent.errors import RehearsalError, SettingError
+from memagent.rehearsal.api import machine_of
+from memagent.units import GIB
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text("pass")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gpu": "voodoo2"}, "GPU 'voodoo2' is not known"),
+        ({"steps": 0}, "steps 0: at least 1"),
+        ({"gpus": 17}, "1 to 16"),
+        ({"ranks": 0}, "ranks 0: at least 1"),
+        ({"held_bytes": "much"}, "24GiB"),
+    ],
+)
+def test_it_refuses_invalid_arguments(script: Path, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingError, match=words):
+        memagent.rehearse(script, **{"gpu": "a100", **options})
+
+
+def test_a_missing_script_is_named() -> None:
+    with pytest.raises(SettingError, match=r"Script nowhere\.py does not exist"):
+        memagent.rehearse("nowhere.py", gpu="a100")
+
+
+def test_a_build_without_cuda_is_named(script: Path) -> None:
+    import torch
+
+    if torch.version.cuda is None:
+        with pytest.raises(RehearsalError, match="needs"):
+            memagent.rehearse(script, gpu="a100")
+
+
+def test_a_missing_compiler_is_named(
+    monkeypatch: pytest.MonkeyPatch, script: Path, tmp_path: Path
+) -> None:
+    from memagent.rehearsal import build
+
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(RehearsalError, match="no C compiler here"):
+        build.compile_device(tmp_path / "device.so")
+
+
+def test_sizes_are_bytes_or_texts() -> None:
+    machine = machine_of("l4", held_bytes="2GiB", context_bytes=GIB)
+    assert (machine.held_bytes, machine.context_bytes) == (2 * GIB, GIB)

@@ -167,27 +167,27 @@ class PostgresCluster:
 @contextmanager
 def temporary_cluster(programs: Path) -> Iterator[PostgresCluster]:
     """One that is gone afterwards; those whose session was killed, which go on running, are ended first."""
-    from memagent_server import files
-
-    def end(folder: Path) -> None:
-        _as_postgres(
-            folder,
-            programs / "pg_ctl",
-            "-D",
-            str(folder / "cluster" / "data"),
-            "-m",
-            "immediate",
-            "-w",
-            "stop",
-        )
-
-    with files.folder("memagent-pg-", end) as folder:
-        folder.chmod(0o755)  # PostgreSQL's account must get through
+    with cluster_folder(programs, "memagent-pg-") as folder:
         cluster = PostgresCluster(programs, folder / "cluster")
         try:
             yield cluster
         finally:
             cluster.stop()
+
+
+@contextmanager
+def cluster_folder(programs: Path, prefix: str) -> Iterator[Path]:
+    """A folder for servers' folders; servers in abandoned ones are ended."""
+    from memagent_server import files
+
+    def end(folder: Path) -> None:
+        for data in folder.glob("*/data"):
+            stop = ("-D", str(data), "-m", "immediate", "-w", "stop")
+            _as_postgres(folder, programs / "pg_ctl", *stop)
+
+    with files.folder(prefix, end) as folder:
+        folder.chmod(0o755)  # PostgreSQL's account must get through
+        yield folder
 
 
 def _as_postgres(folder: Path, program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

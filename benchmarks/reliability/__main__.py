@@ -40,12 +40,16 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="every fault once, as short as is useful"
     )
+    parser.add_argument(
+        "--citus", action="store_true", help="over a coordinator and two nodes of Citus only"
+    )
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     arguments = parser.parse_args()
     rng = Random(arguments.seed)
     with shortened_delays(), ExitStack() as stack:
-        environments = [stack.enter_context(world) for world in _environments(rng)]
+        worlds = _environments(rng, has_citus=arguments.citus)
+        environments = [stack.enter_context(world) for world in worlds]
         episodes = list(
             _episodes(environments, rng, minutes=0.0 if arguments.quick else arguments.minutes)
         )
@@ -70,9 +74,12 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def _environments(rng: Random) -> Iterator[FaultEnvironment]:
-    yield FaultEnvironment(rng)
+def _environments(rng: Random, *, has_citus: bool) -> Iterator[FaultEnvironment]:
     programs = find_programs()
+    if has_citus:
+        yield FaultEnvironment(rng, programs, has_citus=True)
+        return
+    yield FaultEnvironment(rng)
     if programs is None:
         print("PostgreSQL is not installed: SQLite only", file=sys.stderr)
     else:

@@ -21,6 +21,9 @@ from random import Random
 import psutil
 
 from benchmarks.reliability.proxy import Proxy
+from memagent_server.store import migrate
+from memagent_server.store.engine import Database
+from tests.citus import CitusCluster
 from tests.live_server import LiveServer
 from tests.postgres import PostgresCluster
 
@@ -28,19 +31,23 @@ CLOCK = Path(__file__).with_name("clock")
 SMALL_DISK_BYTES = 256 * 2**20
 WEB_PROCESSES = 2
 PATIENCE_S = 30.0
+_SMALL = ("max_wal_size=32MB", "min_wal_size=32MB", "shared_buffers=16MB")
 
 
 class FaultEnvironment:
-    """A server over SQLite, or over PostgreSQL if `programs` is given. Agents connect to `front`,
-    the server connects to PostgreSQL through `back`. Use it as a context: all processes are
-    ended at the end.
+    """A server over SQLite, or over PostgreSQL if `programs` is given, or over a Citus cluster of
+    it with `has_citus`. Agents connect to `front`, the server connects to PostgreSQL (Citus'
+    coordinator) through `back`. Use it as a context: all processes are ended at the end.
 
     `folder` holds everything and is removed at the end. Its `disk` holds only the database: a small
     file system if this process may mount one, else a plain folder.
     """
 
-    def __init__(self, rng: Random, programs: Path | None = None) -> None:
-        self.name = "sqlite" if programs is None else "postgresql"
+    def __init__(
+        self, rng: Random, programs: Path | None = None, *, has_citus: bool = False
+    ) -> None:
+        self.name = "sqlite" if programs is None else "citus" if has_citus else "postgresql"
+        self.citus: CitusCluster | None = None
         self.postgres: PostgresCluster | None = None
         self.back: Proxy | None = None
         self._rng, self._programs = rng, programs
@@ -50,6 +57,9 @@ class FaultEnvironment:
             self._make_disk(undo)
             if self._programs is not None:
                 self._make_postgres(self._programs, undo)
+                assert self.postgres is not None
+                self.back = Proxy(self.postgres.socket, self._rng)
+                undo.callback(self.back.close)
             self.start_server()
             undo.callback(self._end_server)
             self.front = Proxy(("127.0.0.1", self.port), self._rng)
@@ -70,18 +80,26 @@ class FaultEnvironment:
         self.folder.chmod(0o755)  # PostgreSQL's account must get through
         self.disk, self.clock_file = self.folder / "disk", self.folder / "clock"
         self.disk.mkdir()
-        self.has_own_disk = _mount(self.disk)
+        # a cluster has three servers on it
+        disk_bytes = SMALL_DISK_BYTES * (3 if self.name == "citus" else 1)
+        self.has_own_disk = _mount(self.disk, disk_bytes)
         if self.has_own_disk:
             undo.callback(lambda: subprocess.run(["umount", "--lazy", self.disk], check=True))
         self.clock_file.write_text("0")
 
     def _make_postgres(self, programs: Path, undo: contextlib.ExitStack) -> None:
-        small = ("max_wal_size=32MB", "min_wal_size=32MB", "shared_buffers=16MB")
-        self.postgres = PostgresCluster(programs, self.disk / "postgres", *small)
+        if self.name == "citus":
+            self.citus = CitusCluster(programs, self.disk, *_SMALL)
+            undo.callback(self.citus.stop)
+            self.postgres = self.citus.coordinator
+            self.citus.create("memagent")
+            database = Database(self.postgres.url("memagent"))
+            migrate.distribute(database)
+            database.close()
+            return
+        self.postgres = PostgresCluster(programs, self.disk / "postgres", *_SMALL)
         undo.callback(self.postgres.stop)
         self.postgres.execute("CREATE DATABASE memagent")
-        self.back = Proxy(self.postgres.socket, self._rng)
-        undo.callback(self.back.close)
 
     @property
     def agents_url(self) -> str:
@@ -124,6 +142,14 @@ class FaultEnvironment:
         assert self.back is not None
         self.postgres.start(port)
         self.back.aim(self.postgres.socket)
+
+    def start_stopped(self) -> None:
+        """Start the nodes that a full disk has ended: there was no room for their own recovery."""
+        if self.postgres is not None and not self.postgres.is_running:
+            self.start_postgres()
+        for worker in self.citus.workers if self.citus is not None else ():
+            if not worker.is_running:
+                worker.start()
 
     def log_since(self, at: int) -> str:
         """Return what the server wrote to its log since it was `at` characters long."""
@@ -214,7 +240,7 @@ class FaultEnvironment:
                     )
 
 
-def _mount(folder: Path) -> bool:
+def _mount(folder: Path, size: int) -> bool:
     """Mount a small file system on the folder. Return False unless this is Linux and root."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         return False
@@ -223,7 +249,7 @@ def _mount(folder: Path) -> bool:
         "-t",
         "tmpfs",
         "-o",
-        f"size={SMALL_DISK_BYTES},mode=755",
+        f"size={size},mode=755",
         "memagent-reliability",
         folder,
     ]

@@ -20,8 +20,9 @@ from benchmarks.reliability.environment import FaultEnvironment
 from benchmarks.reliability.proxy import FAIR, Weather
 from memagent_server.store.engine import Database
 
-BOTH = ("sqlite", "postgresql")
-POSTGRESQL = ("postgresql",)
+BOTH = ("sqlite", "postgresql", "citus")
+POSTGRESQL = ("postgresql", "citus")
+CITUS = ("citus",)
 SQLITE = ("sqlite",)
 CUT_AGENTS_BYTES = 6_000
 """A batch is a request of some 800 bytes and a response of 250."""
@@ -143,8 +144,7 @@ def cut_agents(world: FaultEnvironment, rng: Random) -> Iterator[None]:
 def full_disk(world: FaultEnvironment, rng: Random) -> Iterator[None]:
     with world.full_disk():
         yield
-    if world.postgres is not None and not world.postgres.is_running:
-        world.start_postgres()  # it gives up where not even its own recovery has room
+    world.start_stopped()
 
 
 @contextmanager
@@ -177,6 +177,25 @@ def hung_disk(world: FaultEnvironment, rng: Random) -> Iterator[None]:
             session.execute(text("LOCK TABLE batches IN EXCLUSIVE MODE"))
         yield
     database.close()
+
+
+@contextmanager
+def kill_node(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Send SIGKILL to a node with runs."""
+    node = rng.choice(world.citus.workers)
+    node.kill()
+    yield
+    node.start()
+
+
+@contextmanager
+def kill_between_commits(world: FaultEnvironment, rng: Random) -> Iterator[None]:
+    """Send SIGKILL to the coordinator after a worker has committed and before it does."""
+    with world.citus.unanswered_commits():
+        world.citus.wait_for_commit()
+        world.postgres.kill()
+    yield
+    world.start_postgres()
 
 
 @contextmanager
@@ -234,6 +253,14 @@ FAULTS = (
     ),
     Fault("disk hangs (lock held)", hung_disk, holds_s=(4.0, 20.0)),
     Fault("server's clock jumps", jumping_clock),
+    Fault("Citus node killed", kill_node, CITUS, holds_s=(1.0, 5.0)),
+    Fault(
+        "coordinator killed between two commits",
+        kill_between_commits,
+        CITUS,
+        says="database",
+        felt=REFUSED,
+    ),
 )
 
 

@@ -1,8 +1,9 @@
 """Hostile requests of every kind at a real server: heads, paths, parameters, tokens, bodies.
 
-`python -m benchmarks.server.fuzz [--requests N] [--minutes M] [--seed S]` sends any number, such as
-1,000,000. Each must be answered or refused: no 5xx but those that ask to come back, no answer that
-never comes, and no memory that grows with the number of requests.
+`python -m benchmarks.server.fuzz [--requests N] [--minutes M] [--seed S] [--clients C]` sends any
+number, such as 1,000,000. Each must be answered or refused: no 5xx but those that ask to come back, no answer that
+never comes, and no memory that grows with the number of requests. A line a minute on stderr says
+how far it is.
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ import gzip
 import http.client
 import json
 import random
+import re
 import socket
+import sys
+import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -27,7 +32,8 @@ import urllib3
 import zstandard
 
 from benchmarks.figures import Figure, table
-from benchmarks.server.real_server import Server, fresh_database, running_server
+from benchmarks.server.fuzz_batches import HostileBatches, issue_tokens
+from benchmarks.server.real_server import SECRET_KEY, Server, fresh_database, running_server
 from benchmarks.server.workload import batch, enter_runs
 from memagent.wire.messages import (
     Device,
@@ -43,13 +49,18 @@ from memagent.wire.messages import (
 TITLE = "hostile requests"
 REQUESTS, REQUESTS_QUICK = 20_000, 300
 TIMEOUT_S = 60.0
-LOOK_EVERY = 200
+CLIENTS = 8
+LOOK_EVERY_S = 1.0
+PROGRESS_EVERY_S = 60.0
+BATCH_SHARE = 0.4
+"""Share of the requests that aim at the batches which the server answers without Flask."""
 WARM = 5_000
 """Requests after which the memory may not grow much."""
 MAX_GROWTH_MIB = 64.0
 TOKEN = "an-admin-token-for-the-fuzz"
 _READ_BYTES = 2**22
 _RUNS = ("fuzz", "other", "none")
+_STATUS = re.compile(r"^HTTP/1\.1 (\d{3}) ", re.MULTILINE)
 _PASSING = (501, 503)
 """Statuses that aren't failures: a missing package, and a request to come back (Retry-After)."""
 
@@ -81,7 +92,7 @@ _HEADERS = (
 _PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": gzip.compress,
     "deflate": zlib.compress,
-    "zstd": zstandard.ZstdCompressor().compress,
+    "zstd": lambda data: zstandard.ZstdCompressor().compress(data),  # not for several threads
     "br": bytes,
 }
 _MESSAGES: dict[str, Any] = {
@@ -105,27 +116,68 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
     errors: int = 0
     hangs: int = 0
+    stored: int = 0
+    """Batches that were stored or repeated."""
     warm_bytes: Counter[str] = field(default_factory=Counter)
     last_bytes: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def total(self) -> int:
         return self.statuses.total()
+
+    def note(self, statuses: list[str], request: bytes, took_s: float, *, is_batch: bool) -> None:
+        with self.lock:
+            self.slowest_s = max(self.slowest_s, took_s)
+            for status in statuses:
+                self._note_one(status, request, is_batch=is_batch)
+
+    def note_memory(self, sizes: Counter[str]) -> None:
+        self.last_bytes = sizes
+        if self.total <= WARM:
+            self.warm_bytes |= sizes
+
+    def _note_one(self, status: str, request: bytes, *, is_batch: bool) -> None:
+        self.statuses[status] += 1
+        is_error = status.isdecimal() and int(status) >= 500 and int(status) not in _PASSING
+        self.errors += is_error
+        self.hangs += status == "hang"
+        self.stored += is_batch and status == "200"
+        if (is_error or status == "hang") and len(self.failures) < 5:
+            self.failures.append(f"{status} to {request[:300]!r}")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is sent: `requests`, or fewer if `minutes` have passed."""
+
+    requests: int
+    minutes: float
+    seed: int
+    clients: int
+    tokens: list[str]
+
+    def sources(self) -> list[random.Random]:
+        return [random.Random(f"{self.seed} {client}") for client in range(self.clients)]
 
 
 def measure(quick: bool) -> list[Figure]:
     return fuzz(REQUESTS_QUICK if quick else REQUESTS)
 
 
-def fuzz(requests: int, *, minutes: float | None = None, seed: int = 7) -> list[Figure]:
+def fuzz(
+    requests: int, *, minutes: float = inf, seed: int = 7, clients: int = CLIENTS
+) -> list[Figure]:
     """Send the requests to a new server with its worker, and return the figures."""
     with fresh_database() as database:
         enter_runs(database, list(_RUNS[:2]), time.time())
+        tokens = [*issue_tokens(database, SECRET_KEY), TOKEN, "wrong"]
+        load = Load(requests, minutes, seed, clients, tokens)
         database.close()
         environ = {"MEMAGENT_ADMIN_TOKEN": TOKEN}
         with running_server(database.url, environ=environ, worker=True) as server:
-            outcome = _send_all(server, requests, minutes, random.Random(seed))
+            outcome = _send_all(server, load)
     growth = Counter(outcome.last_bytes)
     growth.subtract(outcome.warm_bytes)
     by_role = ", ".join(f"{role} {size / 2**20:.0f}" for role, size in growth.items())
@@ -133,7 +185,7 @@ def fuzz(requests: int, *, minutes: float | None = None, seed: int = 7) -> list[
         f"{status} {count:,}" for status, count in sorted(outcome.statuses.items())
     )
     return [
-        Figure("requests", "", outcome.total, note=statuses),
+        Figure("requests", "", outcome.total, note=f"{statuses}; batches stored {outcome.stored:,}"),
         Figure("5xx", "", outcome.errors, goal=0, note="; ".join(outcome.failures)),
         Figure("without an answer", "", outcome.hangs, goal=0, note=f"slowest {outcome.slowest_s:.2f} s"),
         Figure(
@@ -143,35 +195,63 @@ def fuzz(requests: int, *, minutes: float | None = None, seed: int = 7) -> list[
     ]  # fmt: skip
 
 
-def _send_all(
-    server: Server, requests: int, minutes: float | None, source: random.Random
-) -> Outcome:
+def _send_all(server: Server, load: Load) -> Outcome:
     outcome, routes = Outcome(), _routes(server.url)
+    began_at = time.monotonic()
+    until = began_at + 60 * load.minutes
+    threads = [
+        threading.Thread(
+            target=_send, args=(server.url, load, source, routes, outcome, until), daemon=True
+        )
+        for source in load.sources()
+    ]
+    for thread in threads:
+        thread.start()
+    next_line_at = began_at
+    while any(thread.is_alive() for thread in threads):
+        outcome.note_memory(_resident_bytes(server))
+        if time.monotonic() >= next_line_at:
+            next_line_at += PROGRESS_EVERY_S
+            _show_progress(outcome, time.monotonic() - began_at)
+        time.sleep(LOOK_EVERY_S)
+    outcome.note_memory(_resident_bytes(server))
+    return outcome
+
+
+def _send(
+    url: str,
+    load: Load,
+    source: random.Random,
+    routes: list[tuple[str, str, list[str]]],
+    outcome: Outcome,
+    until: float,
+) -> None:
+    """Send as one client, until all clients together have sent enough."""
+    batches = HostileBatches(load.tokens, _RUNS, source)
     connection: socket.socket | None = None
-    until = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
-    for number in range(requests):
-        if time.monotonic() > until:
-            break
+    while outcome.total < load.requests and time.monotonic() < until:
         if connection is None:
-            connection = _connect(server.url)
-        method, request = _request(source, routes)
-        began_at = time.monotonic()
-        status, is_open = _answer(connection, method, request)
-        outcome.slowest_s = max(outcome.slowest_s, time.monotonic() - began_at)
-        outcome.statuses[status] += 1
-        is_error = status.isdecimal() and int(status) >= 500 and int(status) not in _PASSING
-        outcome.errors += is_error
-        outcome.hangs += status == "hang"
-        if (is_error or status == "hang") and len(outcome.failures) < 5:
-            outcome.failures.append(f"{status} to {request[:300]!r}")
+            connection = _connect(url)
+        is_batch = source.random() < BATCH_SHARE
+        method, request = ("POST", batches.request()) if is_batch else _request(source, routes)
+        sent_at = time.monotonic()
+        statuses, is_open = _answers(connection, method, request)
+        outcome.note(statuses, request, time.monotonic() - sent_at, is_batch=is_batch)
         if not is_open:
             connection.close()
             connection = None
-        if number % LOOK_EVERY == 0:
-            outcome.last_bytes = _resident_bytes(server)
-            if number <= WARM:
-                outcome.warm_bytes |= outcome.last_bytes
-    return outcome
+
+
+def _show_progress(outcome: Outcome, seconds: float) -> None:
+    sizes = ", ".join(f"{role} {size / 2**20:.0f}" for role, size in outcome.last_bytes.items())
+    print(
+        f"{seconds / 60:.0f} min: {outcome.total:,} requests, {outcome.errors} 5xx, "
+        f"{outcome.hangs} without an answer, resident MiB: {sizes}, load {psutil.getloadavg()[0]:.1f}",
+        *outcome.failures,
+        sep="\n",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _resident_bytes(server: Server) -> Counter[str]:
@@ -311,26 +391,35 @@ def _connect(url: str) -> socket.socket:
     return socket.create_connection((parts.hostname or "", parts.port or 80), timeout=TIMEOUT_S)
 
 
-def _answer(connection: socket.socket, method: str, request: bytes) -> tuple[str, bool]:
-    """Return the status, and whether the connection can be used again.
+def _answers(connection: socket.socket, method: str, request: bytes) -> tuple[list[str], bool]:
+    """Return the statuses, and whether the connection can be used again.
 
-    A request that may be incomplete says so by closing its half of the connection.
+    A request that may be incomplete says so by closing its half of the connection. Two requests
+    in one piece aren't whole either; all that the server answers is read.
     """
     is_whole = request.startswith(method.encode()) and _is_whole(request)
     try:
         connection.sendall(request)
         if not is_whole:
             connection.shutdown(socket.SHUT_WR)
+            return _STATUS.findall(_read_all(connection).decode("latin-1")) or ["closed"], False
         response = http.client.HTTPResponse(connection, method=method)
         response.begin()
         response.read(_READ_BYTES)
         is_read = response.isclosed()
         closes = response.getheader("connection", "").lower() == "close"
-        return str(response.status), is_whole and is_read and not closes
+        return [str(response.status)], is_read and not closes
     except TimeoutError:
-        return "hang", False
+        return ["hang"], False
     except (OSError, http.client.HTTPException, ValueError):
-        return "closed", False
+        return ["closed"], False
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    parts: list[bytes] = []
+    while sum(map(len, parts)) < _READ_BYTES and (part := connection.recv(2**16)):
+        parts.append(part)
+    return b"".join(parts)
 
 
 def _is_whole(request: bytes) -> bool:
@@ -347,10 +436,13 @@ def main() -> None:
         prog="python -m benchmarks.server.fuzz", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )  # fmt: skip
     parser.add_argument("--requests", type=int, default=REQUESTS)
-    parser.add_argument("--minutes", type=float, help="end after so long")
+    parser.add_argument("--minutes", type=float, default=inf, help="end after so long")
+    parser.add_argument("--clients", type=int, default=CLIENTS, help="connections at once")
     parser.add_argument("--seed", type=int, default=7)
     options = parser.parse_args()
-    rows = fuzz(options.requests, minutes=options.minutes, seed=options.seed)
+    rows = fuzz(
+        options.requests, minutes=options.minutes, seed=options.seed, clients=options.clients
+    )
     print(f"load {psutil.getloadavg()[0]:.1f}\n{table({TITLE: rows})}")
 
 

@@ -18,6 +18,7 @@ from memagent_server.store import migrate
 from memagent_server.store.engine import Database
 
 LOG_SHOWN_BYTES = 4_096
+SECRET_KEY = "a secret for benchmarks only"
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def running(command: list[str], environ: dict[str, str]) -> Iterator[Server]:
         Path(folder, "log").open("w+b") as log,
     ):
         environ = {
-            "MEMAGENT_SECRET_KEY": "a secret for benchmarks only",
+            "MEMAGENT_SECRET_KEY": SECRET_KEY,
             "MEMAGENT_OPEN": "1",
             "TMPDIR": folder,
             **environ,

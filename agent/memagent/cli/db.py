@@ -1,20 +1,28 @@
-"""Upgrade the database's schema, or show its version."""
+"""Upgrade the database's schema, show its version, or distribute its tables."""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 
 from memagent_server.settings import Settings
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
 
+_ACTIONS: dict[str, Callable[[Database], str | None]] = {
+    "upgrade": migrate.upgrade,
+    "current": migrate.current,
+    "distribute": migrate.distribute,
+}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
-        choices=("upgrade", "current"),
-        help="upgrade: to this program's version; current: show the version",
+        choices=tuple(_ACTIONS),
+        help="upgrade: to this program's version; current: show the version; "
+        "distribute: upgrade, and lay the tables out over the nodes of Citus",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -22,11 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     database = Database(Settings.from_environ().database_url)
     try:
-        version = (
-            migrate.upgrade(database)
-            if arguments.action == "upgrade"
-            else migrate.current(database)
-        )
+        version = _ACTIONS[arguments.action](database)
     finally:
         database.close()
     is_current = version == migrate.head()

@@ -21,10 +21,12 @@ from memagent.delivery.envelope import Envelope, MessageKind, Transport
 from memagent.errors import DeliveryError, RejectedError, StartRequiredError
 from memagent.probe.detached import forks_wait
 from memagent.units import format_bytes
-from memagent.wire.codec import MSGPACK, REPLAYED_HEADER
+from memagent.wire.codec import MSGPACK, REPLAYED_HEADER, prepare
 from memagent.wire.deadline import Deadline
 from memagent.wire.local_tokens import Scope, find_token
 from memagent.wire.messages import BatchReply
+
+prepare(BatchReply)
 
 REQUEST_TIMEOUT_S = 5.0
 DOWNLOAD_TIMEOUT_S = 60.0

@@ -81,5 +81,5 @@ def to_columns(names: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Valu
     return {
         name: values
         for name, values in columns.items()
-        if any(value is not None for value in values)
+        if values[0] is not None or values.count(None) < len(values)
     }

@@ -42,6 +42,16 @@ def decode(body: bytes, kind: type[T], content_type: str = MSGPACK) -> T:
         raise WireError(f"the body isn't valid {content_type}: {error}") from error
 
 
+def prepare(*kinds: type) -> None:
+    """Let msgspec look at the fields of types, before threads decode them.
+
+    msgspec 0.22 does that when it first decodes a type, and crashes the process if another thread
+    decodes the type meanwhile.
+    """
+    for kind in kinds:
+        msgspec.msgpack.Decoder(kind)
+
+
 def _replace_invalid(value: Any) -> Any:
     """Return plain values, with `?` for characters that can't be encoded."""
     if isinstance(value, str):

@@ -20,6 +20,7 @@ import threading
 import zlib
 from array import array
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain
 from operator import sub, xor
 from typing import Any, Literal
@@ -90,26 +91,26 @@ def pack(
     if not 0 < rows <= MAX_ROWS:
         raise WireError(f"a chunk must hold 1 to {MAX_ROWS} rows, got {rows}", field="columns")
     headers: list[ColumnHeader] = []
-    parts: list[bytes] = []
+    parts: list[bytes | bytearray] = []
     for name, values in columns.items():
         if len(values) != rows:
             raise WireError(
                 f"{name} has {len(values)} values, the first column has {rows}", field=name
             )
-        if not COLUMN_NAME.fullmatch(name):
-            raise WireError(
-                f"{name!r} isn't a column name: it must match {COLUMN_NAME.pattern}", field=name
-            )
         kind = kind_of(name)
-        missing = None in values
-        headers.append(ColumnHeader(name, kind, missing))
+        is_constant = kind == "int" and _is_constant(values)
+        missing = not is_constant and None in values
+        headers.append(_header(name, kind, missing))
         if missing:
             parts.append(_bitmap(values))
             values = _fill_missing(values)  # noqa: PLW2901
-        # most columns of most chunks: the differences after the first value are all zero
-        is_constant = kind == "int" and set(map(type, values)) == {int} and len(set(values)) == 1
-        differences = _differences(name, kind, values[:1] if is_constant else values)
-        parts.append(_shuffle(differences.ljust(8 * rows, b"\0")))
+        if is_constant:
+            # most columns of most chunks: the differences after the first value are all zero
+            shuffled = bytearray(8 * rows)
+            shuffled[::rows] = _differences(name, kind, values[:1])
+            parts.append(shuffled)
+        else:
+            parts.append(_shuffle(_differences(name, kind, values)))
     raw = b"".join(parts)
     steps = [step for step in columns.get("step", ()) if step is not None]
     header = ChunkHeader(
@@ -190,6 +191,22 @@ def unpack(chunk: bytes, *, only: Container[str] | None = None) -> dict[str, lis
 
 def _payload_offset(chunk: bytes) -> int:
     return 8 + int.from_bytes(chunk[4:8], "little")
+
+
+@lru_cache(maxsize=MAX_COLUMNS)
+def _header(name: str, kind: ColumnKind, has_missing: bool) -> ColumnHeader:
+    """Return the header of a column. Raises WireError for an invalid name."""
+    if not COLUMN_NAME.fullmatch(name):
+        raise WireError(
+            f"{name!r} isn't a column name: it must match {COLUMN_NAME.pattern}", field=name
+        )
+    return ColumnHeader(name, kind, has_missing)
+
+
+def _is_constant(values: Sequence[Any]) -> bool:
+    """Return True for one int throughout. A sum with an equal float is a float."""
+    first = values[0]
+    return type(first) is int and values.count(first) == len(values) and type(sum(values)) is int
 
 
 def _differences(name: str, kind: ColumnKind, values: Any) -> bytes:

@@ -25,6 +25,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from memagent.errors import DeliveryError
+from memagent.wire.codec import prepare
 
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 Scope = Literal["ingest", "read"]
@@ -43,6 +44,9 @@ class LocalTokens:
     url: str
     ingest: str = field(repr=False)
     read: str = field(repr=False)
+
+
+prepare(LocalTokens)
 
 
 def find_token(server: str, scope: Scope, environ: Mapping[str, str] = os.environ) -> str | None:

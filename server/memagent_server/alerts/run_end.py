@@ -38,7 +38,8 @@ def end_alerts(
     """Close the alerts of ended launches of a run whose row is locked, and report its death."""
     incidents = IncidentTransaction(session, channels, now)
     for alert in open_alerts(session, run.id):
-        stream = session.get(StreamRow, alert.stream_id) if alert.stream_id is not None else None
+        key = (run.id, alert.stream_id)
+        stream = session.get(StreamRow, key) if alert.stream_id is not None else None
         if stream is not None and not stream.is_current:
             status, step, reason = _end_of_older_launch(session, stream)
         elif run.status != "running":

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from flask import Flask, current_app, request
 
-from memagent.wire.codec import JSON
+from memagent.wire.codec import JSON, prepare
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.queries import Query
 
@@ -88,6 +88,8 @@ def operation(
     """
     by_status = gives if isinstance(gives, dict) else {200: gives}
     described = Operation(tag, RequiredScope(scope, of_server), by_status, **details)
+    if described.body is not None:
+        prepare(described.body)
 
     def decorate(view: View) -> View:
         setattr(view, _OPERATION, described)

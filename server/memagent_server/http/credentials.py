@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import secrets
 from collections.abc import Sequence
@@ -128,7 +127,8 @@ def access_of(token: ValidToken | TokenRow) -> Access:
 
 def token_hash(settings: Settings, token: str) -> str:
     """Return the form of a token that is stored."""
-    return hmac.new(settings.secret_key.encode(), token.encode(), hashlib.sha256).hexdigest()
+    # digest(): a third of the time of an object; each request makes one or two
+    return hmac.digest(settings.secret_key.encode(), token.encode(), "sha256").hex()
 
 
 # -- sessions --------------------------------------------------------------------------------------

@@ -78,9 +78,9 @@ def post_batch(run_id: str) -> Response:
     Acknowledged after the commit. The columns of a chunk have one length. `step` is required and
     must not decrease. Sizes and counts (`_bytes`, `_total`) are non-negative integers.
     """
-    failure: Exception | None = request.environ.get(FAILURE)
-    if failure is not None:
-        raise failure
+    if FAILURE in request.environ:
+        # pop: an error refers to its frames, these to the environment, and all to the body
+        raise request.environ.pop(FAILURE)
     context = current()
     _check_visible(context.database, run_id)
     batch = read_message(request, Batch)

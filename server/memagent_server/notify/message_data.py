@@ -65,7 +65,11 @@ def load_message(
         if notification.incident_id is not None
         else None
     )
-    stream = session.get(StreamRow, alert.stream_id) if alert.stream_id is not None else None
+    stream = (
+        session.get(StreamRow, (alert.run_id, alert.stream_id))
+        if alert.stream_id is not None
+        else None
+    )
     message = AlertMessage(
         alert_id=alert.id,
         transition_id=transition.id,
@@ -116,7 +120,7 @@ def refresh_message(
     message = load_message(session, notification, public_url, now)
     forecast = nearest_forecast(session, notification)
     if forecast is not None and forecast.step >= message.facts.get("step", 0):
-        stream = session.get_one(StreamRow, forecast.stream_id)
+        stream = session.get_one(StreamRow, (forecast.run_id, forecast.stream_id))
         facts = {**message.facts, **_current_facts(forecast, stream)}
         message = replace(message, facts=facts, step=facts["step"])
         message = _for_stream(session, message, stream)

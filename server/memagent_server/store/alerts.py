@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import CursorResult, and_, func, or_, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, CursorResult, and_, func, or_, select, update
+from sqlalchemy.orm import Session, aliased
 
 from memagent_server.schemas import alerts as schemas
 from memagent_server.schemas.base import JsonObject
+from memagent_server.store.citus import is_distributed
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     AlertRow,
@@ -25,6 +26,7 @@ from memagent_server.store.reading import newest_page, to_schema
 
 UNREPORTED_STATUSES = ("oom", "lost_contact")
 """Ends of a run that notify people even if no alert was open."""
+IS_STREAM_OF_ALERT = and_(StreamRow.run_id == AlertRow.run_id, StreamRow.id == AlertRow.stream_id)
 
 
 def open_alert(
@@ -176,7 +178,9 @@ def runs_with_stale_alerts(session: Session) -> list[str]:
     query = (
         select(AlertRow.run_id)
         .join(RunRow, RunRow.id == AlertRow.run_id)
-        .outerjoin(StreamRow, StreamRow.id == AlertRow.stream_id)
+        .outerjoin(
+            StreamRow, (StreamRow.run_id == RunRow.id) & (StreamRow.id == AlertRow.stream_id)
+        )
         .where(
             AlertRow.state.in_(OPEN_ALERT_STATES),
             or_(RunRow.status != "running", StreamRow.is_current.is_(False)),
@@ -189,7 +193,7 @@ def was_warned(session: Session, run_id: str) -> bool:
     """Return True if people were notified that the newest launch would run out of memory."""
     query = (
         select(AlertRow.id)
-        .join(StreamRow, StreamRow.id == AlertRow.stream_id)
+        .join(StreamRow, IS_STREAM_OF_ALERT)
         .where(
             AlertRow.run_id == run_id,
             AlertRow.rule == "oom_forecast",
@@ -212,46 +216,59 @@ def unreported_ends(
        alert is as new as the last loss.
     4. An alert reports the end if it's the end's own, or a forecast that sent notifications.
     """
-    current = (RankRow.run_id == RunRow.id, RankRow.is_current)
+    # On Citus alerts are the coordinator's: a subquery of them can't refer to a run around it.
+    is_correlated = not is_distributed(session)
+    dead = RunRow if is_correlated else aliased(RunRow)
+    report = select(AlertRow.run_id).select_from(AlertRow)
+    if not is_correlated:
+        report = report.join(dead, dead.id == AlertRow.run_id)
+    is_stream = (StreamRow.run_id == dead.id) & (StreamRow.id == AlertRow.stream_id)
+    report = report.outerjoin(StreamRow, is_stream).where(
+        AlertRow.run_id == dead.id, *_died(dead, run_id, seen_after), *_is_report_of_end(dead)
+    )
+    live_rank = (
+        select(RankRow.rank)
+        .where(RankRow.run_id == RunRow.id, RankRow.is_current, RankRow.is_replayed.is_(False))
+        .correlate(RunRow)
+    )
+    is_reported = report.correlate(RunRow).exists() if is_correlated else RunRow.id.in_(report)
+    query = select(RunRow).where(
+        *_died(RunRow, run_id, seen_after), ~is_reported, live_rank.exists()
+    )
+    return list(session.scalars(query))
+
+
+def _died(
+    run: type[RunRow], run_id: str | None, seen_after: float | None
+) -> Iterator[ColumnElement[bool]]:
+    yield run.status.in_(UNREPORTED_STATUSES)
+    if run_id is not None:
+        yield run.id == run_id
+    if seen_after is not None:
+        yield run.last_seen_at > seen_after
+
+
+def _is_report_of_end(run: type[RunRow]) -> tuple[ColumnElement[bool], ...]:
+    current = (RankRow.run_id == run.id, RankRow.is_current)
     # Two selects deep, SQLAlchemy correlates nothing by itself: they would cover all runs.
     launched_at = (
-        select(func.min(RankRow.first_seen_at)).where(*current).correlate(RunRow).scalar_subquery()
+        select(func.min(RankRow.first_seen_at)).where(*current).correlate(run).scalar_subquery()
     )
     lost_at = (
         select(func.max(RankRow.finished_at))
         .where(*current, RankRow.status == "lost_contact")
-        .correlate(RunRow)
+        .correlate(run)
         .scalar_subquery()
     )
     is_of_launch = or_(
         StreamRow.is_current, and_(AlertRow.stream_id.is_(None), AlertRow.opened_at >= launched_at)
     )
-    is_of_end = or_(RunRow.status == "oom", AlertRow.closed_at >= func.coalesce(lost_at, 0.0))
+    is_of_end = or_(run.status == "oom", AlertRow.closed_at >= func.coalesce(lost_at, 0.0))
     is_report = or_(
-        AlertRow.rule == RunRow.status,
+        AlertRow.rule == run.status,
         and_(AlertRow.rule == "oom_forecast", AlertRow.severity != "note"),
     )
-    report = (
-        select(AlertRow.id)
-        .outerjoin(StreamRow, StreamRow.id == AlertRow.stream_id)
-        .where(
-            AlertRow.run_id == RunRow.id,
-            AlertRow.state == RunRow.status,
-            is_report,
-            is_of_launch,
-            is_of_end,
-        )
-        .correlate(RunRow)
-    )
-    live_rank = (
-        select(RankRow.rank).where(*current, RankRow.is_replayed.is_(False)).correlate(RunRow)
-    )
-    query = select(RunRow).where(
-        RunRow.status.in_(UNREPORTED_STATUSES), ~report.exists(), live_rank.exists()
-    )
-    if seen_after is not None:
-        query = query.where(RunRow.last_seen_at > seen_after)
-    return list(session.scalars(query if run_id is None else query.where(RunRow.id == run_id)))
+    return AlertRow.state == run.status, is_report, is_of_launch, is_of_end
 
 
 def list_alerts(

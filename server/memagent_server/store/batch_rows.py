@@ -49,7 +49,8 @@ _newest_batch = aliased(BatchRow)
 _NEWEST_SEQ = (
     select(func.max(_newest_batch.seq))
     .where(
-        _newest_batch.run_id == RankRow.run_id,
+        # not the rank's: Citus takes no node from a column that may be missing
+        _newest_batch.run_id == bindparam("run_id"),
         _newest_batch.rank == RankRow.rank,
         _newest_batch.attempt == RankRow.attempt,
     )

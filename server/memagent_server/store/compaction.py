@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, and_, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func, or_, select, update
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -28,13 +28,41 @@ from memagent.errors import WireError
 from memagent_server.store.buckets import chunk_stats, from_stats
 from memagent_server.store.chunks import pack_stats, unpack_stats
 from memagent_server.store.engine import Database
-from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import ChunkRow, RunRow, StreamRow
 from memagent_server.store.packing import UNIT_ROWS, SampleRange, rechunk, seal, unseal_arrays
 from memagent_server.store.rollups import RollupLevels
-from memagent_server.store.runs import lock_run
+from memagent_server.store.statements import CompiledSelect, compile_insert
 
 log = logging.getLogger(__name__)
+
+_CHUNK_COLUMNS = (
+    *("run_id", "stream_id", "seq", "first_step", "last_step"),
+    *("rows", "received_at", "stats", "packed"),
+)
+# constants: building and caching statements took as long as packing the samples
+_of_stream = (ChunkRow.run_id == bindparam("run"), ChunkRow.stream_id == bindparam("stream"))
+_positions: tuple[Any, ...] = (StreamRow.compacted_seq, StreamRow.rolled_seq)
+_SELECT_POSITIONS = CompiledSelect(
+    select(*_positions).where(
+        StreamRow.id == bindparam("stream"), StreamRow.run_id == bindparam("run")
+    )
+)
+_source: tuple[Any, ...] = (ChunkRow.seq, ChunkRow.rows, ChunkRow.received_at, ChunkRow.packed)
+_source_rows = (
+    select(*_source).where(*_of_stream, ChunkRow.seq > bindparam("after")).order_by(ChunkRow.seq)
+)
+_SELECT_SOURCES = CompiledSelect(_source_rows.where(ChunkRow.seq <= bindparam("last")))
+_SELECT_SOURCE = CompiledSelect(_source_rows.limit(1))
+_LOCK_RUN = select(RunRow.id).where(RunRow.id == bindparam("run")).with_for_update(key_share=True)
+_KEEP_SAMPLES = (
+    update(RunRow)
+    .where(RunRow.id == bindparam("run"), RunRow.keeps != "samples")
+    .values(keeps="samples")
+)
+_DELETE_CHUNKS = delete(ChunkRow).where(
+    *_of_stream, ChunkRow.seq > bindparam("after"), ChunkRow.seq <= bindparam("last")
+)
+_ADD_CHUNK = compile_insert(ChunkRow, *_CHUNK_COLUMNS)
 
 MIN_ROLLUP_ROWS = 64 * UNIT_ROWS
 """Rows that a running stream collects before a rollup: each one packs the ends of all levels
@@ -58,6 +86,11 @@ class CompactionTask:
     compacted_seq: int
     rolled_seq: int
     is_over: bool
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Return the parameters of statements about the stream."""
+        return {"run": self.run_id, "stream": self.stream_id}
 
 
 def compact_some(database: Database, now: float) -> bool:
@@ -128,10 +161,10 @@ def compact(database: Database, task: CompactionTask) -> bool:
 
 
 def _rechunk(database: Database, task: CompactionTask) -> bool:
-    with database.read() as session:
-        if not _is_unchanged(session, task):
+    with database.connect() as connection:
+        sources = list(_read_sources(connection, task))
+        if not sources and not _is_unchanged(connection, task):
             return False
-        sources = list(_read_sources(session, task))
     if not sources:
         last_seq = task.samples - 1
         log.error(
@@ -156,22 +189,22 @@ def _rechunk(database: Database, task: CompactionTask) -> bool:
     )
     rest = None if overlapping is None else _chunk_row(task, overlapping.after(last_seq))
 
-    def change(session: Session) -> None:
-        replaced = _seq_range(task, task.compacted_seq, last_seq)
+    def change(connection: Connection) -> None:
+        filters = (ChunkRow.seq.not_in(unchanged),) if unchanged else ()
+        replaced = {**task.key, "after": task.compacted_seq, "last": last_seq}
         # delete first: a new range may end at the position of an old one
-        session.execute(delete(ChunkRow).where(*replaced, ChunkRow.seq.not_in(unchanged)))
-        if new_rows:
-            session.execute(insert(ChunkRow), new_rows)
+        connection.execute(_DELETE_CHUNKS.where(*filters), replaced)
         if rest is not None:
-            key = (*_of_stream(task), ChunkRow.seq == rest["seq"])
-            session.execute(update(ChunkRow).where(*key).values(rest))
+            replaced = {**task.key, "after": rest["seq"] - 1, "last": rest["seq"]}
+            connection.execute(_DELETE_CHUNKS, replaced)
+        _ADD_CHUNK.run(connection, *new_rows, *([] if rest is None else [rest]))
 
     return _write(database, task, change, compacted_seq=last_seq)
 
 
 def _roll_up(database: Database, task: CompactionTask) -> bool:
     with database.read() as session:
-        if not _is_unchanged(session, task):
+        if not _is_unchanged(session.connection(), task):
             return False
         query = select(ChunkRow.seq, ChunkRow.rows, ChunkRow.stats).where(
             *_seq_range(task, task.rolled_seq, task.compacted_seq)
@@ -181,64 +214,56 @@ def _roll_up(database: Database, task: CompactionTask) -> bool:
         levels.extend(from_stats((seq, rows, unpack_stats(stats)) for seq, rows, stats in chunks))
     last_seq = chunks[-1].seq if len(chunks) == MAX_ROLLUP_CHUNKS else task.compacted_seq
 
-    def change(session: Session) -> None:
-        levels.save(session)
+    def change(connection: Connection) -> None:
+        with Session(connection) as session:
+            levels.save(session)
+            session.flush()
         rolled_up = _seq_range(task, task.rolled_seq, last_seq)
         has_samples = func.length(ChunkRow.packed) > 0
-        session.execute(delete(ChunkRow).where(*rolled_up, ~has_samples))
-        session.execute(update(ChunkRow).where(*rolled_up).values(stats=b""))
+        connection.execute(delete(ChunkRow).where(*rolled_up, ~has_samples))
+        connection.execute(update(ChunkRow).where(*rolled_up).values(stats=b""))
 
     return _write(database, task, change, rolled_seq=last_seq)
 
 
 def _write(
-    database: Database, task: CompactionTask, change: Callable[[Session], None], **values: Any
+    database: Database, task: CompactionTask, change: Callable[[Connection], None], **values: Any
 ) -> bool:
     """Update the stream and call `change` if the stream is unchanged; return True if written."""
+    unchanged = [
+        StreamRow.id == task.stream_id,
+        StreamRow.run_id == task.run_id,
+        StreamRow.compacted_seq == task.compacted_seq,
+        StreamRow.rolled_seq == task.rolled_seq,
+    ]
+    if "is_compacted" in values:
+        # a batch that arrived since must still be compacted
+        unchanged.append(StreamRow.samples == task.samples)
     with database.write() as session:
-        try:
-            run = lock_run(session, task.run_id)
-        except UnknownRunError:  # deleted meanwhile
-            return False
-        unchanged = [
-            StreamRow.id == task.stream_id,
-            StreamRow.run_id == task.run_id,
-            StreamRow.compacted_seq == task.compacted_seq,
-            StreamRow.rolled_seq == task.rolled_seq,
-        ]
-        if "is_compacted" in values:
-            # a batch that arrived since must still be compacted
-            unchanged.append(StreamRow.samples == task.samples)
-        result = session.execute(
-            update(StreamRow)
-            .where(*unchanged)
-            .values(values)
-            .execution_options(synchronize_session=False)
-        )
-        assert isinstance(result, CursorResult)
-        if result.rowcount != 1:
+        connection = session.connection()
+        run = {"run": task.run_id}
+        connection.execute(_LOCK_RUN, run)
+        result = connection.execute(update(StreamRow).where(*unchanged).values(values))
+        if result.rowcount != 1:  # also of a run that was deleted meanwhile
             return False
         if "compacted_seq" in values:
-            run.keeps = "samples"  # for a run whose samples were deleted before it was resumed
-        change(session)
+            # for a run whose samples were deleted before it was resumed
+            connection.execute(_KEEP_SAMPLES, run)
+        change(connection)
         return True
 
 
-def _is_unchanged(session: Session, task: CompactionTask) -> bool:
-    query = select(StreamRow.compacted_seq, StreamRow.rolled_seq).where(
-        StreamRow.id == task.stream_id, StreamRow.run_id == task.run_id
-    )
-    row = session.execute(query).first()
-    return row is not None and tuple(row) == (task.compacted_seq, task.rolled_seq)
+def _is_unchanged(connection: Connection, task: CompactionTask) -> bool:
+    rows = _SELECT_POSITIONS.rows(connection, task.key)
+    return rows == [[task.compacted_seq, task.rolled_seq]]
 
 
-def _read_sources(session: Session, task: CompactionTask) -> Iterator[SampleRange]:
+def _read_sources(connection: Connection, task: CompactionTask) -> Iterator[SampleRange]:
     """Yield the next chunks to re-chunk: about MAX_ROWS samples."""
-    query = select(ChunkRow.seq, ChunkRow.rows, ChunkRow.received_at, ChunkRow.packed)
-    query = query.where(*_of_stream(task), ChunkRow.seq > task.compacted_seq).order_by(ChunkRow.seq)
-    bounded = query.where(ChunkRow.seq <= task.compacted_seq + MAX_ROWS)
+    after = {**task.key, "after": task.compacted_seq}
+    bounded = {**after, "last": task.compacted_seq + MAX_ROWS}
     # at least one chunk, even if it is larger than MAX_ROWS
-    rows = session.execute(bounded).all() or session.execute(query.limit(1)).all()
+    rows = _SELECT_SOURCES.rows(connection, bounded) or _SELECT_SOURCE.rows(connection, after)
     for seq, row_count, received_at, packed in rows:
         source = SampleRange(rows=row_count, seq=seq, received_at=received_at)
         if packed:
@@ -265,11 +290,12 @@ def _chunk_row(task: CompactionTask, samples: SampleRange) -> dict[str, Any]:
     }
 
 
-def _of_stream(task: CompactionTask) -> Sequence[ColumnElement[bool]]:
-    return ChunkRow.run_id == task.run_id, ChunkRow.stream_id == task.stream_id
-
-
 def _seq_range(
     task: CompactionTask, after_seq: int, last_seq: int
 ) -> Sequence[ColumnElement[bool]]:
-    return *_of_stream(task), ChunkRow.seq > after_seq, ChunkRow.seq <= last_seq
+    return (
+        ChunkRow.run_id == task.run_id,
+        ChunkRow.stream_id == task.stream_id,
+        ChunkRow.seq > after_seq,
+        ChunkRow.seq <= last_seq,
+    )

@@ -108,6 +108,9 @@ _BY_SQLSTATE = {
     "XX002": DAMAGED,
 }
 """By the beginning of the code: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+_INTERNAL = "XX000"
+_KILLED_COORDINATOR = "postmaster was shut down"
+"""What Citus reports, without a code of its own, while its coordinator is killed."""
 
 
 def problem_of(error: BaseException) -> DatabaseProblem | None:
@@ -127,6 +130,8 @@ def problem_of(error: BaseException) -> DatabaseProblem | None:
 def _problem_of_driver(error: BaseException | None) -> DatabaseProblem | None:
     state: str | None = getattr(error, "sqlstate", None)
     if state is not None:
+        if state == _INTERNAL and _KILLED_COORDINATOR in str(error):
+            return UNAVAILABLE
         # longer codes come before their class in the table: the first match counts
         problems = (problem for code, problem in _BY_SQLSTATE.items() if state.startswith(code))
         return next(problems, None)

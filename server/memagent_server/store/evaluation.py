@@ -21,7 +21,7 @@ from memagent_server.store.models import (
     StreamRow,
 )
 from memagent_server.store.reading import integer_keys
-from memagent_server.store.statements import upsert_all
+from memagent_server.store.statements import CompiledSelect, upsert_all
 
 MAX_CHUNKS = 1_024
 """Chunks per query: some tens of megabytes if they are full."""
@@ -70,7 +70,7 @@ class StreamMark(NamedTuple):
     states: dict[str, Any]
 
 
-_HEAD_COLUMNS = (
+_HEAD_COLUMNS: tuple[Any, ...] = (
     StreamRow.id,
     StreamRow.run_id,
     RunRow.created_at,
@@ -87,6 +87,15 @@ _HEAD_COLUMNS = (
 )
 
 
+# compiled: each turn of a worker reads all of them
+_HEADS_OF_RUNNING = CompiledSelect(
+    select(*_HEAD_COLUMNS)
+    .join(RunRow, RunRow.id == StreamRow.run_id)
+    .where(RunRow.status == "running", StreamRow.is_current, StreamRow.kind != SCALARS_STREAM)
+    .order_by(StreamRow.id)
+)
+
+
 def running_runs(session: Session) -> dict[str, RunningRun]:
     """Return every running run by id."""
     query = select(RunRow.id, RunRow.project, RunRow.total_steps).where(RunRow.status == "running")
@@ -95,11 +104,7 @@ def running_runs(session: Session) -> dict[str, RunningRun]:
 
 def heads_of_running(session: Session) -> list[StreamHead]:
     """Return the current streams of all running runs by id, without scalars."""
-    query = select(*_HEAD_COLUMNS).join(RunRow, RunRow.id == StreamRow.run_id)
-    query = query.where(
-        RunRow.status == "running", StreamRow.is_current, StreamRow.kind != SCALARS_STREAM
-    )
-    return [StreamHead._make(row) for row in session.execute(query.order_by(StreamRow.id))]
+    return [StreamHead._make(row) for row in _HEADS_OF_RUNNING.rows(session.connection(), {})]
 
 
 def heads_of_run(session: Session, run_id: str) -> list[StreamHead]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, func, insert, select
 from sqlalchemy.orm import Session, aliased
 
 from memagent.forecast import Forecast as ForecastResult
@@ -33,15 +34,25 @@ FORECAST_COLUMNS = (
 """Columns that are fields of the forecaster's result."""
 
 _of_stream = aliased(ForecastRow)
-NEWEST_FORECAST_ID = (
-    select(func.max(_of_stream.id))
-    .where(_of_stream.stream_id == StreamRow.id)
-    .correlate(StreamRow)
-    .scalar_subquery()
-)
+
+
+def is_newest_forecast(run_id: Any = StreamRow.run_id) -> ColumnElement[bool]:
+    """Build the condition that a forecast is its stream's newest.
+
+    `run_id` names one run: Citus then asks its node only.
+    """
+    newest = select(func.max(_of_stream.id)).where(
+        _of_stream.run_id == run_id, _of_stream.stream_id == StreamRow.id
+    )
+    return and_(
+        ForecastRow.run_id == StreamRow.run_id,
+        ForecastRow.id == newest.correlate(StreamRow).scalar_subquery(),
+    )
+
+
 _NEWEST_OF_RANK = CompiledSelect(
     select(StreamRow.device, *(getattr(ForecastRow, name) for name in FORECAST_COLUMNS))
-    .join(ForecastRow, ForecastRow.id == NEWEST_FORECAST_ID)
+    .join(ForecastRow, is_newest_forecast(bindparam("run_id")))
     .select_from(StreamRow)
     .where(
         StreamRow.run_id == bindparam("run_id"),
@@ -95,7 +106,7 @@ def forecasts_of(
     }
     newest = session.execute(
         select(ForecastRow, StreamRow)
-        .join(ForecastRow, ForecastRow.id == NEWEST_FORECAST_ID)
+        .join(ForecastRow, is_newest_forecast(run_id))
         .select_from(StreamRow)
         .where(StreamRow.run_id == run_id, StreamRow.is_current)
         .order_by(StreamRow.id)
@@ -116,7 +127,10 @@ def first_warning(
         select(ForecastRow, StreamRow)
         .join(StreamRow, StreamRow.id == ForecastRow.stream_id)
         .where(
-            ForecastRow.run_id == run_id, StreamRow.is_current, ForecastRow.level.in_(PAGING_LEVELS)
+            ForecastRow.run_id == run_id,
+            StreamRow.run_id == run_id,
+            StreamRow.is_current,
+            ForecastRow.level.in_(PAGING_LEVELS),
         )
         .order_by(ForecastRow.step, ForecastRow.id)
         .limit(1)

@@ -15,34 +15,42 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from memagent_server.files import resource_dir
+from memagent_server.store import citus
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import DatabaseError, SchemaError
-from memagent_server.store.models import Base
 
 _LOCK_KEY = 0x6D656D6167656E74
 """`memagent` in ASCII: the key of PostgreSQL's advisory lock."""
-_DISTRIBUTED = text(
-    "SELECT logicalrelid::text FROM pg_dist_partition WHERE logicalrelid::text IN :names ORDER BY 1"
-).bindparams(bindparam("names", expanding=True))
 
 
 def upgrade(database: Database, revision: str = "head") -> str:
     """Upgrade the schema to `revision` and return the new revision.
 
     Raises SchemaError for a database that's newer than this program, or whose tables Citus
-    distributes; DatabaseError if it's unavailable.
+    distributes otherwise; DatabaseError if it's unavailable.
     """
     with _short_errors(database), _locked(database) as connection:
         _refuse_newer(_revision(connection))
-        _refuse_distributed(connection)
+        citus.check_layout(connection)
         command.upgrade(_config(connection), revision)
         reached = _revision(connection)
     assert reached is not None, "an upgrade leaves a version behind"
     return reached
+
+
+def distribute(database: Database) -> str:
+    """Upgrade the schema, lay the tables out over Citus' nodes and return the revision.
+
+    Raises SchemaError without Citus, DatabaseError if a node is unavailable.
+    """
+    revision = upgrade(database)
+    with _short_errors(database), _locked(database) as connection:
+        citus.distribute(connection)
+    return revision
 
 
 def downgrade(database: Database, revision: str) -> None:
@@ -105,23 +113,6 @@ def _refuse_newer(revision: str | None) -> None:
         raise SchemaError(
             f"The database has schema {revision}, unknown to this memagent (newest: {head()}): "
             "upgrade memagent, or point MEMAGENT_DATABASE_URL to another database"
-        )
-
-
-def _refuse_distributed(connection: Connection) -> None:
-    """Refuse tables that Citus distributes: it commits its workers before the coordinator.
-
-    A crash in between would leave the chunks of a batch that isn't stored.
-    """
-    is_citus = connection.dialect.name != "sqlite" and connection.scalar(
-        text("SELECT to_regclass('pg_dist_partition') IS NOT NULL")
-    )
-    tables = Base.metadata.tables
-    names = connection.scalars(_DISTRIBUTED, {"names": list(tables)}).all() if is_citus else ()
-    if names:
-        raise SchemaError(
-            f"Citus distributes {', '.join(names)}, and a crash could lose acknowledged samples: "
-            "stop all servers and run SELECT undistribute_table('NAME') for each of them"
         )
 
 

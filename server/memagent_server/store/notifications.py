@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from memagent.forecast.types import PAGING_LEVELS
 from memagent_server.schemas import alerts as schemas
+from memagent_server.store.alerts import IS_STREAM_OF_ALERT
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     AlertRow,
@@ -64,7 +65,7 @@ def count_by_outcome(session: Session) -> dict[tuple[str, str], int]:
     return {(channel, state): count for channel, state, count in session.execute(query)}
 
 
-def retry(session: Session, notification_id: int, now: float) -> bool | None:
+def retry(session: Session, notification_id: int) -> bool | None:
     """Send a dead or skipped notification again, with a new count of attempts.
 
     Return False if it's neither dead nor skipped, None if it doesn't exist.
@@ -79,7 +80,12 @@ def retry(session: Session, notification_id: int, now: float) -> bool | None:
         .where(
             NotificationRow.id == notification_id, NotificationRow.state.in_(("dead", "skipped"))
         )
-        .values(state="waiting", attempts=0, next_attempt_at=now, leased_until=None)
+        .values(
+            state="waiting",
+            attempts=0,
+            next_attempt_at=NotificationRow.created_at,
+            leased_until=None,
+        )
     )
     assert isinstance(result, CursorResult)
     return bool(result.rowcount)
@@ -94,7 +100,7 @@ def topic_of(notification: NotificationRow) -> str:
 
 def ranks_of_topic(session: Session, notification: NotificationRow) -> list[int]:
     """Return the ranks of the alerts of a topic."""
-    query = select(StreamRow.rank).join(AlertRow, AlertRow.stream_id == StreamRow.id)
+    query = select(StreamRow.rank).join(AlertRow, IS_STREAM_OF_ALERT)
     query = query.where(_alert_is_of_topic(notification)).distinct().order_by(StreamRow.rank)
     return list(session.scalars(query))
 

@@ -269,7 +269,11 @@ def _due(channels: ChannelFilter, now: float) -> Select[Any]:
     is_due = or_(
         and_(
             NotificationRow.state == "waiting",
-            _is_over(NotificationRow.next_attempt_at, now, MAX_WAIT_S),
+            or_(
+                # it has never had to wait: due even if the clock went back since then
+                NotificationRow.next_attempt_at == NotificationRow.created_at,
+                _is_over(NotificationRow.next_attempt_at, now, MAX_WAIT_S),
+            ),
         ),
         and_(
             NotificationRow.state == "leased",

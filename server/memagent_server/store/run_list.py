@@ -17,6 +17,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent_server.schemas.runs import RunPage
+from memagent_server.store.citus import groups_to_lock
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import RunRow, RunTagRow
 from memagent_server.store.reading import decode_cursor, encode_cursor
@@ -108,8 +109,9 @@ def set_tags(session: Session, run: RunRow, tags: Iterable[str]) -> None:
         return
     run.tags = new_tags
     stored = set(session.scalars(select(RunTagRow.tag).where(RunTagRow.run_id == run.id)))
-    removed = stored - set(new_tags)
-    session.execute(delete(RunTagRow).where(RunTagRow.run_id == run.id, RunTagRow.tag.in_(removed)))
+    if removed := stored - set(new_tags):
+        of_run = (RunTagRow.run_id == run.id, RunTagRow.tag.in_(removed))
+        session.execute(delete(RunTagRow).where(*of_run))
     session.add_all(
         RunTagRow(run_id=run.id, tag=tag, created_at=run.created_at)
         for tag in new_tags
@@ -138,13 +140,10 @@ def archive(session: Session, run_ids: Collection[str], *, is_archived: bool) ->
 
 def _lock_all(session: Session, run_ids: Collection[str]) -> list[RunRow]:
     """Lock the runs by id: two requests with the same runs can't deadlock."""
-    query = (
-        select(RunRow)
-        .where(RunRow.id.in_(run_ids))
-        .order_by(RunRow.id)
-        .with_for_update(key_share=True)
-    )
-    runs = list(session.scalars(query.execution_options(populate_existing=True)))
+    query = select(RunRow).order_by(RunRow.id).with_for_update(key_share=True)
+    query = query.execution_options(populate_existing=True)
+    groups = groups_to_lock(session, run_ids)
+    runs = [run for ids in groups for run in session.scalars(query.where(RunRow.id.in_(ids)))]
     for run_id in run_ids:
         if run_id not in {run.id for run in runs}:
             raise UnknownRunError(run_id)

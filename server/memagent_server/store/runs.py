@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import CursorResult, delete, select
+from sqlalchemy import CursorResult, and_, delete, select
 from sqlalchemy.orm import Session
 
 from memagent.wire.messages import Finish, RunStart
+from memagent_server.store.citus import begin_two_phases, groups_to_lock
 from memagent_server.store.cuda_contexts import store_contexts
 from memagent_server.store.errors import ConflictError, UnknownRunError
-from memagent_server.store.models import RankRow, RunRow
+from memagent_server.store.models import (
+    AlertRow,
+    EvaluationMarkRow,
+    ForecasterStateRow,
+    IncidentRow,
+    RankRow,
+    RunRow,
+    StreamRow,
+)
 from memagent_server.store.models.samples import SAMPLE_TABLES, of_run
 from memagent_server.store.ranks import enter_rank, oom_killer_hint, settle, worst_of
 from memagent_server.store.run_list import set_tags
@@ -82,13 +91,9 @@ def lock_run(session: Session, run_id: str) -> RunRow:
 
 def lock_runs(session: Session, run_ids: Collection[str]) -> set[str]:
     """Lock runs by id, so that two workers can't deadlock; return the ids that exist."""
-    query = (
-        select(RunRow.id)
-        .where(RunRow.id.in_(run_ids))
-        .order_by(RunRow.id)
-        .with_for_update(key_share=True)
-    )
-    return set(session.scalars(query))
+    query = select(RunRow.id).order_by(RunRow.id).with_for_update(key_share=True)
+    groups = groups_to_lock(session, run_ids)
+    return {run_id for ids in groups for run_id in session.scalars(query.where(RunRow.id.in_(ids)))}
 
 
 def last_seen_of_running(session: Session) -> dict[str, float]:
@@ -144,10 +149,19 @@ def lose_contact(session: Session, run_id: str, now: float) -> RunRow:
 
 def delete_run(session: Session, run_id: str) -> bool:
     """Delete a run and everything that belongs to it; return False if there was none."""
-    for table in SAMPLE_TABLES:  # these have no foreign keys that would cascade
-        session.execute(
-            delete(table).where(*of_run(table, run_id)).execution_options(synchronize_session=False)
-        )
+    begin_two_phases(session, run_id)
+    streams = select(StreamRow.id).where(StreamRow.run_id == run_id)
+    belongs = (
+        # on Citus, no foreign key of these refers to the run
+        (EvaluationMarkRow, EvaluationMarkRow.stream_id.in_(streams)),
+        (ForecasterStateRow, ForecasterStateRow.stream_id.in_(streams)),
+        (AlertRow, AlertRow.run_id == run_id),
+        (IncidentRow, IncidentRow.run_id == run_id),
+        # and these have none on any database
+        *((table, and_(*of_run(table, run_id))) for table in SAMPLE_TABLES),
+    )
+    for model, condition in belongs:
+        session.execute(delete(model).where(condition).execution_options(synchronize_session=False))
     result = session.execute(delete(RunRow).where(RunRow.id == run_id))
     assert isinstance(result, CursorResult)
     return bool(result.rowcount)

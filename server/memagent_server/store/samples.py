@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
 from memagent.wire import messages
@@ -106,7 +106,7 @@ def store_batch(
     if chunks:
         last_step = max(chunk.last_step for chunk in chunks)
         _add_chunks(connection, run_id, state.streams, chunks, now)
-        write_states(connection, [state.streams[device] for device in devices])
+        write_states(connection, run_id, [state.streams[device] for device in devices])
     if batch.events:
         batch_rows.add_event_rows(connection, [_event_row(key, event) for event in batch.events])
     # cumulative counts: one that comes late must not lower a newer one
@@ -130,7 +130,8 @@ def read_samples(
     session: Session, stream_id: int, after_seq: int = -1
 ) -> Iterator[tuple[int, dict[str, list[Value]]]]:
     """Yield (position of the last sample, columns) of a stream's chunks after a position."""
-    for chunk in read_chunks(session, session.get_one(StreamRow, stream_id), after_seq):
+    stream = session.scalars(select(StreamRow).where(StreamRow.id == stream_id)).one()
+    for chunk in read_chunks(session, stream, after_seq):
         yield chunk.seq, chunk.columns
 
 

@@ -102,7 +102,8 @@ def series(
         stream = ChartStream._make(row)
         device, attempt = stream.device, stream.attempt
         if "*" in fields:
-            latest = session.scalar(select(StreamRow.latest).where(StreamRow.id == stream.id)) or {}
+            is_stream = (StreamRow.run_id == run_id, StreamRow.id == stream.id)
+            latest = session.scalar(select(StreamRow.latest).where(*is_stream)) or {}
             names = [name for name in latest if name not in ("step", "time_s")]
         window = Window(first, last, points, frozenset({"step", "time_s", *names}))
         buckets = _window_buckets(session, stream, window)

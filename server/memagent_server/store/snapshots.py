@@ -92,8 +92,8 @@ def page_snapshots(
 
 def read_snapshot(session: Session, run_id: str, snapshot_id: int) -> schemas.SnapshotDetail | None:
     """Return a snapshot of a run with its stacks and tensors, None if it doesn't exist."""
-    snapshot = session.get(SnapshotRow, snapshot_id)
-    if snapshot is None or snapshot.run_id != run_id:
+    snapshot = session.get(SnapshotRow, (run_id, snapshot_id))
+    if snapshot is None:
         return None
     body = msgspec.msgpack.decode(zlib.decompress(snapshot.body))
     return to_schema(
@@ -103,8 +103,8 @@ def read_snapshot(session: Session, run_id: str, snapshot_id: int) -> schemas.Sn
 
 def viewer_of(session: Session, run_id: str, snapshot_id: int) -> tuple[SnapshotRow, bytes] | None:
     """Return a snapshot and its zlib-compressed viewer page; None if there is no such page."""
-    snapshot = session.get(SnapshotRow, snapshot_id, options=[defer(SnapshotRow.body)])
-    if snapshot is None or snapshot.run_id != run_id or snapshot.viewer is None:
+    snapshot = session.get(SnapshotRow, (run_id, snapshot_id), options=[defer(SnapshotRow.body)])
+    if snapshot is None or snapshot.viewer is None:
         return None
     return snapshot, snapshot.viewer
 

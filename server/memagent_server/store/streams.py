@@ -23,7 +23,7 @@ from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Device
 from memagent_server.store.chunks import ReadChunk
-from memagent_server.store.forecasts import NEWEST_FORECAST_ID
+from memagent_server.store.forecasts import is_newest_forecast
 from memagent_server.store.models import ForecastRow, RankRow, RunRow, StreamRow
 from memagent_server.store.statements import CompiledWrite
 
@@ -71,15 +71,19 @@ STREAM_STATE = tuple(StreamState.__dataclass_fields__)
 _CHANGING = tuple(name for name in STREAM_STATE if name not in ("id", "kind"))
 _WRITE = CompiledWrite(
     update(StreamRow)
-    .where(StreamRow.id == bindparam("stream_id"))
+    .where(StreamRow.run_id == bindparam("of_run"), StreamRow.id == bindparam("stream_id"))
     .values({name: bindparam(name) for name in _CHANGING})
 )
 
 
-def write_states(connection: Connection, states: Sequence[StreamState]) -> None:
-    """Write states. The run's row must have been locked since they were read."""
+def write_states(connection: Connection, run_id: str, states: Sequence[StreamState]) -> None:
+    """Write states of a run's streams. The run's row must be locked since they were read."""
     rows = [
-        {"stream_id": state.id, **{name: getattr(state, name) for name in _CHANGING}}
+        {
+            "of_run": run_id,
+            "stream_id": state.id,
+            **{name: getattr(state, name) for name in _CHANGING},
+        }
         for state in states
     ]
     _WRITE.run(connection, *rows)
@@ -179,7 +183,7 @@ def active_streams(
             ForecastRow.oom_probability,
         )
         .join(RunRow, RunRow.id == StreamRow.run_id)
-        .outerjoin(ForecastRow, ForecastRow.id == NEWEST_FORECAST_ID)
+        .outerjoin(ForecastRow, is_newest_forecast())
         .where(*is_active)
         .order_by(RunRow.created_at.desc(), StreamRow.id)
         .limit(limit)

@@ -48,7 +48,10 @@ _NEWEST_PREDICTIONS = (
 _NEWEST_FORECASTS = select(ForecastRow).where(
     ForecastRow.id.in_(
         select(func.max(ForecastRow.id))
-        .join(StreamRow, StreamRow.id == ForecastRow.stream_id)
+        .join(
+            StreamRow,
+            (StreamRow.run_id == ForecastRow.run_id) & (StreamRow.id == ForecastRow.stream_id),
+        )
         .where(ForecastRow.run_id.in_(_RUN_IDS), StreamRow.is_current)
         .group_by(ForecastRow.stream_id)
     )

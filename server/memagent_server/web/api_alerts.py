@@ -317,7 +317,7 @@ def retry_notification(notification_id: int) -> None:
     """Queue a notification again. Raises Problem 404 or 409."""
     context, number = current(), notification_id
     with context.database.write() as session:
-        is_queued = retry(session, number, context.clock()) if number < _MAX_ID else None
+        is_queued = retry(session, number) if number < _MAX_ID else None
         if is_queued is None:
             raise Problem(404, f"Unknown notification {number}. Its run may have been deleted.")
         if not is_queued:

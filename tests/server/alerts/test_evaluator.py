@@ -74,12 +74,12 @@ def test_two_workers_on_one_database_notify_once(bench):
 def test_simultaneous_workers_notify_once(bench, ending):
     workers = [bench.new_worker() for _ in range(4)]
     bench.start()
-    bench.feed(0, 900, leak, seq=0)
+    bench.feed(0, 700, leak, seq=0)
     for worker in workers:
         worker.evaluate()
     assert bench.alerts() == []
     if ending == "a leak":
-        bench.feed(900, 1300, leak, seq=1)
+        bench.feed(700, 1300, leak, seq=1)
     else:
         for seconds in (20, 20, 20, 20, 15):  # all of them listen until the last moment
             for worker in workers:

@@ -35,7 +35,7 @@ def test_a_leak_fires_once_and_notifies_every_channel(bench):
         "host",
     )
     assert bench.path()[:2] == ["pending", "firing"]
-    assert 800 < alert.first_step < 1300 and alert.data["cause"] == "leak"
+    assert 700 < alert.first_step < 1000 and alert.data["cause"] == "leak"
     assert {item.channel for item in alert.notifications} == {"slack_webhook", "webhook"}
     with bench.database.read() as session:
         risk = latest_risk(session.connection(), "r", 0)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import logging
+import weakref
 
 import pytest
+from werkzeug.test import EnvironBuilder
 
 from memagent.wire.codec import encode
 from memagent.wire.columns import pack
@@ -127,6 +131,26 @@ def test_an_error_is_flasks(sqlite_agent, data, path, status):
     assert [response.get_json(force=True).get(name) for name in named] == [
         described.get(name) for name in named
     ]
+
+
+def test_a_refused_body_is_freed_at_once(sqlite_agent):
+    class Body(io.BytesIO):
+        """Can be referred to weakly."""
+
+    assert sqlite_agent.post(body(0))[0].status_code == 200  # imports and caches
+    stream = Body(b"\xc1" * 10)
+    freed = weakref.ref(stream)
+    gc.disable()
+    try:
+        options = {"input_stream": stream, "content_length": 10, "content_type": MSGPACK}
+        headers = {"Authorization": f"Bearer {sqlite_agent.secret}"}
+        environ = EnvironBuilder(PATH, method="POST", headers=headers, **options).get_environ()
+        del stream, options
+        assert [*sqlite_agent.app.wsgi_app(environ, lambda *_: None)]
+        del environ
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 def test_an_incomplete_body_is_408(sqlite_agent):

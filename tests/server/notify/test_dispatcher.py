@@ -67,6 +67,17 @@ def test_messages_of_one_alert_go_out_in_order(outbox, clock):
     assert [item.state for item in notifications(outbox)] == ["sent", "sent"]
 
 
+@pytest.mark.parametrize("set_back_s", [5.0, 3_590.0, 90_000.0])
+def test_messages_go_out_at_once_although_the_clock_was_set_back(outbox, clock, set_back_s):
+    channel = Recording()
+    dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
+    with outbox.read() as session:
+        clock.now = session.get(NotificationRow, 1).created_at - set_back_s
+    while dispatcher.turn():
+        pass
+    assert channel.sent_states == ["firing", "oom"]
+
+
 def test_a_failed_message_holds_back_the_later_one_and_goes_out_first(outbox, clock):
     channel = Recording(DeliveryFailedError("busy", retry_after_s=30.0))
     dispatcher = Dispatcher(outbox, TEST, channel, "http://x", clock)
@@ -208,7 +219,7 @@ def test_a_dead_notification_can_be_resent(outbox, clock):
     while dispatcher.turn():
         pass
     with outbox.write() as session:
-        assert retry(session, 1, clock.now) and not retry(session, 2, clock.now)
+        assert retry(session, 1) and not retry(session, 2)
     assert (
         dispatcher.turn()
         and channel.sent_states == ["oom", "firing"]

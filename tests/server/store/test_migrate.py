@@ -408,12 +408,16 @@ def test_a_database_whose_tables_citus_distributes_is_refused(postgres_url):
     """Its catalog's table is there with the extension, and lists what is distributed."""
     database = Database(postgres_url)
     with database.engine.begin() as connection:
-        connection.execute(text("CREATE TABLE pg_dist_partition (logicalrelid regclass)"))
+        connection.execute(
+            text("CREATE TABLE pg_dist_partition (logicalrelid regclass, colocationid int)")
+        )
     assert migrate.upgrade(database) == migrate.head()
     with database.engine.begin() as connection:
-        connection.execute(text("INSERT INTO pg_dist_partition VALUES ('rollups'), ('chunks')"))
+        connection.execute(
+            text("INSERT INTO pg_dist_partition VALUES ('rollups', 1), ('chunks', 1)")
+        )
     with pytest.raises(
-        SchemaError, match=r"Citus distributes chunks, rollups, .*undistribute_table"
+        SchemaError, match=r"Citus distributes chunks, rollups apart .*undistribute_table"
     ):
         migrate.upgrade(database)
     database.close()

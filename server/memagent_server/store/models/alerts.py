@@ -6,7 +6,7 @@ from sqlalchemy import ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from memagent_server.schemas.base import JsonObject
-from memagent_server.store.models.base import Base, Id
+from memagent_server.store.models.base import OF_RUN, Base, Id
 
 OPEN_ALERT_STATES = ("pending", "firing")
 
@@ -15,6 +15,7 @@ class ForecastRow(Base):
     """The forecast of a stream after `step`; a row for every material change."""
 
     __tablename__ = "forecasts"
+    __mapper_args__ = OF_RUN
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     stream_id: Mapped[int] = mapped_column(ForeignKey("streams.id", ondelete="CASCADE"))

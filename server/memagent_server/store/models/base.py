@@ -13,5 +13,12 @@ Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite autoincrements INTEG
 _COLUMN_TYPES = {int: BigInteger, float: Float(53), JsonObject: JSON, list[Any]: JSON}
 
 
+OF_RUN = {"primary_key": ["run_id", "id"]}
+"""Mapper arguments: the ORM's own statements name the run, by which Citus finds the row's node.
+
+The tables' keys are `id` alone, as SQLite assigns no other; `citus.distribute` prepends the run.
+"""
+
+
 class Base(DeclarativeBase):
     type_annotation_map = _COLUMN_TYPES

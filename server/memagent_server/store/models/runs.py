@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from memagent_server.schemas.base import JsonObject
-from memagent_server.store.models.base import Base, Id
+from memagent_server.store.models.base import OF_RUN, Base, Id
 
 KEPT = ("samples", "rollups", "record")
 """What a run still has, most to least: see `store/retention.py`."""
@@ -127,6 +127,7 @@ class EventRow(Base):
     """Something that happened once in a run, as its agent reported it."""
 
     __tablename__ = "events"
+    __mapper_args__ = OF_RUN
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     rank: Mapped[int] = mapped_column(Integer)
@@ -143,6 +144,7 @@ class PredictionRow(Base):
     """An estimate for one rank and device; the newest of a method counts."""
 
     __tablename__ = "predictions"
+    __mapper_args__ = OF_RUN
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     rank: Mapped[int] = mapped_column(Integer)
@@ -187,6 +189,7 @@ class SnapshotRow(Base):
     """
 
     __tablename__ = "snapshots"
+    __mapper_args__ = OF_RUN
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     rank: Mapped[int] = mapped_column(Integer)

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from memagent_server.store.models.base import Base, Id
+from memagent_server.store.models.base import OF_RUN, Base, Id
 
 
 class StreamRow(Base):
@@ -28,6 +28,7 @@ class StreamRow(Base):
     """
 
     __tablename__ = "streams"
+    __mapper_args__ = OF_RUN
     id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
     run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"))
     rank: Mapped[int] = mapped_column(Integer)

@@ -79,18 +79,8 @@ def _memory(quick: bool) -> Result:
 def _processor(quick: bool) -> Result:
     from benchmarks.agent import processor_time, workload
 
-    rounds, steps = (2, 20) if quick else (20, 200)
-    return _rows(
-        processor_time.measure_shares(workload.ten_milliseconds(), rounds=rounds, steps=steps)
-    )
-
-
-def _hook_distribution(quick: bool) -> Result:
-    from benchmarks.agent import processor_time, workload
-
     rounds, steps = (2, 20) if quick else (20, 1000)
-    workload_ = workload.ten_milliseconds()
-    return _rows(processor_time.measure_distribution(workload_, rounds=rounds, steps=steps))
+    return _rows(processor_time.measure(workload.ten_milliseconds(), rounds=rounds, steps=steps))
 
 
 def _first_attach(parameters: int) -> Result:
@@ -114,7 +104,6 @@ MEASURES: dict[str, Callable[[bool], Result]] = {
     "attach": _attach,
     "memory": _memory,
     "processor": _processor,
-    "hook distribution": _hook_distribution,
     "first attach": lambda _: _first_attach(100),
     "first attach of a large model": lambda _: _first_attach(10_000),
     "gpu": _gpu,

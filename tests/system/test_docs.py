@@ -61,6 +61,7 @@ NEEDS_MORE = {
     "torchrun *": "tests/agent/integrations/test_distributed.py",
     "memagent estimate script.py:make": "tests/agent/cli/test_estimate.py",
     "memagent notify test slack_webhook": "needs a channel; tests/server/notify/test_cli.py",
+    "memagent db distribute": "needs Citus; tests/server/store/test_citus.py",
     "memagent dashboards push": "needs a Grafana; tests/server/metrics/test_grafana.py",
     "memagent run --report": "names an option",
     "memagent estimate --model": "names an option",
@@ -74,6 +75,7 @@ NOT_RUN = {
     "diff": "tests/system/test_tutorial.py applies it",
     "json": "tests/contract/test_http_openapi.py",
     "nginx": "needs nginx and a certificate",
+    "yaml": "a workflow of GitHub; tests/agent/cli/test_rehearse.py compares with a baseline",
     "sql": "needs standbys, or a database of an earlier version",
 }
 """{kind of block: why it is not run here}"""

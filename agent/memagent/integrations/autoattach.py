@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,9 +33,11 @@ from memagent.lifecycle.registry import newest_run
 from memagent.run import Run
 from memagent.settings import Settings
 
-_MAX_SEARCHES = 16
-"""Searches for the models of new optimizers. A search of all live objects takes tens of ms, and
-some scripts create an optimizer for a throw-away copy in every step."""
+_SEARCH_SHARE = 0.005
+_SEARCH_ADVANCE_S = 1.0
+"""Processor time of searches for the models of new optimizers: a share of the run's time, and how
+far ahead of it they may be. A search of all live objects takes tens of ms, and some scripts create
+an optimizer for a throw-away copy in every step."""
 
 
 class AutoAttach:
@@ -61,7 +64,8 @@ class AutoAttach:
         self._init: Callable[..., None] | None = None
         self._waiting: list[weakref.ref[Any]] = []
         self._owned: set[int] = set()
-        self._searches_left = _MAX_SEARCHES
+        self._search_s = 0.0
+        self._created_at = time.monotonic()
         self._triggers: list[Remove] = []
         self._is_compiling: Callable[[], bool] = lambda: False
         self._unhook: Remove = lambda: None
@@ -119,30 +123,30 @@ class AutoAttach:
 
     def _adopt(self, optimizer: Any) -> None:
         if self.run is not None:
-            if (
-                self.run.status == "running"
-                and (models := self._find_new_models(optimizer)) is not None
-            ):
-                self.run.extend(models, [optimizer])
+            if self.run.status == "running":
+                self.run.extend(self._find_new_models(optimizer), [optimizer])
             return
         if _script_has_attached():
             return
         self._waiting.append(weakref.ref(optimizer))
-        for model in self._find_new_models(optimizer) or ():
+        for model in self._find_new_models(optimizer):
             # a script module runs no Python hooks: then the run starts with the first step
             if not isinstance(model, sys.modules["torch"].jit.ScriptModule):
                 self._triggers.append(hide_forward_hooks(model, self._begin_forward))
 
-    def _find_new_models(self, optimizer: Any) -> list[Any] | None:
-        """Return new models that own parameters of `optimizer`; None after too many searches."""
+    def _find_new_models(self, optimizer: Any) -> list[Any]:
+        """Return new models that own parameters of `optimizer`, none beyond the time for searches.
+
+        Without its models an optimizer's steps are counted, too, but have no forward phase.
+        """
         parameters = _parameter_ids([optimizer])
-        if parameters <= self._owned:
+        allowed_s = _SEARCH_ADVANCE_S + _SEARCH_SHARE * (time.monotonic() - self._created_at)
+        if parameters <= self._owned or self._search_s > allowed_s:
             return []
-        if self._searches_left == 0:
-            return None
-        self._searches_left -= 1
+        started_s = time.thread_time()
         models = find_models([optimizer])
         self._owned.update(parameters, map(id, parameters_of(models, ())))
+        self._search_s += time.thread_time() - started_s
         return models
 
     def _begin_forward(

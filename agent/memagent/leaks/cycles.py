@@ -6,11 +6,11 @@ by a pass over all objects.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from memagent.components import safe_reads
 from memagent.leaks import source_lines
 from memagent.leaks.object_names import ObjectName, file_of
 from memagent.leaks.user_code import is_script, is_script_class, namespace
@@ -36,9 +36,11 @@ def name_cycle(visited: Iterable[Any]) -> tuple[ObjectName, source_lines.SourceL
             code = _code_of(item)
             text = f"variables of {code.co_name}"
             return ObjectName(text, (), code.co_filename, code.co_name, code=code), None
-        for attribute, value in list((namespace(item) or {}).items()):
-            if value is item or _leads_to(value, item):
-                return _cycle_attribute(type(item), attribute)
+        space = namespace(item) or {}
+        attributes = safe_reads.keys_by_id(space)
+        for value in safe_reads.items_of(space.values()).others:
+            if id(value) in attributes and (value is item or _leads_to(value, item)):
+                return _cycle_attribute(type(item), attributes[id(value)])
     return None
 
 
@@ -49,7 +51,7 @@ def _code_of(item: FrameType | FunctionType) -> CodeType:
 def _leads_to(start: Any, target: Any) -> bool:
     todo, visited = [start], {id(start)}
     while todo and len(visited) < _MAX_CYCLE_OBJECTS:
-        for part in gc.get_referents(todo.pop()):
+        for part in safe_reads.parts_of(todo.pop()).others:
             if part is target:
                 return True
             if id(part) not in visited and not _is_dead_end(part):

@@ -1,35 +1,28 @@
-"""Census of containers: lists, dicts, sets, queues and buffers that grow, whatever they hold.
-
-1. Note the length of every container at the beginning and in the middle of the window.
-2. At its end, those that grew steadily in both parts are candidates, if they aren't young and the
-   items that they had in the middle are still there. Otherwise a list that is cleared now and then
-   may look longer by chance, and so may the input of each step.
-3. Estimate the size of an item from the newest ones: arrays, bytes, numbers, objects. The census of
-   tensors counts those.
-"""
+"""Census of containers: lists, dicts, sets, queues and buffers that grow, whatever they hold."""
 
 from __future__ import annotations
 
-import builtins
 import gc
-import sys
+import operator
 import weakref
-from array import array
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO, StringIO
-from itertools import islice
-from mmap import mmap
+from itertools import compress, islice, repeat
 from types import FunctionType, ModuleType
 from typing import Any
 
 from msgspec.structs import replace
 
+from memagent.components import safe_reads
 from memagent.components.live_objects import instances
+from memagent.components.safe_reads import Parts
 from memagent.leaks.census import MIN_SHARE
-from memagent.leaks.detectors.base import CodePosition, TimeBudget
+from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.library_calls import library_calls
+from memagent.leaks.object_sizes import BUFFERS, is_opaque, item_bytes, newest_item
 from memagent.leaks.origins import creating_line, line_of_holder, site_line
 from memagent.leaks.reachability import nearest_name
 from memagent.leaks.referrers import ReferrerSearch
@@ -40,21 +33,15 @@ from memagent.leaks.suspect import (
     rank_suspects,
     suspect_at,
 )
-from memagent.leaks.user_code import UserScopes, is_script, loaded_modules, namespace, script_frames
+from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.user_code import UserScopes, is_script, loaded_modules, namespace, script_code
 from memagent.wire.messages import Suspect
 
 MIN_BYTES_PER_STEP = 1024
 _KINDS = (list, dict, set, deque)
-_BUFFERS = (bytearray, array, BytesIO, StringIO)
 _NUMBERS = (int, bool, type(None))
-_HAVE_GC = 1 << 14
-"""`Py_TPFLAGS_HAVE_GC`: instances of the type are tracked."""
-_KNOWN_MODULES = frozenset(("numpy", "torch", "datetime", "decimal", "uuid"))
-_MAX_PARTS = 64
 _NOT_FOLLOWED = (ModuleType, type, FunctionType)
 _SAMPLE_SIZE = 8
-_MAX_DEPTH = 5
-_MAX_OBJECTS = 400
 _ROOT_LEVELS = 3
 _MAX_CONTAINERS = 8
 _HOST_CONFIDENCE = 0.8
@@ -74,29 +61,48 @@ class _MiddleLength:
     """Length of a container in the middle, with some of its items."""
 
     length: int
+    interval: int
+    """Of the items in the sample, which begins with the first one."""
     identities: list[weakref.ref[Any] | int]
     """Weak references, or ids of items that allow none."""
     numbers: dict[int, Any]
-    """Numbers by place: equal ones are often one object, so their ids tell nothing."""
+    """Numbers by place in the sample: equal ones are often one object, so ids tell nothing."""
 
-    def is_kept_by(self, container: Any, young: Collection[int]) -> bool:
+    def is_kept_by(self, container: Any, length: int, young: Collection[int]) -> bool:
         """Return True if the items are still there: none is young."""
-        if not self.identities and not self.numbers:
+        if self.numbers and not self._keeps_numbers(container, length - self.length):
+            return False
+        if not self.identities:
             return True
-        items = _items(container)
-        ids, added = set(map(id, items)).difference(young), len(items) - self.length
-        places = (
-            items[place] is number or items[place + added] is number
-            for place, number in self.numbers.items()
-            if added >= 0 and place < len(items)
-        )
-        return 2 * sum(places) >= len(self.numbers) and all(
+        items, array_ids, _ = safe_reads.items_of(_values(container))
+        ids = {*map(id, items), *array_ids}.difference(young)
+        return all(
             item in ids if isinstance(item, int) else item() is not None for item in self.identities
         )
 
+    def _keeps_numbers(self, container: Any, added: int) -> bool:
+        """Return True if most numbers are where they were, or as many places later as were added.
+
+        Those may have been added at the beginning.
+        """
+        samples = [_sample(container, self.interval, start).others for start in {0, max(0, added)}]
+        places = (
+            any(place < len(sample) and sample[place] is number for sample in samples)
+            for place, number in self.numbers.items()
+        )
+        return 2 * sum(places) >= len(self.numbers)
+
 
 class ContainerCensus:
-    """Lengths of all containers at the beginning, then of those that grow. Holds ids only."""
+    """Lengths of all containers at the beginning, then of those that grow. Holds ids only.
+
+    1. Note the length of every container at the beginning and in the middle of the window.
+    2. At its end, those that grew steadily in both parts are candidates, if they aren't young and
+       the items that they had in the middle are still there. Otherwise a list that is cleared now
+       and then may look longer by chance, and so may the input of each step.
+    3. Estimate the size of an item from the newest ones: arrays, bytes, numbers, objects. The
+       census of tensors counts those.
+    """
 
     def __init__(self) -> None:
         self._first_step = 0
@@ -106,16 +112,18 @@ class ContainerCensus:
 
     def begin(self, step: int) -> None:
         self._first_step = step
-        self._first = {id(item): _length(item) for item in _containers()}
+        self._first = {}
+        for containers, lengths in _containers():
+            self._first.update(zip(map(id, containers), lengths, strict=True))
 
     def middle(self, step: int) -> None:
         self._middle_step = step
-        before = self._first
-        self._middle = {
-            id(item): _MiddleLength(_length(item), *_identities(item))
-            for item in _containers()
-            if _length(item) > before.get(id(item), 0)
-        }
+        self._middle = {}
+        for containers, lengths in _containers():
+            earlier = map(self._first.get, map(id, containers), repeat(0))
+            are_longer = map(operator.gt, lengths, earlier)
+            for item, length in compress(zip(containers, lengths, strict=True), are_longer):
+                self._middle[id(item)] = _middle_length(item, length)
 
     def end(self, step: int, young: Collection[int] = ()) -> list[GrowingContainer]:
         """Return what grew by at least `MIN_BYTES_PER_STEP`, most bytes first.
@@ -123,37 +131,53 @@ class ContainerCensus:
         young: ids of objects that are newer than the middle. A container that is made anew each
         step often has the id of the one before it.
         """
-        steps = max(1, step - self._first_step)
-        late_share = (step - self._middle_step) / steps
         growing = []
-        for item in _containers():
-            middle = self._middle.get(id(item))
-            if middle is None or id(item) in young:
-                continue
-            first = self._first.get(id(item), 0)
-            growth, late = _length(item) - first, _length(item) - middle.length
-            early = growth - late
-            is_steady = late >= MIN_SHARE * late_share * growth
-            is_steady &= early >= MIN_SHARE * (1 - late_share) * growth
-            if growth > 1 and is_steady and middle.is_kept_by(item, young):
-                rate = round(_item_bytes(item, growth) * growth / steps)
-                if rate >= MIN_BYTES_PER_STEP or _is_opaque(newest_item(item)):
-                    known = rate if rate >= MIN_BYTES_PER_STEP else 0
-                    growing.append(GrowingContainer(item, growth / steps, known))
+        for containers, lengths in _containers():
+            are_known = map(self._middle.__contains__, map(id, containers))
+            for item, length in compress(zip(containers, lengths, strict=True), are_known):
+                if id(item) not in young and (growth := self._growth(item, length, step, young)):
+                    growing.append(growth)
         return sorted(growing, key=lambda item: -item.bytes_per_step)
 
+    def _growth(
+        self, item: Any, length: int, step: int, young: Collection[int]
+    ) -> GrowingContainer | None:
+        steps = max(1, step - self._first_step)
+        late_share = (step - self._middle_step) / steps
+        middle = self._middle[id(item)]
+        growth, late = length - self._first.get(id(item), 0), length - middle.length
+        is_steady = late >= MIN_SHARE * late_share * growth
+        is_steady &= growth - late >= MIN_SHARE * (1 - late_share) * growth
+        if growth <= 1 or not is_steady or not middle.is_kept_by(item, length, young):
+            return None
+        rate = round(item_bytes(item, growth) * growth / steps)
+        if rate < MIN_BYTES_PER_STEP and not is_opaque(newest_item(item)):
+            return None
+        known = rate if rate >= MIN_BYTES_PER_STEP else 0
+        return GrowingContainer(item, growth / steps, known)
 
-def _containers() -> Iterator[Any]:
-    """Yield the containers that the garbage collector tracks, and others of the script's.
 
-    It doesn't track a dict of numbers, bytes or arrays, nor a `bytearray`.
+def _containers() -> Iterator[tuple[list[Any], list[int]]]:
+    """Yield the containers of each kind, with their lengths.
+
+    A process may have millions: the kind's own method gives their lengths, within one call in C.
     """
-    yield from instances(*_KINDS, *_BUFFERS)
+    tracked = instances(*_KINDS)
+    types = list(map(type, tracked))
+    for kind in _KINDS:
+        containers = list(compress(tracked, map(issubclass, types, repeat(kind))))
+        yield containers, list(map(kind.__len__, containers))
+    others = [*instances(*BUFFERS), *_untracked()]
+    yield others, list(map(_length, others))
+
+
+def _untracked() -> Iterator[Any]:
+    """Yield dicts of numbers, bytes or arrays, and each `bytearray`, that the script refers to."""
     level: list[Any] = [space for _, file, space in loaded_modules() if is_script(file)]
-    level += [variables for variables, _ in script_frames()]
+    level += [code.globals if code.is_module else code.variables for code in script_code()]
     for _ in range(_ROOT_LEVELS):
-        level = gc.get_referents(*level)
-        yield from (item for item in level if type(item) in _BUFFERS[:2])
+        level = safe_reads.parts_of(*level).others
+        yield from (item for item in level if type(item) in BUFFERS[:2])
         level = [item for item in level if type(item) is dict or namespace(item) is not None]
         level = [item for item in level if not issubclass(type(item), _NOT_FOLLOWED)]
         yield from (item for item in level if type(item) is dict and not gc.is_tracked(item))
@@ -165,17 +189,21 @@ def _length(container: Any) -> int:
     return len(container)
 
 
-def _items(container: Any) -> list[Any]:
-    return list(container.values()) if isinstance(container, dict) else list(container)
+def _values(container: Any) -> Collection[Any]:
+    return container.values() if isinstance(container, dict) else container
 
 
-def _identities(container: Any) -> tuple[list[weakref.ref[Any] | int], dict[int, Any]]:
-    items = [] if type(container) in _BUFFERS else _items(container)
-    is_ordered = isinstance(container, list | deque)
+def _sample(container: Any, interval: int, start: int = 0) -> Parts:
+    return safe_reads.items_of(islice(_values(container), start, None, interval))
+
+
+def _middle_length(container: Any, length: int) -> _MiddleLength:
+    interval = max(1, length // _SAMPLE_SIZE)
+    parts = safe_reads.items_of(()) if type(container) in BUFFERS else _sample(container, interval)
+    is_ordered = isinstance(container, list | deque) and not parts.array_ids
     identities: list[weakref.ref[Any] | int] = []
     numbers: dict[int, Any] = {}
-    for place in range(0, len(items), max(1, len(items) // _SAMPLE_SIZE)):
-        item = items[place]
+    for place, item in enumerate(parts.others):
         if is_ordered and type(item) in _NUMBERS:
             numbers[place] = item
             continue
@@ -185,7 +213,13 @@ def _identities(container: Any) -> tuple[list[weakref.ref[Any] | int], dict[int,
             identities.append(id(item) if is_parameter else weakref.ref(item))
         except TypeError:
             identities.append(id(item))
-    return identities, numbers
+    if isinstance(container, dict):  # such as attributes: the script may resize them
+        identities += parts.array_ids
+    elif parts.array_ids:
+        # freed arrays are often replaced at the same address, so ids alone don't tell
+        sample = partial(islice, container, 0, None, interval)
+        identities += safe_reads.references_to(sample, parts.array_ids)
+    return _MiddleLength(length, interval, identities, numbers)
 
 
 # -- suspects -----------------------------------------------------------------------------------
@@ -240,85 +274,3 @@ def _with_sums(suspects: Sequence[Suspect]) -> list[Suspect]:
     for item in suspects:
         sums[item.file, item.line] += item.bytes_per_step or 0
     return [replace(item, bytes_per_step=sums[item.file, item.line]) for item in suspects]
-
-
-# -- sizes --------------------------------------------------------------------------------------
-
-
-def newest_item(container: Any) -> Any:
-    """Return the newest value of a container, an arbitrary one of a set, None if it's empty."""
-    if type(container) in _BUFFERS:
-        return None
-    if isinstance(container, dict):
-        key = next(reversed(list(container)), None)
-        value = container.get(key)
-        # a key is often what's large where values are flags
-        return key if isinstance(value, bool | int | None) else value
-    return next(iter(container) if isinstance(container, set) else reversed(container), None)
-
-
-def _item_bytes(container: Any, growth: int) -> float:
-    """Return the mean size of the newest items."""
-    if type(container) in _BUFFERS:
-        return float(getattr(container, "itemsize", 1))
-    items: Iterable[Any]
-    if isinstance(container, dict):
-        items = islice(reversed(list(container.items())), growth)
-    elif isinstance(container, set):
-        items = iter(list(container))
-    else:
-        items = islice(reversed(container), growth)
-    sample = list(islice(items, _SAMPLE_SIZE))
-    return sum(size_of(item) for item in sample) / max(1, len(sample))
-
-
-def size_of(item: Any) -> float:
-    """Return an estimate of what an object keeps: with its parts, except for tensors."""
-    return _size_of(item, set(), 0)
-
-
-def _size_of(item: Any, visited: set[int], depth: int) -> float:
-    is_known = id(item) in visited or len(visited) > _MAX_OBJECTS or depth > _MAX_DEPTH
-    if is_known or issubclass(type(item), type | ModuleType | FunctionType):
-        return 0.0
-    visited.add(id(item))
-    size = float(_own_size(item))
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and issubclass(type(item), numpy.ndarray):
-        return size + (_size_of(item.base, visited, depth + 1) if item.base is not None else 0)
-    if type(item) is memoryview:
-        return size + _size_of(item.obj, visited, depth + 1)
-    parts = _parts(item)
-    sample = parts[:: max(1, len(parts) // _SAMPLE_SIZE)]
-    total = sum(_size_of(part, visited, depth + 1) for part in sample)
-    return size + (total * len(parts) / len(sample) if sample else 0.0)
-
-
-def _is_opaque(item: Any) -> bool:
-    """Return True if an object has a part of a library's type that shows nothing of what it keeps.
-
-    The garbage collector can't look into such a part: the pixels of an image, a database.
-    """
-    parts = [item, *_parts(item)]
-    return any(
-        not type(part).__flags__ & _HAVE_GC
-        and not hasattr(builtins, type(part).__name__)
-        and type(part).__module__.partition(".")[0] not in _KNOWN_MODULES
-        for part in parts[:_MAX_PARTS]
-    )
-
-
-def _own_size(item: Any) -> int:
-    try:
-        return len(item) if type(item) is mmap else sys.getsizeof(item)
-    except (TypeError, AttributeError, ValueError):  # a __sizeof__ of the script; a closed map
-        return 0
-
-
-def _parts(item: Any) -> list[Any]:
-    if issubclass(type(item), dict):
-        return [*item.keys(), *item.values()]
-    if issubclass(type(item), list | tuple | set | frozenset | deque):
-        return list(item)
-    space = namespace(item)
-    return [] if space is None else list(space.values())

@@ -18,7 +18,7 @@ Among equals, a statement in a loop comes first, then one in the function that o
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from memagent.leaks.aliases import (
@@ -46,7 +46,6 @@ from memagent.leaks.syntax import (
     function_name,
     is_key,
     is_mention,
-    mention_of,
     syntax_tree,
     uses,
     walk,
@@ -108,24 +107,6 @@ def _is_self(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         return function_name(node) == "super"
     return isinstance(node, ast.Name) and node.id == "self"
-
-
-def lengthens(file: str, number: int, functions: Collection[int]) -> bool:
-    """Return True if the statement at a line makes something anew, longer: `text += "..."`.
-
-    functions: first lines of running functions. A variable of another one ends with its call.
-    """
-    for node, parents in walk(syntax_tree(file)):
-        if not isinstance(node, ast.Assign | ast.AugAssign) or node.lineno != number:
-            continue
-        function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
-        ends = function is not None and function.lineno not in functions
-        targets = assignment_targets(node)
-        if ends and all(isinstance(part, ast.Name) for part in targets):
-            return False
-        names = {mention_of(part) for part in targets}
-        return isinstance(node, ast.AugAssign) or uses(node.value, names)
-    return False
 
 
 def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:

@@ -17,11 +17,11 @@ from typing import Any
 from memagent.components import named_modules_of
 from memagent.components.live_objects import live_tensors
 from memagent.leaks import syntax
-from memagent.leaks.detectors.base import TimeBudget
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.origins import lines_of
 from memagent.leaks.referrers import ReferrerSearch
 from memagent.leaks.source_lines import SourceScope, first_assignment
+from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import UserScopes, is_own_frame
 
 _MAX_CPU_S = 0.3

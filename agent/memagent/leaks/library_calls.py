@@ -30,7 +30,7 @@ from memagent.leaks.user_code import (
     is_script_class,
     loaded_modules,
     namespace,
-    running_frames,
+    script_code,
 )
 
 _BUILTINS = (list, dict, set, str, deque, IOBase, threading.Event)
@@ -140,12 +140,11 @@ class _Meanings:
     def __init__(self) -> None:
         self._globals = {file: space for _, file, space in loaded_modules() if is_script(file)}
         self._locals: dict[tuple[str, int], dict[str, Any]] = {}
-        for frame in running_frames():
-            code = frame.f_code
-            if is_script(code.co_filename):
-                self._globals[code.co_filename] = frame.f_globals
-                if frame.f_locals is not frame.f_globals:
-                    self._locals[code.co_filename, code.co_firstlineno] = dict(frame.f_locals)
+        for reading in script_code():
+            code = reading.code
+            self._globals[code.co_filename] = reading.globals
+            if not reading.is_module:
+                self._locals[code.co_filename, code.co_firstlineno] = reading.variables
 
     def of(self, value: ast.expr, file: str, parents: Parents) -> Any:
         """Return the object that an expression stands for, else `_UNKNOWN`."""

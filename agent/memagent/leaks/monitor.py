@@ -24,33 +24,33 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memagent.diagnostics import ErrorGuard, display_path, display_roots, notify_user
+from memagent.diagnostics import ErrorGuard, display_roots, notify_user
 from memagent.forecast import Forecast
-from memagent.forecast.types import LEAK_CAUSES
+from memagent.forecast.types import LEAK_CAUSES, Growing
+from memagent.leaks.diagnosis_report import (
+    diagnosis_text,
+    print_suspects,
+    print_withdrawn,
+    search_report,
+    state_text,
+)
 from memagent.leaks.triggers import DEVICE_METHODS, HOST_METHODS, slow_growth_detectors
 from memagent.probe.detached import forks_wait
 from memagent.record.git import find_repository
 from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
-from memagent.units import format_bytes
 from memagent.wire.messages import VIEWER_BYTES, BatchReply, Event, SnapshotMessage, Suspect
 
 if TYPE_CHECKING:
     from memagent.leaks.finder import Finder
     from memagent.leaks.suspect import Diagnosis
 
-_MAX_PRINTED_SUSPECTS = 3
 _MAX_SENT_SUSPECTS = 50
 """Frames per stack that the wire accepts."""
 _RETRY_AFTER_STEPS = 20
 FIRST_CHECK_STEPS = 80
 """Steps after which suspects are checked. Each later check is twice as far from the one before."""
 _LAST_PEAKS = 8
-_BUSY_TEXTS = {
-    "requested": "A leak diagnosis waits for its share of processor time.",
-    "counting": "Looking for what grows: {0}.",
-    "searching": "Looking for what holds the growth of {0}.",
-}
 _NO_MEMORY = "no memory was left for the diagnosis"
 
 
@@ -75,6 +75,9 @@ class LeakMonitor:
         self._deliver = deliver
         self._emit = emit
         self._emitted_state = "idle"
+        self._growing: Growing | None = None
+        self.on_found: Callable[[Growing], None] = lambda _: None
+        """Called when it's known what keeps the growing memory of the training device."""
         self._stem = stem
         self._device = sampler.tracks[0].probe.device
         self._started_at = time.monotonic()
@@ -122,17 +125,7 @@ class LeakMonitor:
         """
         if not self._has_finder:
             return {"why_not": self._why_not}
-        state = {"state": self._finder.state} if self._finder.is_busy else {}
-        diagnosis = self._finder.diagnosis
-        if diagnosis is None:
-            return {"why_not": self._why_not, **state}
-        return {
-            **state,
-            "first_step": diagnosis.first_step,
-            "step": diagnosis.step,
-            "is_cut_short": diagnosis.is_cut_short,
-            "growth_bytes_per_step": diagnosis.growth_bytes_per_step,
-        }
+        return search_report(self._finder, self._why_not)
 
     def suspect(
         self,
@@ -232,6 +225,14 @@ class LeakMonitor:
             if diagnosis is not None:
                 self._publish(diagnosis)
 
+    def conclude(self) -> None:
+        """Finish the search that is under way, as the run ends without running out of memory."""
+        if self._has_finder and self._finder.is_busy:
+            self._why_not = "the run ended before it was over"
+            diagnosis = self._finder.conclude_search()
+            if diagnosis is not None:
+                self._publish(diagnosis)
+
     def close(self) -> None:
         if self._has_finder:
             self._finder.close()
@@ -240,25 +241,18 @@ class LeakMonitor:
 
     def _emit_state(self) -> None:
         """Emit an event when a diagnosis begins, goes on to its search, or ends."""
+        growing = self._finder.growing
+        if growing != self._growing:
+            self._growing = growing
+            self.on_found(growing)
         state = self._finder.state
         if state != self._emitted_state:
             self._emitted_state = state
-            data = {"state": state, "text": self._state_text()}
+            is_last = self._failures >= len(self._methods)
+            text = state_text(self._finder, self._why_not, is_last=is_last)
+            data = {"state": state, "text": text}
             step = self._sampler.step
             self._emit(Event(kind="diagnosis", step=step, time_s=time.time(), data=data))
-
-    def _state_text(self) -> str:
-        finder = self._finder
-        steps = f"steps {finder.first_step:,} to {finder.end_step:,}"
-        if finder.is_busy:
-            return _BUSY_TEXTS[finder.state].format(steps)
-        if finder.diagnosis is None or finder.diagnosis.first_step != finder.first_step:
-            return f"The leak diagnosis of {steps} was given up: {self._why_not}."
-        if finder.suspects:
-            return f"Suspects were found in {steps}."
-        if self._failures >= len(self._methods):
-            return f"No suspect was found in {steps}, and no method is left to try."
-        return f"No suspect was found in {steps}. If memory still grows, another method follows."
 
     def _publish(self, diagnosis: Diagnosis) -> None:
         # a leak doesn't move, so the next diagnosis may wait
@@ -269,11 +263,9 @@ class LeakMonitor:
                 self._next_step = 0  # the next request tries another method
         self._check_distance = FIRST_CHECK_STEPS
         self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None
-        for index, suspect in enumerate(diagnosis.suspects[:_MAX_PRINTED_SUSPECTS]):
-            growth = None if index else diagnosis.growth_bytes_per_step
-            notify_user(suspect_text(suspect, growth, self.roots))
+        print_suspects(diagnosis, self.roots)
         started = time.perf_counter()
-        notes = [_diagnosis_text(diagnosis), *self._save_record(diagnosis.step)]
+        notes = [diagnosis_text(diagnosis), *self._save_record(diagnosis.step)]
         self.send(self._why, notes=notes, diagnosis=diagnosis)
         self._finder.history = None  # a record is large
         # saving and sending stop training, too
@@ -290,9 +282,7 @@ class LeakMonitor:
         if not stopped:
             return
         self._check_step = None
-        for suspect in stopped[:_MAX_PRINTED_SUSPECTS]:
-            where = f"{display_path(suspect.file, self.roots)}:{suspect.line}"
-            notify_user(f"no longer a suspect: {where}: {suspect.holder} has stopped growing")
+        print_withdrawn(stopped, self.roots)
         note = f"growth has stopped by step {step:,}: {len(stopped)} suspects are withdrawn"
         self.send(self._why, notes=[note], diagnosis=self._finder.diagnosis)
 
@@ -348,30 +338,3 @@ class LeakMonitor:
                 notify_user(note)
                 return [note]
         return []
-
-
-def _diagnosis_text(diagnosis: Diagnosis) -> str:
-    """Return one line on how the diagnosis was made."""
-    growth = diagnosis.growth_bytes_per_step
-    return (
-        f"diagnosis of steps {diagnosis.first_step:,} to {diagnosis.step:,}"
-        + (f", in which memory in use grew by {format_bytes(growth)} a step" if growth else "")
-        + f"; it paused training for {1000 * diagnosis.pause_s:.0f} ms"
-        + ("; it was cut short by its time limit" if diagnosis.is_cut_short else "")
-    )
-
-
-def suspect_text(
-    suspect: Suspect, growth_bytes_per_step: int | None = None, roots: Sequence[str] = ()
-) -> str:
-    """Return one line for a terminal: where, what grows there, and what to do.
-
-    growth_bytes_per_step: growth of all memory in use.
-    """
-    from memagent.oom.report import rate_text
-
-    rate = rate_text(suspect.kind, suspect.bytes_per_step, growth_bytes_per_step)
-    where = f"{display_path(suspect.file, roots)}:{suspect.line}"
-    if suspect.function:
-        where += f" in {suspect.function}"
-    return f"suspect: {where}: {suspect.holder}{rate}. {suspect.fix}"

@@ -12,24 +12,19 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from types import CellType, CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
-from memagent.leaks.user_code import (
-    UserScopes,
-    is_script,
-    is_script_class,
-    local_values,
-    main_file,
-    namespace,
-)
+from memagent.components import safe_reads
+from memagent.leaks.user_code import UserScopes, is_script, is_script_class, main_file, namespace
 
 _MAX_KEYS = 1_000_000
 """Dicts with more keys aren't searched."""
 _MAX_LABELS = 12
+_MAX_INDEX = 8
 _MAX_THREADS = 1_000
 _MODULE_ATTRIBUTES = frozenset(name for name in globals() if name.startswith("__"))
 """Names that every module has."""
@@ -108,8 +103,7 @@ def file_of(kind: type) -> str:
 
     Its functions know best: a module that was started by name may have no file.
     """
-    # a copy: another thread may change it meanwhile
-    for value in list(kind.__dict__.values()):
+    for value in safe_reads.items_of(kind.__dict__.values()).others:
         function = getattr(value, "__func__", value)
         if isinstance(function, FunctionType) and is_script(function.__code__.co_filename):
             return function.__code__.co_filename
@@ -161,7 +155,7 @@ def _in_object(owner: Any, path: Sequence[Any]) -> ObjectName | None:
 def _in_class(kind: type, path: Sequence[Any]) -> ObjectName | None:
     if not is_script_class(kind):
         return None
-    space: dict[Any, Any] = dict(kind.__dict__)
+    space = kind.__dict__
     key, inner = _key_of(space, path[-1]), path
     if key is None and isinstance(path[-1], dict) and len(path) > 1:
         key, inner = _key_of(space, path[-2]), path[:-1]  # through the class's own namespace
@@ -213,7 +207,7 @@ def _in_generator(frame: FrameType | None, function: str, path: Sequence[Any]) -
     """Return the name of a variable of a suspended generator."""
     if frame is None or not is_script(frame.f_code.co_filename):
         return None
-    name = _key_of(local_values(frame), path[-1])
+    name = _key_of(safe_reads.read_frame(frame).variables, path[-1])
     if name is None:
         return None
     code = frame.f_code
@@ -246,8 +240,8 @@ def _label(outer: Any, inner: Any, owner: Any) -> str:
             return f".{key}"
         return f"[{key!r}]" if isinstance(key, str | int) else "[...]"
     if isinstance(outer, list | tuple | deque):
-        index = next((index for index, item in enumerate(outer) if item is inner), None)
-        return f"[{index}]" if index is not None and len(outer) <= 8 else "[...]"
+        ids = list(map(id, outer)) if len(outer) <= _MAX_INDEX else []
+        return f"[{ids.index(id(inner))}]" if id(inner) in ids else "[...]"
     attribute = None if isinstance(outer, CellType) else _attribute(outer, inner)
     return f".{attribute}" if attribute else ""
 
@@ -282,15 +276,15 @@ def _attribute(owner: Any, item: Any) -> str | None:
         for slot in (slots,) if isinstance(slots, str) else tuple(slots):
             try:
                 # not getattr, which would run a __getattr__ or a property of the script
-                if object.__getattribute__(owner, slot) is item:
+                if safe_reads.value_id(object.__getattribute__, owner, slot) == id(item):
                     return str(slot)
             except (AttributeError, TypeError):
                 continue
     return None
 
 
-def _key_of(space: dict[Any, Any], item: Any) -> Any:
+def _key_of(space: Mapping[Any, Any], item: Any) -> Any:
     if len(space) > _MAX_KEYS:
         return None
-    # by identity, and over a copy: == runs the script's code, and other threads go on
-    return next((key for key, value in list(space.items()) if value is item), None)
+    # by identity: == runs the script's code
+    return safe_reads.key_of(space, item)

@@ -19,6 +19,7 @@ from collections import UserDict, UserList
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from memagent.components import safe_reads
 from memagent.leaks import source_lines
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.growth import growing_lines, lines_adding_to_self
@@ -129,8 +130,9 @@ def attribute_below(holder: HolderPath) -> tuple[ObjectName, SourceLine] | None:
         kind = type(owner)
         space = namespace(owner) if is_script_class(kind) else None
         inner = holder.below[place + 1 :]
-        for attribute, value in list((space or {}).items()):
-            line = _late_line(kind, attribute) if any(value is item for item in inner) else None
+        ids = set(map(id, inner))
+        for key, attribute in safe_reads.keys_by_id(space or {}).items():
+            line = _late_line(kind, attribute) if key in ids else None
             if line is not None:
                 text = f"{kind.__name__}.{attribute}"
                 return ObjectName(text, (), line.file, kind.__name__, owner=kind), line

@@ -14,7 +14,6 @@ enough.
 from __future__ import annotations
 
 import contextvars
-import gc
 import sys
 import weakref
 from collections import Counter, deque
@@ -22,15 +21,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from memagent.leaks.detectors.base import TimeBudget
+from memagent.components import safe_reads
 from memagent.leaks.object_names import ObjectName, name_from, variable_names
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
+from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import (
     UserScopes,
     is_own_frame,
     is_script_class,
     namespace,
-    script_frames,
+    script_code,
 )
 
 _MAX_OBJECTS = 100_000
@@ -223,8 +223,8 @@ def _roots(scopes: UserScopes) -> Iterator[Any]:
     for name in scopes.script_modules:
         if (space := namespace(sys.modules.get(name))) is not None:
             yield space
-    for variables, is_module in script_frames():
-        yield from (variables,) if is_module else variables.values()
+    for reading in script_code():
+        yield from (reading.globals,) if reading.is_module else reading.variables.values()
     yield from contextvars.copy_context().values()
     yield _finalizers()
 
@@ -235,12 +235,11 @@ def _finalizers() -> Any:
 
 
 def _contents(container: Any) -> list[Any]:
-    # a copy: other threads go on
-    return list(container.values() if type(container) is dict else container)
+    return safe_reads.items_of(container.values() if type(container) is dict else container).others
 
 
 def _parts(items: list[Any]) -> list[Any]:
-    parts = gc.get_referents(*items)
+    parts = safe_reads.parts_of(*items).others
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         # the collector doesn't see what an array shows a part of, nor its objects

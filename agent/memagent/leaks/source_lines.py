@@ -17,7 +17,9 @@ from memagent.leaks.syntax import (
     assignment_targets,
     function_name,
     is_mention,
+    mention_of,
     syntax_tree,
+    uses,
     walk,
 )
 
@@ -188,3 +190,21 @@ def _calls(file: str, matches: Callable[[ast.Call], bool], strength: int) -> lis
         for node, parents in walk(syntax_tree(file))
         if isinstance(node, ast.Call) and matches(node)
     ]
+
+
+def lengthens(file: str, number: int, functions: Collection[int]) -> bool:
+    """Return True if the statement at a line makes something anew, longer: `text += "..."`.
+
+    functions: first lines of running functions. A variable of another one ends with its call.
+    """
+    for node, parents in walk(syntax_tree(file)):
+        if not isinstance(node, ast.Assign | ast.AugAssign) or node.lineno != number:
+            continue
+        function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
+        ends = function is not None and function.lineno not in functions
+        targets = assignment_targets(node)
+        if ends and all(isinstance(part, ast.Name) for part in targets):
+            return False
+        names = {mention_of(part) for part in targets}
+        return isinstance(node, ast.AugAssign) or uses(node.value, names)
+    return False

@@ -36,6 +36,10 @@ WAITING = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 CERTAINTIES = {GROWS: 1.0, PASSES: 0.8, SETS: 0.6}
 """Confidence by the strength of a line."""
+_MIN_OPAQUE_GROWTH = 1024
+"""Bytes a step, as for the containers whose items show their size."""
+_OPAQUE_CONFIDENCE = 0.6
+"""Confidence factor for a container that only grew while memory did."""
 _MAX_SUSPECTS = 3
 _FIXES: dict[Kind, str] = {
     "list": "Append `x.detach().cpu()` or `x.item()`, and clear the list once its values are used.",
@@ -161,10 +165,13 @@ def rank_suspects(suspects: Sequence[Suspect]) -> list[Suspect]:
     return ranked[:_MAX_SUSPECTS]
 
 
-def with_opaque_holders(suspects: Sequence[Suspect]) -> list[Suspect]:
+def with_opaque_holders(
+    suspects: Sequence[Suspect], growth_bytes_per_step: int = 0
+) -> list[Suspect]:
     """Return allocations with the opaque container that the same function fills, if it fills one.
 
-    Nothing shows what such a container keeps, and nothing else keeps what is allocated there.
+    Nothing shows what such a container keeps, and nothing else keeps what is allocated there. If
+    memory grows and nobody else is suspected, they are suspects themselves, though less sure.
     """
     opaque = [item for item in suspects if item.kind == "host" and not item.bytes_per_step]
     holders = {(item.file, item.function): item for item in opaque}
@@ -175,7 +182,10 @@ def with_opaque_holders(suspects: Sequence[Suspect]) -> list[Suspect]:
             results.append(replace(holder, bytes_per_step=item.bytes_per_step))
         elif item not in opaque:
             results.append(item)
-    return results
+    if results or growth_bytes_per_step < _MIN_OPAQUE_GROWTH:
+        return results
+    unsure = [scale_confidence(item, _OPAQUE_CONFIDENCE) for item in opaque]
+    return [replace(item, bytes_per_step=growth_bytes_per_step) for item in unsure]
 
 
 def _rate(suspect: Suspect) -> float:

@@ -1,23 +1,4 @@
-"""What a diagnosis knows from one step to the next, without keeping the script's objects alive.
-
-A `Survey` lists the tensors that are alive at a step boundary. The pass over all objects takes
-place before it:
-
-1. During the step, another thread makes the pass. It holds the interpreter's lock for one call.
-2. Tensors that are made after the pass are young: the boundary lists these alone, and so does a
-   callback before each collection that makes them old. If another thread collects, the script may
-   go on between the two; the pass is then repeated.
-3. Tensors that were freed meanwhile have dead weak references.
-
-A `Suspension` empties the lists of a search:
-
-1. `pause` empties all lists that the diagnosis works on. It notes identities only: a weak
-   reference where one is allowed, else the id, the type, and the storage of a tensor.
-2. When it continues, objects without a weak reference are looked up by their ids in one pass over
-   all objects, and tuples by what refers to them. The pass is skipped if there are none.
-3. What was freed meanwhile, or whose id belongs to another object now, is replaced by `GONE`. A
-   container's id may be reused by one of the same type, so its user must check what it refers to.
-"""
+"""What a diagnosis knows from one step to the next, without keeping the script's objects alive."""
 
 from __future__ import annotations
 
@@ -30,7 +11,7 @@ from collections.abc import Callable, Iterable
 from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
-from memagent.components import live_objects
+from memagent.components import live_objects, safe_reads
 from memagent.leaks.detectors.base import Work
 
 GONE = object()
@@ -41,7 +22,16 @@ _MAX_PASS_S = 10.0
 
 
 class Survey:
-    """One list of tensors, begun in one step and ended at a later boundary."""
+    """One list of tensors, begun in one step and ended at a later boundary.
+
+    The pass over all objects takes place before that:
+
+    1. During the step, another thread makes the pass. It holds the interpreter's lock for one call.
+    2. Tensors that are made after the pass are young: the boundary lists these alone, and so does a
+       callback before each collection that makes them old. If another thread collects, the script
+       may go on between the two; the pass is then repeated.
+    3. Tensors that were freed meanwhile have dead weak references.
+    """
 
     def __init__(self) -> None:
         self.thread_s = 0.0
@@ -124,7 +114,16 @@ class _Identity(NamedTuple):
 
 
 class Suspension:
-    """The lists of one diagnosis."""
+    """The lists of one diagnosis, emptied while training goes on.
+
+    1. `pause` empties all lists that the diagnosis works on. It notes identities only: a weak
+       reference where one is allowed, else the id, the type, and the storage of a tensor.
+    2. When it continues, objects without a weak reference are looked up by their ids in one pass
+       over all objects, and tuples by what refers to them. The pass is skipped if there are none.
+    3. What was freed meanwhile, or whose id belongs to another object now, is replaced by `GONE`. A
+       container's id may be reused by one of the same type, so its user must check what it refers
+       to.
+    """
 
     def __init__(self) -> None:
         self._lists: list[list[Any]] = []
@@ -181,7 +180,7 @@ def _alive(identities: Iterable[_Identity]) -> dict[int, Any]:
     tuples = {key for key, kind in kinds.items() if kind is tuple}
     # not by the id alone: that may be the id of one that another thread is building now
     for _ in range(live_objects.MAX_NESTED_TUPLES if tuples else 0):
-        parts = gc.get_referents(*alive.values())
+        parts = safe_reads.parts_of(*alive.values()).others
         alive.update((id(part), part) for part in parts if id(part) in tuples)
     return alive
 

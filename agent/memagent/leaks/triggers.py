@@ -58,12 +58,19 @@ class SlowGrowthDetector:
 
         readings: bytes in use at the ends of consecutive steps, None if unknown.
         """
-        results = [self._add(reading) for reading in readings if reading is not None]
-        return True in results
+        known = [reading for reading in readings if reading is not None]
+        is_suspected = False
+        while known:
+            room = self._block_steps - self._steps
+            is_suspected |= self._add(known[:room])
+            known = known[room:]
+        return is_suspected
 
-    def _add(self, reading: int) -> bool:
-        self._floor = reading if self._floor is None else min(self._floor, reading)
-        self._steps += 1
+    def _add(self, readings: list[int]) -> bool:
+        """Add the readings of steps of one block."""
+        floor = min(readings)
+        self._floor = floor if self._floor is None else min(self._floor, floor)
+        self._steps += len(readings)
         if self._steps < self._block_steps:
             return False
         rise = self._floor - self._previous_floor if self._previous_floor is not None else 0

@@ -12,13 +12,14 @@ from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+from memagent.components import safe_reads
+from memagent.components.safe_reads import FrameReading
+
 _PACKAGE = str(Path(__file__).parents[1])
 _RUNNER = str(Path(_PACKAGE, "__main__.py"))
 _LIBRARIES = tuple(
     {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-_FUNCTION_FLAGS = 0x1 | 0x2
-"""CO_OPTIMIZED and CO_NEWLOCALS: set for functions, not for modules and class bodies."""
 
 
 def is_script(file: str) -> bool:
@@ -84,36 +85,14 @@ def loaded_modules() -> Iterator[tuple[str, str, dict[str, Any]]]:
             yield name, str(space.get("__file__") or ""), space
 
 
-def running_frames() -> Iterator[FrameType]:
-    """Yield the frames of all threads except memagent's, innermost first."""
-    for frame in list(sys._current_frames().values()):
-        current: FrameType | None = frame
-        while current is not None:
-            if not is_own_frame(current):
-                yield current
-            current = current.f_back
+def running_code() -> list[FrameReading]:
+    """Return what all threads run, except for memagent's functions, innermost first."""
+    return safe_reads.running_code(_PACKAGE, main_file())
 
 
-def local_values(frame: FrameType) -> dict[str, Any]:
-    """Return a copy of a frame's variables.
-
-    Before Python 3.13, `f_locals` leaves a dict in the frame that keeps the values alive. It's
-    emptied here unless another object refers to it.
-    """
-    local_dict = frame.f_locals
-    values = dict(local_dict)
-    is_function = frame.f_code.co_flags & _FUNCTION_FLAGS == _FUNCTION_FLAGS
-    if sys.version_info < (3, 13) and is_function and sys.getrefcount(local_dict) <= 3:
-        local_dict.clear()
-    return values
-
-
-def script_frames() -> Iterator[tuple[dict[str, Any], bool]]:
-    """Yield the variables of the user's running code, and whether they are a module's own dict."""
-    for frame in running_frames():
-        if is_script(frame.f_code.co_filename):
-            is_module = frame.f_locals is frame.f_globals
-            yield (frame.f_globals if is_module else local_values(frame)), is_module
+def script_code() -> list[FrameReading]:
+    """Return what runs of the user's code."""
+    return [reading for reading in running_code() if is_script(reading.code.co_filename)]
 
 
 @dataclass(frozen=True)
@@ -139,8 +118,8 @@ class UserScopes:
         self.files: list[str] = []
         """The user's files: those of running functions first, innermost call last."""
         self._variables: dict[int, list[LocalVariable]] = {}
-        for frame in (*running_frames(), *ended):
-            self._add_frame(frame)
+        for reading in (*running_code(), *map(safe_reads.read_frame, ended)):
+            self._add_code(reading)
         self.script_modules: dict[str, str] = {}
         """File of each of the user's modules, by its name."""
         self._add_modules()
@@ -150,15 +129,15 @@ class UserScopes:
         """Return the variables that hold `value`, those of the user's functions first."""
         return self._variables.get(id(value), [])
 
-    def _add_frame(self, frame: FrameType) -> None:
-        code = frame.f_code
+    def _add_code(self, reading: FrameReading) -> None:
+        code = reading.code
         self._add_file(code.co_filename)
-        if frame.f_locals is frame.f_globals:
-            name = str(frame.f_globals.get("__name__"))
-            self.modules.setdefault(id(frame.f_globals), (name, code.co_filename))
+        if reading.is_module:
+            name = str(reading.globals.get("__name__"))
+            self.modules.setdefault(id(reading.globals), (name, code.co_filename))
             return
         function = getattr(code, "co_qualname", code.co_name)  # co_qualname: Python 3.11
-        for name, value in local_values(frame).items():
+        for name, value in reading.variables.items():
             if not isinstance(value, int | float | str | bool | type(None)):
                 variables = self._variables.setdefault(id(value), [])
                 variable = LocalVariable(name, code.co_filename, function, code)
@@ -182,11 +161,11 @@ class UserScopes:
         """
         values = list(contextvars.copy_context().items())
         for name, file in self.script_modules.items() if values else ():
-            for key, item in list((namespace(sys.modules.get(name)) or {}).items()):
-                for variable, value in values:
-                    if item is variable:
-                        local = LocalVariable(key, file, name)
-                        self._variables.setdefault(id(value), []).append(local)
+            keys = safe_reads.keys_by_id(namespace(sys.modules.get(name)) or {})
+            for variable, value in values:
+                if id(variable) in keys:
+                    local = LocalVariable(keys[id(variable)], file, name)
+                    self._variables.setdefault(id(value), []).append(local)
 
     def _add_file(self, file: str) -> None:
         if file.endswith((".py", ".ipynb", ">")) and is_script(file) and file not in self.files:

@@ -115,6 +115,7 @@ class Pipeline:
         )
         self._bus.subscribe("local forecast", self.forecast.monitor.observe)
         self.mirror = self._open_mirror(trackers, devices) if trackers else None
+        self.leaks.on_found = self.forecast.note_growing
         self._bus.subscribe("leak monitor", self.leaks.observe)
 
         self.estimator = BackgroundEstimator(
@@ -244,6 +245,9 @@ class Pipeline:
         self.estimator.close()
         self.exits.remove_hooks()
         self.oom.close()
+        if status == "completed":
+            with self._guard.section("the last leak diagnosis"):
+                self.leaks.conclude()
         self.leaks.close()
         # 2. Pending data: device tensors, and probe readings of the last second.
         self.scalars.flush(wait=True)

@@ -34,8 +34,8 @@ def build_report(
 ) -> dict[str, Any]:
     """Build a JSON-ready report (docs/cli.md).
 
-    `peaks` is by device; `components`, `prediction` and `forecast` are those of the device that the
-    model trains on.
+    `peaks` is by device; `components`, `phases`, `prediction` and `forecast` are those of the
+    device that the model trains on.
     """
     first = sampler.tracks[0]
     device_id = first.probe.device.id
@@ -56,6 +56,7 @@ def build_report(
             for track in sampler.tracks
         },
         "components": first.components_by_name(),
+        "phases": dict(first.phase_peaks),
         "prediction": prediction.to_dict() if prediction else None,
         "forecast": next((to_builtins(risk) for risk in risks if risk.device == device_id), None),
         "suspects": [suspect.to_dict() for suspect in suspects],

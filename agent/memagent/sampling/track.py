@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer
 from memagent.probe import Probe, RawReading
 from memagent.sampling.repetition import RepetitionDetector
@@ -47,10 +49,14 @@ class Track:
         self._peaks: dict[str, int] = {}
         self._tail: tuple[Value, ...] = ()
         """Values of the newest row after those of HEAD_COLUMNS."""
+        self._last_repetition: Any = None
+        """Peak, readings and components of the newest row that was read at its end only."""
         self.past_peak, readings = probe.readings(probe.sample())
         self._readings = readings
         self.floor: int = readings[0]  # type: ignore[assignment]
         self.total_peak = self.floor
+        self.phase_peaks: dict[str, int] = {}
+        """Highest peak of each phase so far; empty if phases aren't recorded."""
 
     def flush(self, head: Head | None, phase: str) -> None:
         """Buffer the marks so far; with `head`, the step ends here, in `phase`, and is sampled."""
@@ -82,6 +88,7 @@ class Track:
         last_peak, readings = self.probe.readings(sample)
         self._add_peak(phase, last_peak)
         peaks, self._peaks = self._peaks, {}
+        self._last_repetition = None
         self.repetition.observe(head[_INPUT_SIZE], readings[0], peaks)  # type: ignore[arg-type]
         return self._row(head, readings, components, peaks, max(peaks.values()))
 
@@ -96,6 +103,12 @@ class Track:
             used = self._readings[0]
             return self._row(head, self._readings, components, {}, used)  # type: ignore[arg-type]
         last_peak, readings = self.probe.readings(mark)
+        is_equal = (last_peak, readings, components) == self._last_repetition
+        if is_equal and repetition.is_flat and input_size == repetition.input_size:
+            return (*head, *self._tail), None
+        # activations of the next row with these readings differ if the floor has moved here
+        is_settled = self.floor == readings[0]
+        self._last_repetition = (last_peak, readings, components) if is_settled else None
         peaks = repetition.peaks_at(input_size, readings[0], last_peak)  # type: ignore[arg-type]
         return self._row(head, readings, components, peaks, max(last_peak, *peaks.values(), 0))
 
@@ -115,6 +128,9 @@ class Track:
         activations = max(0, max(of_model, default=peak) - self.floor) if peaks else None
         self.floor = readings[0]  # type: ignore[assignment]
         by_phase = tuple(map(peaks.get, PHASES)) if self._phases else _NO_PHASES
+        if self._phases:
+            total = self.phase_peaks
+            total.update((name, size) for name, size in peaks.items() if size > total.get(name, -1))
         extra: dict[str, Value] | None = None
         if not peaks.keys() <= _PHASES:
             extra = {

@@ -84,6 +84,29 @@ def test_4_a_critic_may_step_more_often(two, ratio):
     assert ticks == 5
 
 
+def test_5_each_of_a_studys_short_trials_is_counted():
+    clock, trials, ticks = AdaptiveClock(), [], 0
+    for _ in range(30):  # the study keeps them all
+        trials.append(optimizer())
+        clock.add(trials[-1])
+        ticks += count(clock, *[trials[-1]] * 4)
+    assert ticks == 120
+
+
+@pytest.mark.parametrize("inner_steps", [2, 5])
+def test_5_new_optimizers_between_the_clocks_steps_are_not_counted(inner_steps):
+    """As with meta-learning: an inner loop trains a copy for each outer step."""
+    outer = optimizer()
+    clock = adaptive(outer)
+    ticks = []
+    for _ in range(10):
+        ticks.append(count(clock, outer))
+        inner = optimizer()
+        clock.add(inner)
+        ticks.append(count(clock, *[inner] * inner_steps))
+    assert ticks == [1, 0] * 10
+
+
 def test_an_inner_optimizer_that_steps_within_an_outer_one_counts_once():
     """ZeroRedundancyOptimizer, and wrappers such as SAM: both step, with the same parameters."""
     outer = optimizer()

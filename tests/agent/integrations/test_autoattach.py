@@ -131,11 +131,28 @@ def test_objects_that_the_script_releases_are_freed(auto):
     assert auto.run.step == 6
 
 
+@pytest.mark.parametrize("search_s", [1.0, 0.0])
+def test_the_trials_of_a_study_are_counted_without_end(auto, recording, monkeypatch, search_s):
+    """Also if there is no more time to search for their models."""
+    monkeypatch.setattr("memagent.integrations.autoattach._SEARCH_ADVANCE_S", search_s)
+    monkeypatch.setattr("memagent.integrations.autoattach._SEARCH_SHARE", 0.0)
+    trials = []
+    for _ in range(40):
+        model = net()
+        trials.append((model, torch.optim.Adam(model.parameters())))
+        train(*trials[-1], 3)
+    assert auto.run.step == 120
+    auto.run.finish()
+    assert recording().columns()["step"][-1] == 120
+
+
 def test_the_search_for_models_of_discarded_copies_ends(auto, monkeypatch):
     from memagent.integrations import autoattach
 
     looks = []
     find = autoattach.find_models
+    monkeypatch.setattr(autoattach, "_SEARCH_ADVANCE_S", 0.0)
+    monkeypatch.setattr(autoattach, "_SEARCH_SHARE", 0.0)
     monkeypatch.setattr(
         autoattach, "find_models", lambda optimizers: looks.append(1) or find(optimizers)
     )
@@ -148,7 +165,7 @@ def test_the_search_for_models_of_discarded_copies_ends(auto, monkeypatch):
         copies.append((copied, inner))
         train(copied, inner)
         train(model, optimizer)
-    assert auto.run.step == 40 and len(looks) < 20
+    assert auto.run.step == 40 and len(looks) == 2  # of the run's start, and one more
 
 
 def test_a_model_built_after_its_optimizer_is_attached(auto, recording):

@@ -10,7 +10,8 @@ from mmap import mmap
 import numpy as np
 import pytest
 
-from memagent.leaks.growing_containers import ContainerCensus, size_of
+from memagent.leaks.growing_containers import ContainerCensus
+from memagent.leaks.object_sizes import size_of
 from memagent.leaks.suspect import build_suspect, with_opaque_holders
 
 

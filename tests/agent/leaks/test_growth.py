@@ -6,8 +6,8 @@ import textwrap
 
 import pytest
 
-from memagent.leaks.growth import growing_lines, lengthens, lines_adding_to_self
-from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceScope
+from memagent.leaks.growth import growing_lines, lines_adding_to_self
+from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceScope, lengthens
 
 GROWING = {
     "append": ("kept", "kept = []\nfor x in xs:\n    kept.append(x)  #!\n"),

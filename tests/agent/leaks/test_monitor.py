@@ -46,7 +46,7 @@ LINE = inspect.getsourcelines(Trainer.train)[1] + 7
 @pytest.fixture
 def watched(monkeypatch):
     """watched(leaks): a trainer and its run, which ends with the test."""
-    for limit in ("finder.MAX_CPU_S", "referrers._MAX_SAMPLE_S"):
+    for limit in ("finder.MAX_SEARCH_CPU_S", "referrers._MAX_SAMPLE_S"):
         monkeypatch.setattr(
             f"memagent.leaks.{limit}", 60.0
         )  # what other tests have left here to look through decides neither
@@ -82,6 +82,8 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     trainer.train(25)
     assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
     run.finish()
+    hints = [event.data for event in recording().events if event.kind == "hints"]
+    assert hints[-1]["grows"] == {"host": "list"}
     [snapshot] = recording().snapshots
     assert (snapshot.suspects[0].line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
     assert "ms" in snapshot.notes[0]
@@ -123,6 +125,32 @@ def test_an_event_says_that_a_diagnosis_was_given_up(watched, recording, monkeyp
         "text": "The leak diagnosis of steps 6 to 26 was given up: no memory was left for the "
         "diagnosis.",
     }
+
+
+def search_until(run, trainer, state):
+    """Train until the diagnosis is in this state, in slices of one pass."""
+    run._pipeline.leaks._finder.max_slice_s = 0.0
+    trainer.train(5)
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
+    while run._pipeline.leaks._finder.state != state:
+        trainer.train(1)
+
+
+def test_a_search_under_way_is_finished_when_the_run_completes(watched, recording):
+    trainer, run = watched(leaks=True)
+    search_until(run, trainer, "searching")
+    run.finish()
+    assert leaking(run.report()["suspects"]) == EXPECTED
+    assert [item.suspects[0].line for item in recording().snapshots] == [LINE]
+
+
+def test_a_window_that_is_not_over_is_given_up_when_the_run_completes(watched):
+    trainer, run = watched(leaks=True)
+    search_until(run, trainer, "counting")
+    trainer.train(10)
+    run.finish()
+    sentence = "No leak diagnosis was run: the run ended before it was over."
+    assert (run.report()["suspects"], run.report()["suspect_search"]) == ([], sentence)
 
 
 def test_causes_without_a_referrer_start_no_diagnosis(watched, recording):
@@ -209,12 +237,12 @@ def test_each_method_is_tried_once_beyond_the_budget(watched, recording):
 
 def test_a_diagnosis_that_was_cut_short_uses_up_no_retry(watched, recording, monkeypatch):
     trainer, run = watched(leaks=True)
-    monkeypatch.setattr("memagent.leaks.finder.MAX_CPU_S", -1.0)
+    monkeypatch.setattr("memagent.leaks.finder.MAX_SEARCH_CPU_S", -1.0)
     trainer.train(5)
     run._pipeline.leaks.suspect("it grows")
     trainer.train(50)
     assert run._pipeline.leaks._finder.diagnosis.is_cut_short and not run.report()["suspects"]
-    monkeypatch.setattr("memagent.leaks.finder.MAX_CPU_S", 60.0)
+    monkeypatch.setattr("memagent.leaks.finder.MAX_SEARCH_CPU_S", 60.0)
     run._pipeline.leaks.note_forecast(Forecast(step=run.step, level="warning", cause="leak"))
     trainer.train(30)
     assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]

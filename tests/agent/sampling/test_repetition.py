@@ -207,3 +207,10 @@ def test_a_hosts_mark_in_place_of_a_sample_shows_the_high_water_mark_of_now():
     peak, readings = probe.readings(mark)
     assert peak - readings[0] > size - 16 * MIB
     probe.close()
+
+
+def test_4_activations_after_a_small_move_are_above_the_new_end(sampler):
+    sampler(READ_EVERY)
+    found = sampler(3 * READ_EVERY, end=500 * MIB + 4096)
+    activations = [row["activations_bytes"] for row in found if row["step"] % READ_EVERY == 1]
+    assert activations == [200 * MIB + 4096, 200 * MIB, 200 * MIB]

@@ -25,7 +25,7 @@ import torch.utils.data
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import memagent.leaks
-from memagent.leaks.finder import WINDOW_STEPS
+from memagent.leaks import WINDOW_STEPS
 
 BEGIN_AT_STEP = 5
 CONFIRMING_STEPS = 30

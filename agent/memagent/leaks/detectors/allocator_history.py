@@ -24,14 +24,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from memagent.leaks.detectors.base import (
-    CallStack,
-    Detector,
-    StackAllocation,
-    StackFrame,
-    TimeBudget,
-)
+from memagent.leaks.detectors.base import CallStack, Detector, StackAllocation, StackFrame
 from memagent.leaks.suspect import build_suspect
+from memagent.leaks.time_budgets import TimeBudget
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 MAX_ENTRIES = 100_000

@@ -1,14 +1,13 @@
-"""Base of all detectors: when the finder calls them, how long they may take, what they report."""
+"""Base of all detectors: when the finder calls them, and what they report."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
 from memagent.leaks.census import GroupCount
+from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import is_script
 from memagent.wire.messages import DiagnosisMethod, Stack, Suspect
 
@@ -47,54 +46,6 @@ def frame_text(frame: StackFrame) -> str:
     """Return `function (file:line)` as on the wire, or `file:line` if the function is unknown."""
     file, line, function = frame
     return f"{function} ({file}:{line})" if function else f"{file}:{line}"
-
-
-class TimeBudget:
-    """Processor time of one diagnosis: in all, and in the slice that runs at this step boundary.
-
-    `thread_clock` returns the processor time of the calling thread. Time on the wall doesn't count:
-    on a busy host it passes while the thread waits for a core.
-    """
-
-    def __init__(
-        self, max_s: float = math.inf, thread_clock: Callable[[], float] = time.thread_time
-    ) -> None:
-        self.was_hit = False
-        """True once a caller has skipped work because of the limit."""
-        self._max_s = max_s
-        self._thread_clock = thread_clock
-        self._earlier_s = 0.0
-        self._slice_s = math.inf
-        self._slice_started_s: float | None = thread_clock()
-
-    def begin_slice(self, seconds: float = math.inf) -> None:
-        """Start a slice of this length. The thread may be another one than before."""
-        self._slice_s = seconds
-        self._slice_started_s = self._thread_clock()
-
-    def end_slice(self) -> None:
-        """Count the slice. What the thread does until the next one is training."""
-        self._earlier_s = self.used_s()
-        self._slice_started_s = None
-
-    def used_s(self) -> float:
-        """Return the processor time of all slices so far."""
-        return self._earlier_s + self._slice_used_s()
-
-    def is_slice_over(self) -> bool:
-        """Return True if training must go on: the caller continues at a later step boundary."""
-        return self._slice_used_s() >= self._slice_s
-
-    def is_over(self) -> bool:
-        """Return True if the caller must stop for good."""
-        is_over = self.used_s() > self._max_s
-        self.was_hit |= is_over
-        return is_over
-
-    def _slice_used_s(self) -> float:
-        if self._slice_started_s is None:
-            return 0.0
-        return self._thread_clock() - self._slice_started_s
 
 
 def finish(work: Work[Result]) -> Result:

@@ -1,18 +1,4 @@
-"""Growth of Python objects outside torch, by tracemalloc. On request only: it slows small steps.
-
-A small step takes two to five times as long while tracemalloc runs.
-
-1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
-2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
-3. `before_last` notes that again, and forgets all blocks: what is traced at the end is new.
-4. `end` suspects the containers that grew (`growing_containers`). If they explain less than half of
-   the growth, it also suspects the lines of the script that hold more than in the middle, unless
-   the last step alone allocated more there: an input that is longer each time, or a list that is
-   cleared now and then.
-
-Garbage is collected before the readings of the middle and of all but the last step, since reference
-cycles that wait for it are no leak. So objects that are still young at the end are new, too.
-"""
+"""Growth of Python objects outside torch, by tracemalloc. On request only: it slows small steps."""
 
 from __future__ import annotations
 
@@ -20,17 +6,20 @@ import gc
 import sys
 import tracemalloc
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from memagent.components import safe_reads
 from memagent.components.live_objects import young_ids
 from memagent.leaks.census import MIN_SHARE
-from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation, TimeBudget
-from memagent.leaks.growing_containers import ContainerCensus, newest_item, suspects_of_containers
-from memagent.leaks.growth import lengthens
-from memagent.leaks.source_lines import code_text
+from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation
+from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
+from memagent.leaks.object_sizes import newest_item
+from memagent.leaks.source_lines import code_text, lengthens
 from memagent.leaks.suspect import build_suspect
-from memagent.leaks.user_code import is_own, is_script, running_frames
+from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.user_code import is_own, is_script, running_code
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 FRAMES = 6
@@ -44,6 +33,9 @@ _MAX_PARTS = 64
 _MIN_TEXT = 256
 """Length of a text that was made for what refers to it, and is no name."""
 
+# of the module behind tracemalloc, whose own function is in Python
+_traceback_of: Any = tracemalloc._get_object_traceback  # type: ignore[attr-defined]
+
 TracedBlocks = dict[tuple[CodePosition, ...], tuple[int, int]]
 """Bytes and blocks by call stack, outermost position first."""
 
@@ -51,7 +43,20 @@ TracedBlocks = dict[tuple[CodePosition, ...], tuple[int, int]]
 class HostMemoryDetector(Detector):
     """Traces over one window. Does nothing if the script already uses tracemalloc.
 
-    sites: gets the tensors per step that each line of the script makes and something keeps.
+    sites: gets the tensors per step that each line of the script makes and something keeps. A small
+    step takes two to five times as long while tracemalloc runs.
+
+    1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
+    2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
+    3. `before_last` notes that again, and forgets all blocks: what is traced at the end is new.
+    4. `end` suspects the containers that grew (`growing_containers`). If they explain less than
+       half of the growth, it also suspects the lines of the script that hold more than in the
+       middle, unless the last step alone allocated more there: an input that is longer each time,
+       or a list that is cleared now and then.
+
+    Garbage is collected before the readings of the middle and of all but the last step, since
+    reference cycles that wait for it are no leak. So objects that are still young at the end are
+    new, too.
     """
 
     method: DiagnosisMethod = "host"
@@ -100,7 +105,7 @@ class HostMemoryDetector(Detector):
         young = young_ids()  # before the readings make objects that age them
         lines = lasting_lines(self._lines, bytes_by_line(_traced_blocks()))
         containers = self._containers.end(step, young)
-        sites = [allocation_site(newest_item(item.container)) for item in containers]
+        sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._stop()
         return most_specific(suspects_of_containers(containers, sites, lines, budget), lines)
 
@@ -156,18 +161,25 @@ def steady_tensors(
     }
 
 
-def allocation_site(item: Any) -> CodePosition | None:
-    """Return the innermost line of the script that made an object, None if it wasn't traced."""
+def allocation_site(newest: Callable[[], Iterable[Any]]) -> CodePosition | None:
+    """Return the innermost line of the script that made an object, None if it wasn't traced.
+
+    newest: returns an iterator in C over the object.
+    """
     # Python 3.11 doesn't find the trace of an instance, and a short tuple may be in an old block;
     # what they refer to has one
-    objects = [item]
+    # one call in C for the object itself
+    for frames in list(filter(None, map(_traceback_of, newest()))):
+        if (site := script_position(frames[::-1])) is not None:
+            return site
+    objects = safe_reads.items_of(newest()).others
     for _ in range(_MAX_LEVELS):
         for part in objects[:_MAX_PARTS]:
             frames = tracemalloc.get_object_traceback(part) or ()
             site = script_position([(frame.filename, frame.lineno) for frame in frames])
             if site is not None:
                 return site
-        parts = gc.get_referents(*objects[:_MAX_PARTS])
+        parts = safe_reads.parts_of(*objects[:_MAX_PARTS]).others
         objects = [
             part
             for part in parts
@@ -219,7 +231,7 @@ def lasting_lines(lines: Sequence[Suspect], last_step: Mapping[CodePosition, int
 
     Those that lengthen a string or an array hold all of it.
     """
-    codes = [frame.f_code for frame in running_frames()] if lines else []
+    codes = [reading.code for reading in running_code()] if lines else []
     return [
         item
         for item in lines

@@ -15,12 +15,14 @@ from collections.abc import Iterator, Mapping
 from types import FunctionType, MethodType
 from typing import Any
 
+from memagent.components import safe_reads
 from memagent.components.live_objects import instances
-from memagent.leaks.detectors.base import Detector, TimeBudget
+from memagent.leaks.detectors.base import Detector
 from memagent.leaks.growth import growing_lines
 from memagent.leaks.object_names import file_of
 from memagent.leaks.source_lines import GROWS, SourceScope, attribute_assignments
 from memagent.leaks.suspect import build_suspect
+from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import is_script_class, namespace
 from memagent.probe.process_tree import read_shared_memory
 from memagent.wire.messages import Suspect
@@ -102,7 +104,7 @@ def _user_objects(iterator: Any) -> Iterator[Any]:
         elif isinstance(item, FunctionType) or is_script_class(type(item)):
             yield item
         space = namespace(item) if not isinstance(item, FunctionType | type) else None
-        for value in list((space or {}).values()):
+        for value in safe_reads.items_of((space or {}).values()).others:
             if not isinstance(value, int | str | float):
                 todo.append((value, depth + 1))
 

@@ -10,9 +10,10 @@ from typing import Any
 from memagent.components import live_objects
 from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import Census
-from memagent.leaks.detectors.base import CodePosition, Detector, TimeBudget, Work
+from memagent.leaks.detectors.base import CodePosition, Detector, Work
 from memagent.leaks.diagnosis import diagnose
 from memagent.leaks.suspension import Survey
+from memagent.leaks.time_budgets import TimeBudget
 from memagent.wire.messages import Suspect
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memagent.leaks.detectors.base import TimeBudget
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
+from memagent.leaks.time_budgets import TimeBudget
 from memagent.units import format_bytes
 
 OBJECTS = 3000

@@ -1,0 +1,87 @@
+"""Confirmation and withdrawal of suspects: a cache that fills up looks like a leak at first.
+
+1. If the source has a limit for the first suspect (`limits`), a diagnosis over a longer window
+   follows, and only its result counts. If the run ends before, the first one does, unless its
+   tensors have stopped becoming more.
+2. Later censuses show whether the tensors of a diagnosis still become more. If none of its groups
+   does, its suspects are withdrawn, but for those of other evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from memagent.components import live_objects
+from memagent.leaks import census, limits
+from memagent.leaks.census import GroupCount
+from memagent.leaks.suspect import Diagnosis
+from memagent.leaks.suspension import Survey
+from memagent.leaks.window import ReadingWindow
+from memagent.wire.messages import Suspect
+
+CONFIRMING_STEPS = 80
+"""Window for a suspect that may stop growing: four times as long as what it grew in."""
+_COUNTED_KINDS = frozenset(
+    (
+        *("list", "dict", "deque", "set", "object", "hook", "closure", "exception", "cache"),
+        *("view", "optimizer", "dataloader", "autograd_function", "allocation"),
+    )
+)
+"""Kinds of suspects whose tensors become more."""
+
+
+def is_unsure(suspects: Sequence[Suspect], window: ReadingWindow, confirming_steps: int) -> bool:
+    """Return True if a longer window is to confirm the first suspect."""
+    is_short = window.request.steps < confirming_steps
+    return is_short and bool(suspects) and limits.may_stop_growing(suspects[0])
+
+
+def without_counted(diagnosis: Diagnosis) -> tuple[Diagnosis, tuple[Suspect, ...]]:
+    """Return the diagnosis without suspects whose tensors became more, and those suspects."""
+    counted = tuple(item for item in diagnosis.suspects if item.kind in _COUNTED_KINDS)
+    rest = tuple(item for item in diagnosis.suspects if item.kind not in _COUNTED_KINDS)
+    return replace(diagnosis, suspects=rest, grown=()), counted
+
+
+class GrowthCheck:
+    """Whether the groups of tensors that grew in a diagnosis still do."""
+
+    def __init__(self, counts: Sequence[GroupCount] = ()) -> None:
+        self._counts = tuple(counts)
+        self._survey: Survey | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def prepare(self) -> bool:
+        """Begin a census. Return False if one has begun before."""
+        if self._survey is not None:
+            return False
+        self._survey = Survey()
+        return True
+
+    def end(self, step: int) -> tuple[bool, float]:
+        """End the census: return True if all growth has stopped, and another thread's seconds."""
+        survey, self._survey = self._survey, None
+        if survey is None:
+            return False, 0.0
+        return self._has_stopped(step, survey.end()), survey.thread_s
+
+    def has_stopped(self, step: int) -> bool:
+        """Return True if all growth has stopped. Makes the whole census now."""
+        return self._has_stopped(step, live_objects.live_tensors())
+
+    def close(self) -> None:
+        """Drop a census that has begun."""
+        if self._survey is not None:
+            self._survey.close()
+            self._survey = None
+
+    def _has_stopped(self, step: int, tensors: list[Any]) -> bool:
+        now = census.take(step, tensors)
+        if not any(count.has_grown_since(now) for count in self._counts):
+            return True
+        self._counts = tuple(count.at(now) for count in self._counts)
+        return False

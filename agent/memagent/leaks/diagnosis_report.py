@@ -1,0 +1,94 @@
+"""What is told of a diagnosis: on the terminal, in events, notes and `run.report()`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from memagent.diagnostics import display_path, notify_user
+from memagent.units import format_bytes
+from memagent.wire.messages import Suspect
+
+if TYPE_CHECKING:
+    from memagent.leaks.finder import Finder
+    from memagent.leaks.suspect import Diagnosis
+
+_MAX_PRINTED_SUSPECTS = 3
+_BUSY_TEXTS = {
+    "requested": "A leak diagnosis waits for its share of processor time.",
+    "counting": "Looking for what grows: {0}.",
+    "searching": "Looking for what holds the growth of {0}.",
+}
+
+
+def state_text(finder: Finder, why_not: str, *, is_last: bool) -> str:
+    """Return what the finder does now, or what became of its newest diagnosis.
+
+    why_not: reason for which it was given up, if it was. is_last: no method is left to try.
+    """
+    steps = f"steps {finder.first_step:,} to {finder.end_step:,}"
+    if finder.is_busy:
+        return _BUSY_TEXTS[finder.state].format(steps)
+    if finder.diagnosis is None or finder.diagnosis.first_step != finder.first_step:
+        return f"The leak diagnosis of {steps} was given up: {why_not}."
+    if finder.suspects:
+        return f"Suspects were found in {steps}."
+    if is_last:
+        return f"No suspect was found in {steps}, and no method is left to try."
+    return f"No suspect was found in {steps}. If memory still grows, another method follows."
+
+
+def diagnosis_text(diagnosis: Diagnosis) -> str:
+    """Return one line on how the diagnosis was made."""
+    growth = diagnosis.growth_bytes_per_step
+    return (
+        f"diagnosis of steps {diagnosis.first_step:,} to {diagnosis.step:,}"
+        + (f", in which memory in use grew by {format_bytes(growth)} a step" if growth else "")
+        + f"; it paused training for {1000 * diagnosis.pause_s:.0f} ms"
+        + ("; it was cut short by its time limit" if diagnosis.is_cut_short else "")
+    )
+
+
+def suspect_text(
+    suspect: Suspect, growth_bytes_per_step: int | None = None, roots: Sequence[str] = ()
+) -> str:
+    """Return one line for a terminal: where, what grows there, and what to do.
+
+    growth_bytes_per_step: growth of all memory in use.
+    """
+    from memagent.oom.report import rate_text
+
+    rate = rate_text(suspect.kind, suspect.bytes_per_step, growth_bytes_per_step)
+    where = f"{display_path(suspect.file, roots)}:{suspect.line}"
+    if suspect.function:
+        where += f" in {suspect.function}"
+    return f"suspect: {where}: {suspect.holder}{rate}. {suspect.fix}"
+
+
+def print_suspects(diagnosis: Diagnosis, roots: Sequence[str]) -> None:
+    """Print the first suspects on the terminal. Files are displayed relative to `roots`."""
+    for index, suspect in enumerate(diagnosis.suspects[:_MAX_PRINTED_SUSPECTS]):
+        growth = None if index else diagnosis.growth_bytes_per_step
+        notify_user(suspect_text(suspect, growth, roots))
+
+
+def print_withdrawn(suspects: Sequence[Suspect], roots: Sequence[str]) -> None:
+    """Print that suspects are withdrawn."""
+    for suspect in suspects[:_MAX_PRINTED_SUSPECTS]:
+        where = f"{display_path(suspect.file, roots)}:{suspect.line}"
+        notify_user(f"no longer a suspect: {where}: {suspect.holder} has stopped growing")
+
+
+def search_report(finder: Finder, why_not: str) -> dict[str, Any]:
+    """Return the steps of the newest diagnosis, or `{why_not}`, and the state of one under way."""
+    state = {"state": finder.state} if finder.is_busy else {}
+    diagnosis = finder.diagnosis
+    if diagnosis is None:
+        return {"why_not": why_not, **state}
+    return {
+        **state,
+        "first_step": diagnosis.first_step,
+        "step": diagnosis.step,
+        "is_cut_short": diagnosis.is_cut_short,
+        "growth_bytes_per_step": diagnosis.growth_bytes_per_step,
+    }

@@ -1,0 +1,254 @@
+"""Suspects of one group of tensors that survived and became more.
+
+1. Search upwards from a sample of the group to the container that holds them (`referrers`), name
+   it, and find the line that fills it (`growth`).
+2. For those that nothing in Python holds: look for an attribute of a custom autograd function's
+   context, gradients with a graph, and reference cycles.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from memagent.components import live_objects, safe_reads
+from memagent.leaks import autograd_graphs, origins, source_lines
+from memagent.leaks.carried_tensors import suspect_gradient
+from memagent.leaks.census import GroupGrowth
+from memagent.leaks.cycles import can_name_cycle, name_cycle
+from memagent.leaks.detectors.base import CodePosition, Work
+from memagent.leaks.object_names import ObjectName
+from memagent.leaks.reachability import holder_from_variables
+from memagent.leaks.referrers import HolderPath, ReferrerSearch
+from memagent.leaks.source_lines import PASSES, SourceLine
+from memagent.leaks.suspect import CERTAINTIES, can_grow, classify, describe_container, suspect_at
+from memagent.leaks.suspension import present
+from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.user_code import UserScopes, is_script, namespace
+from memagent.wire.messages import Suspect
+
+_SAMPLE_SIZE = 8
+_MAX_SITE_RATIO = 1.5
+_MAX_TEXT = 120
+_MIN_REMAINING_SHARE = 0.5
+"""Share of the survivors that a leak still holds at the end of the search."""
+
+
+@dataclass
+class GroupSearch:
+    """One diagnosis in progress."""
+
+    search: ReferrerSearch
+    budget: TimeBudget
+    steps: int
+    measured_bytes_per_step: int | None
+    old_storages: set[int]
+    """Storages that existed before the first census."""
+    sites: Mapping[CodePosition, float]
+    """The tensors per step that remain of each line of the script, as far as that was traced."""
+    unheld_bytes_per_step: int = 0
+    """Growth that nothing in Python refers to."""
+
+    @property
+    def scopes(self) -> UserScopes:
+        return self.search.scopes
+
+    # -- 1. containers ----------------------------------------------------------------------
+
+    def suspects_of_group(self, growth: GroupGrowth) -> Work[list[Suspect]]:
+        count = len(growth.survivors)
+        holder = yield from self._common_holder(growth)
+        growth.survivors[:] = present(growth.survivors)
+        if not _is_lasting(growth, count, holder):
+            return []
+        if holder is None or holder.name is None:
+            return self._suspects_without_holder(growth)
+        return self._suspects_of_holder(growth, holder, holder.name)
+
+    def _suspects_of_holder(
+        self, growth: GroupGrowth, holder: HolderPath, holder_name: ObjectName
+    ) -> list[Suspect]:
+        kind = classify(holder, growth)
+        line = origins.line_of_holder(self.scopes, holder, kind)
+        if line is None and (attribute := origins.attribute_below(holder)) is not None:
+            name, line = attribute
+            text, rate = f"{name.expression}: tensor", self._rate_with_graphs(growth)
+            return [suspect_at(name, line, text, "object", rate, holder.coverage)]
+        if growth.is_renewed and (line is None or line.strength < PASSES):
+            return []  # an input that has more parts each time
+        line = line or self._site_line(growth) or origins.creating_line(holder, self.scopes.files)
+        if line is None and not holder_name.is_in_script:
+            return []
+        is_plain_container = kind in ("list", "dict", "deque", "set")
+        if line and is_plain_container and source_lines.is_hook(line.file, line.function):
+            kind = "hook"
+        text = (
+            f"{holder_name.expression}: {describe_container(holder.container, kind, holder.below)}"
+        )
+        certainty = 0.5 if line is None else CERTAINTIES[line.strength]
+        confidence = holder.coverage * certainty
+        return [
+            suspect_at(holder_name, line, text, kind, self._rate_with_graphs(growth), confidence)
+        ]
+
+    def _common_holder(self, growth: GroupGrowth) -> Work[HolderPath | None]:
+        """Return the holder of the outermost tensors, if there is one, else of all survivors.
+
+        An output that keeps its graph also keeps activations, which nothing in Python holds.
+        """
+        survivors = growth.survivors
+        survivors[:] = present(survivors)
+        outermost = self.search.hold(autograd_graphs.outermost(survivors))
+        holder = holder_from_variables(self.scopes, outermost, self.budget)
+        if holder is not None:
+            return holder
+        holder = yield from self.search.common_holder(_sample(outermost))
+        if holder is None and len(outermost) < len(survivors):
+            holder = yield from self.search.common_holder(_sample(present(survivors)))
+        if holder is not None and not _is_connected(holder):
+            # replaced during a pause: `memory = memory + [x]`
+            sample = _sample(present(outermost))
+            holder = self.search.at_once(self.search.common_holder(sample))
+        return holder
+
+    def _rate_with_graphs(self, growth: GroupGrowth) -> int:
+        """Return bytes per step, including what the survivors' graphs keep.
+
+        The measured growth is the maximum, since graphs may reach far back.
+        """
+        own, saved = autograd_graphs.held_storages(growth.survivors)
+        storages = {**saved, **own}
+        total = sum(size for key, size in storages.items() if key not in self.old_storages)
+        rate = growth.bytes_per_step * total // sum(own.values()) if own else growth.bytes_per_step
+        limit = rate if self.measured_bytes_per_step is None else self.measured_bytes_per_step
+        return max(growth.bytes_per_step, min(rate, limit))
+
+    # -- 2. tensors without a holder in Python ----------------------------------------------
+
+    def _suspects_without_holder(self, growth: GroupGrowth) -> list[Suspect]:
+        """Return the context of an autograd function, or a gradient's cycle with its parameter.
+
+        C++ holds the tensors of both.
+        """
+        for item in self.search.visited:
+            function = getattr(type(item), "_forward_cls", None)
+            suspect = None if function is None else self._suspect_context(function, item, growth)
+            if suspect is not None:
+                return [suspect]
+        leaves = (tensor for tensor in growth.survivors if tensor.is_leaf and tensor.requires_grad)
+        if any(leaf.grad is not None and leaf.grad.grad_fn is not None for leaf in leaves):
+            return suspect_gradient(self.search, None, growth.bytes_per_step)
+        self.unheld_bytes_per_step += growth.bytes_per_step
+        return self._suspect_site(growth)
+
+    def _site_line(self, growth: GroupGrowth) -> SourceLine | None:
+        """Return the line that makes about as many tensors as remain each step."""
+        rate = len(growth.survivors) / self.steps
+        ratios = {line: max(count, rate) / min(count, rate) for line, count in self.sites.items()}
+        closest = min(ratios, key=ratios.__getitem__, default=None)
+        if closest is None or ratios[closest] > _MAX_SITE_RATIO:
+            return None
+        return origins.site_line(closest)
+
+    def _suspect_site(self, growth: GroupGrowth) -> list[Suspect]:
+        line = self._site_line(growth)
+        if line is None:
+            return []
+        text = f"unknown holder of what is made by {line.text[:_MAX_TEXT]}"
+        site = ObjectName(text, (), line.file, line.function)
+        return [suspect_at(site, line, text, "allocation", growth.bytes_per_step, 0.5)]
+
+    def _suspect_context(self, function: type, context: Any, growth: GroupGrowth) -> Suspect | None:
+        attribute = next(iter(namespace(context) or ()), None)
+        code = getattr(getattr(function, "forward", None), "__code__", None)
+        if attribute is None or code is None or not is_script(code.co_filename):
+            return None
+        file, name = code.co_filename, function.__name__
+        line = next(iter(source_lines.attribute_assignments(file, name, attribute)), None)
+        text = f"{name}: ctx.{attribute}"
+        context_name = ObjectName(text, (attribute,), file, name, code=code)
+        rate = growth.bytes_per_step
+        return suspect_at(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
+
+    def suspects_of_cycles(self, growths: Sequence[GroupGrowth]) -> Work[list[Suspect]]:
+        """Name what refers to tensors that no variable leads to, then collect garbage.
+
+        What it frees was in a reference cycle. What stays is held by C++, such as a graph whose
+        hook refers to the object that keeps the graph.
+        """
+        for growth in growths:
+            growth.survivors[:] = present(growth.survivors)
+            if len(growth.survivors) < 0.8 * self.steps:
+                continue  # the collector has freed some of it, and will again
+            if self.budget.is_over():
+                break
+            referrers = yield from self.search.referrers_until(growth.survivors[-1], can_name_cycle)
+            cycle = name_cycle(present(referrers))
+            self.search.clear()
+            named = self._attribute_of(growth.survivors[-1]) if cycle is None else cycle
+            if named is None:
+                continue
+            yield from self.search.pause_if_due()
+            self.search.close()
+            name, line = named
+            rate = self.unheld_bytes_per_step
+            is_freed = _frees_most(growth.survivors, growths)
+            if is_freed and cycle is not None:
+                text = f"{name.expression}: reference cycle"
+                return [suspect_at(name, line, text, "cycle", rate, 0.7)]
+            if not is_freed and cycle is None:
+                text = f"{name.expression}: held by a graph"
+                return [suspect_at(name, line, text, "object", rate, 0.5)]
+            break
+        return []
+
+    def _attribute_of(self, tensor: Any) -> tuple[ObjectName, SourceLine] | None:
+        """Return the attribute of a script's object that holds a tensor, with its line."""
+        name = self.search.name(tensor).name
+        self.search.clear()
+        if name is None or name.owner is None or not name.is_in_script:
+            return None
+        line = next(iter(origins.lines_of(self.scopes, name)), None)
+        return None if line is None else (name, line)
+
+
+def _frees_most(survivors: Sequence[Any], growths: Sequence[GroupGrowth]) -> bool:
+    """Return True if the garbage collector frees most survivors of a group. Clears all groups."""
+    references = [weakref.ref(tensor) for tensor in present(survivors)]
+    for group in growths:
+        group.survivors.clear()
+    gc.collect()
+    return 2 * sum(reference() is None for reference in references) >= len(references)
+
+
+def _is_lasting(growth: GroupGrowth, count: int, holder: HolderPath | None) -> bool:
+    """Return False for tensors that come and go. `count`: survivors at the end of the window."""
+    present_count = len(growth.survivors)
+    remaining = present_count * (1.0 if holder is None else holder.coverage)
+    # freed during pauses: what is left may be a ring's, or that of a list which is flushed
+    if present_count < count and remaining <= _MIN_REMAINING_SHARE * count:
+        return False
+    if holder is None or holder.name is None:
+        return True
+    # of limited size, or the input of this step alone
+    is_new = growth.is_renewed and id(holder.container) in live_objects.young_ids()
+    return can_grow(holder) and not is_new
+
+
+def _is_connected(holder: HolderPath) -> bool:
+    """Return True if the container still leads to the tensors."""
+    way = (holder.container, *holder.below)
+    return all(
+        any(part is inner for part in safe_reads.parts_of(outer).others)
+        for outer, inner in pairwise(way)
+    )
+
+
+def _sample(survivors: Sequence[Any]) -> list[Any]:
+    """Return a sample spread over all, so that containers filled in turn are found as one."""
+    stride = max(1, len(survivors) // _SAMPLE_SIZE)
+    return list(survivors[::stride][:_SAMPLE_SIZE])

@@ -1,0 +1,111 @@
+"""Sizes of host objects: estimates of what an object keeps, with its parts, except for tensors."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+from array import array
+from collections import deque
+from collections.abc import Iterable
+from io import BytesIO, StringIO
+from itertools import chain, islice
+from mmap import mmap
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from memagent.components import safe_reads
+from memagent.components.safe_reads import Parts
+from memagent.leaks.user_code import namespace
+
+BUFFERS = (bytearray, array, BytesIO, StringIO)
+_HAVE_GC = 1 << 14
+"""`Py_TPFLAGS_HAVE_GC`: instances of the type are tracked."""
+_KNOWN_MODULES = frozenset(("numpy", "torch", "datetime", "decimal", "uuid"))
+_FLAGS = frozenset((bool, int, type(None)))
+_PLAIN = frozenset((type(None), type(...), CodeType))
+_MAX_PARTS = 64
+_SAMPLE_SIZE = 8
+_MAX_DEPTH = 5
+_MAX_OBJECTS = 400
+
+
+def newest_item(container: Any) -> Iterable[Any]:
+    """Return the newest value of a container, an arbitrary one of a set, nothing if it's empty.
+
+    It's to be read by a function in C: the value may be an array (`safe_reads`).
+    """
+    if type(container) in BUFFERS:
+        return ()
+    if isinstance(container, dict):
+        # a key is often what's large where values are flags
+        is_flag = any(map(_FLAGS.__contains__, map(type, islice(reversed(container.values()), 1))))
+        return islice(reversed(container if is_flag else container.values()), 1)
+    return islice(container if isinstance(container, set) else reversed(container), 1)
+
+
+def item_bytes(container: Any, growth: int) -> float:
+    """Return the mean size of the newest items."""
+    if type(container) in BUFFERS:
+        return float(getattr(container, "itemsize", 1))
+    count = max(1, min(growth, _SAMPLE_SIZE, len(container)))
+    if isinstance(container, dict):
+        keys, values = (reversed(items) for items in (container.keys(), container.values()))
+        sample = safe_reads.items_of(chain(islice(keys, count), islice(values, count)))
+    else:
+        items = container if isinstance(container, set) else reversed(container)
+        sample = safe_reads.items_of(islice(items, count))
+    return (sum(sample.array_bytes) + sum(map(size_of, sample.others))) / count
+
+
+def size_of(item: Any) -> float:
+    """Return an estimate of what an object keeps: with its parts, except for tensors."""
+    return _size_of(item, set(), 0)
+
+
+def _size_of(item: Any, visited: set[int], depth: int) -> float:
+    is_known = id(item) in visited or len(visited) > _MAX_OBJECTS or depth > _MAX_DEPTH
+    if is_known or issubclass(type(item), type | ModuleType | FunctionType):
+        return 0.0
+    visited.add(id(item))
+    size = float(_own_size(item))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and issubclass(type(item), numpy.ndarray):
+        return size + (_size_of(item.base, visited, depth + 1) if item.base is not None else 0)
+    if type(item) is memoryview:
+        return size + _size_of(item.obj, visited, depth + 1)
+    parts = _parts(item)
+    size += sum(parts.array_bytes)
+    sample = parts.others[:: max(1, len(parts.others) // _SAMPLE_SIZE)]
+    total = sum(_size_of(part, visited, depth + 1) for part in sample)
+    return size + (total * len(parts.others) / len(sample) if sample else 0.0)
+
+
+def is_opaque(newest: Iterable[Any]) -> bool:
+    """Return True if a newest item has a part of a library's type that shows nothing of its own.
+
+    The garbage collector can't look into such a part: the pixels of an image, a database.
+    """
+    parts = safe_reads.items_of(newest).others
+    parts += [part for item in parts for part in _parts(item).others]
+    return any(
+        not type(part).__flags__ & _HAVE_GC
+        and type(part) not in _PLAIN
+        and not hasattr(builtins, type(part).__name__)
+        and type(part).__module__.partition(".")[0] not in _KNOWN_MODULES
+        for part in parts[:_MAX_PARTS]
+    )
+
+
+def _own_size(item: Any) -> int:
+    try:
+        return len(item) if type(item) is mmap else sys.getsizeof(item)
+    except (TypeError, AttributeError, ValueError):  # a __sizeof__ of the script; a closed map
+        return 0
+
+
+def _parts(item: Any) -> Parts:
+    if issubclass(type(item), dict):
+        return safe_reads.items_of(chain(item.keys(), item.values()))
+    if issubclass(type(item), list | tuple | set | frozenset | deque):
+        return safe_reads.items_of(item)
+    return safe_reads.items_of((namespace(item) or {}).values())

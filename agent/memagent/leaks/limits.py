@@ -4,9 +4,11 @@ A buffer that is flushed, a cache with few keys and a replay memory that fills u
 as a leak, for a while. The source tells that such a limit may exist, but not when it's reached:
 only a longer window shows that.
 
-1. Something takes items out or begins anew: `name.clear()`, `name.popleft()`, `del name[key]`,
-   `name = []` after its beginning, `name = name[-n:]`, and `get()` for a queue.
-2. The line that adds depends on what is there: `if key not in name`, `if len(name) < n`.
+1. Something takes items out or begins anew: `name.clear()`, `heappop(name)`, `del name[key]`,
+   `name = {"a": []}` or `name = new()` after its beginning, `name = name[-n:]`, and `get()` for a
+   queue.
+2. The line that adds depends on what is there: `if key not in name`, `if len(name) < n`, also where
+   such a condition returns before.
 3. It's the state of an optimizer or a cache of results: they grow until all parameters or arguments
    are known.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from memagent.leaks.source_lines import is_in_loop
 from memagent.leaks.syntax import (
@@ -37,9 +40,11 @@ _TAKING_METHODS = frozenset(
     ("clear", "pop", "popleft", "popitem", "discard", "remove", "reset", "flush", "move_to_end")
 )
 _QUEUE_METHODS = frozenset(("get", "get_nowait"))
+_TAKING_FUNCTIONS = frozenset(("heappop", "heappushpop", "heapreplace"))
 _NEW_CONTAINERS = frozenset(
-    ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter", "zeros", "empty")
+    ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter")
 )
+_LEAVING = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _HOLDER = re.compile(r"(\.?\w+)(?:\[[^\]]*\]|\.\.\.)*(?::|$)")
 
 
@@ -58,8 +63,8 @@ def may_stop_growing(suspect: Suspect) -> bool:
         names.add(holder[1])
     names.discard("")
     files = dict.fromkeys((suspect.file, main_file() or suspect.file))
-    return any(_depends_on(parents, names) for _, parents in statements) or any(
-        _takes_out(node, parents, names)
+    return any(_depends_on(node, parents, names) for node, parents in statements) or any(
+        _takes_out(node, parents, names, suspect.line)
         for file in files
         for node, parents in walk(syntax_tree(file))
     )
@@ -70,20 +75,34 @@ def _growing_names(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         yield from map(mention_of, assignment_targets(node))
     for call in ast.walk(node) if isinstance(node, ast.Expr | ast.Assign) else ():
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+        if isinstance(call, ast.Call) and function_name(call) == "heappush":
+            yield from map(mention_of, call.args[:1])
+        elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
             value = call.func.value
             while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
                 value = value.func.value  # `name.setdefault(key, []).append(x)`
             yield mention_of(value)
 
 
-def _depends_on(parents: Parents, names: set[str]) -> bool:
-    """Return True if a condition around a statement asks for a key, or for the number of items."""
-    tests = (item.test for item in parents if isinstance(item, ast.If | ast.While))
+def _depends_on(node: ast.stmt, parents: Parents, names: set[str]) -> bool:
+    """Return True if a condition asks for a key, or for the number of items, before a statement."""
+    tests = [item.test for item in parents if isinstance(item, ast.If | ast.While)]
+    return any(_asks(test, names) for test in (*tests, *_tests_before(node, parents)))
+
+
+def _tests_before(node: ast.stmt, parents: Parents) -> Iterator[ast.expr]:
+    """Yield the tests of what leaves a function or a loop before it comes to a statement."""
+    for outer, inner in pairwise((*parents, node)):
+        body = getattr(outer, "body", ())
+        for item in body[: body.index(inner)] if inner in body else ():
+            if isinstance(item, ast.If) and isinstance(item.body[-1], _LEAVING):
+                yield item.test
+
+
+def _asks(test: ast.expr, names: set[str]) -> bool:
     return any(
         (isinstance(part, ast.Compare) and _asks_for_key(part, names))
         or (isinstance(part, ast.Call) and function_name(part) == "len" and uses(part, names))
-        for test in tests
         for part in ast.walk(test)
     )
 
@@ -95,16 +114,22 @@ def _asks_for_key(test: ast.Compare, names: set[str]) -> bool:
     )
 
 
-def _takes_out(node: ast.AST, parents: Parents, names: set[str]) -> bool:
+def _takes_out(node: ast.AST, parents: Parents, names: set[str], line: int) -> bool:
+    """Return True for what takes items out or begins anew, unless it's on the suspect's line."""
     if isinstance(node, ast.Delete):
         return any(is_mention(target, names) for target in node.targets)
+    if isinstance(node, ast.Call) and function_name(node) in _TAKING_FUNCTIONS:
+        return any(is_mention(item, names) for item in node.args[:1])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         methods = _TAKING_METHODS if node.args else _TAKING_METHODS | _QUEUE_METHODS
         return node.func.attr in methods and is_mention(node.func.value, names)
-    if not isinstance(node, ast.Assign):
+    if not isinstance(node, ast.Assign) or node.lineno == line:
         return False
     return any(
-        mention_of(target) in names and _begins_anew(value) and _is_later(target, parents)
+        mention_of(target) in names
+        and not isinstance(target, ast.Subscript)
+        and (_crops(value) or not uses(value, {mention_of(target)}))
+        and _is_later(target, parents)
         for target, value in _assignments(node)
     )
 
@@ -118,14 +143,11 @@ def _assignments(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
             yield target, node.value
 
 
-def _begins_anew(value: ast.expr) -> bool:
-    """Return True for an empty container, None, a slice, and a selection of items."""
+def _crops(value: ast.expr) -> bool:
+    """Return True for a selection of items: `names[-n:]`, `[name for name in names if ...]`."""
     if isinstance(value, ast.Call):
         return function_name(value) in _NEW_CONTAINERS
-    is_slice = isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice)
-    is_empty = ast.unparse(value) in ("[]", "{}", "()", "None")
-    # `names = [name for name in names if ...]`
-    return is_slice or is_empty or isinstance(value, ast.ListComp | ast.DictComp | ast.SetComp)
+    return isinstance(value, ast.Subscript | ast.ListComp | ast.DictComp | ast.SetComp)
 
 
 def _is_later(target: ast.expr, parents: Parents) -> bool:

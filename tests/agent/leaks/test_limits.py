@@ -61,6 +61,42 @@ class Replay:
         else:
             self.items[0] = x
 """,
+    "lists by key, anew": """
+class Maps:
+    def add(self, key, x):
+        self.maps[key].append(x)  # here
+    def reset(self):
+        self.maps = {"cross": [], "self": []}
+""",
+    "anew by a function": """
+def main():
+    cache = None
+    for x in data:
+        if x.is_first:
+            cache = model.new_cache()
+        cache = model.extend(cache, x)  # here
+""",
+    "the smallest leaves": """
+def keep(x):
+    heappush(best, x)  # here
+    heapq.heappop(best)
+""",
+    "known before": """
+class Tokenizer:
+    def bpe(self, word):
+        if word in self.cache:
+            return self.cache[word]
+        pieces = split(word)
+        self.cache[word] = pieces  # here
+""",
+    "full before": """
+def push(x):
+    for item in x:
+        if len(memory) >= 100:
+            continue
+        with lock:
+            memory.append(item)  # here
+""",
     "deleted": """
 def forget(key):
     del store[key]
@@ -80,6 +116,24 @@ def main():
     outputs.append(x)  # here
     others.clear()
     values = settings.get("outputs")
+""",
+    "joined to itself": """
+class Store:
+    def add(self, x):
+        self.features = torch.cat([self.features, x])  # here
+""",
+    "a condition on something else": """
+def push(x):
+    if x in known:
+        return
+    if memory:
+        print(memory)
+    memory.append(x)  # here
+""",
+    "items are replaced": """
+def add(key, x):
+    store[key] = x  # here
+    store[0] = make(x)
 """,
     "made in the constructor": """
 class Trainer:

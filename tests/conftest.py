@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from tests import memory_watch
 from tests.database_pool import DatabasePool
 from tests.live_server import SECRET_KEY, LiveServer
 from tests.postgres import PostgresCluster, find_programs, temporary_cluster
@@ -27,6 +28,11 @@ from tests.python_fork import ForkServer
 
 # Set before torch is imported: as many tests run in parallel as there are processors.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        memory_watch.start()
 
 
 @pytest.fixture(scope="module", autouse=True)

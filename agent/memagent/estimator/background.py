@@ -80,6 +80,7 @@ class BackgroundEstimator:
         self._traces = traces
         self._has_started = False
         self._is_closed = False
+        self._is_over = False
         self._tracing: ForkedProcess | None = None
         self._thread: threading.Thread | None = None
         self.newest: Estimate | None = None
@@ -116,16 +117,17 @@ class BackgroundEstimator:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the trace and the thread."""
+        """Stop the trace. A run shorter than the formula takes has the formula's estimate still."""
         self._is_closed = True
         if self._tracing is not None:
             self._tracing.cancel()
         if self._thread is not None:
             self._thread.join(_JOIN_TIMEOUT_S)
+        self._is_over = True
 
     def abandon(self) -> None:
         """Forget the thread and the tracing child, in a forked child: both are the parent's."""
-        self._is_closed = True
+        self._is_closed = self._is_over = True
         if self._tracing is not None:
             self._tracing.end()  # closes this process's copies of the pipes
         self._tracing = None
@@ -154,25 +156,27 @@ class BackgroundEstimator:
             )
             self._publish(_with_reason(formula, refusal))
             if (tracing := self._tracing) is not None:
-                self._await_trace(tracing, formula)
+                for estimate in self._traced(tracing, formula):
+                    if not self._is_closed:
+                        self._publish(estimate)
 
-    def _await_trace(self, tracing: ForkedProcess, formula: Estimate) -> None:
-        """Publish what the child sends: the traced estimate, then the same with advice, if any."""
+    def _traced(self, tracing: ForkedProcess, formula: Estimate) -> Iterator[Estimate]:
+        """Yield what the child sends: the traced estimate, then the same with advice, if any."""
         result, advised = tracing.receive(timeout_s=TRACE_TIMEOUT_S), None
         if result:
-            self._publish(_load_result(result, formula))
+            yield _load_result(result, formula)
             advised = tracing.receive(timeout_s=ADVICE_TIMEOUT_S)
         exit_code = tracing.end()
         self._tracing = None
         if advised:
-            self._publish(_load_result(advised, formula))
+            yield _load_result(advised, formula)
         elif result is None:
-            self._publish(_with_reason(formula, f"no result after {TRACE_TIMEOUT_S:g} s"))
+            yield _with_reason(formula, f"no result after {TRACE_TIMEOUT_S:g} s")
         elif not result:
-            self._publish(_with_reason(formula, f"its process died ({exit_code})"))
+            yield _with_reason(formula, f"its process died ({exit_code})")
 
     def _publish(self, estimate: Estimate) -> None:
-        if not self._is_closed:
+        if not self._is_over:
             self.newest = estimate
             self._deliver(estimate)
 

@@ -6,7 +6,7 @@ import gc
 import operator
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO, StringIO
@@ -68,15 +68,19 @@ class _MiddleLength:
     numbers: dict[int, Any]
     """Numbers by place in the sample: equal ones are often one object, so ids tell nothing."""
 
-    def is_kept_by(self, container: Any, length: int, young: Collection[int]) -> bool:
-        """Return True if the items are still there: none is young."""
+    def is_kept_by(
+        self, container: Any, length: int, young: Collection[int], is_new: Callable[[Any], object]
+    ) -> bool:
+        """Return True if the items are still there, and no new ones at their addresses."""
         if self.numbers and not self._keeps_numbers(container, length - self.length):
             return False
         if not self.identities:
             return True
         items, array_ids, _ = safe_reads.items_of(_values(container))
         ids = {*map(id, items), *array_ids}.difference(young)
-        return all(
+        expected = {item for item in self.identities if isinstance(item, int)}
+        found = compress(items, map(expected.__contains__, map(id, items)))
+        return not any(map(is_new, found)) and all(
             item in ids if isinstance(item, int) else item() is not None for item in self.identities
         )
 
@@ -125,22 +129,35 @@ class ContainerCensus:
             for item, length in compress(zip(containers, lengths, strict=True), are_longer):
                 self._middle[id(item)] = _middle_length(item, length)
 
-    def end(self, step: int, young: Collection[int] = ()) -> list[GrowingContainer]:
+    def end(
+        self,
+        step: int,
+        young: Collection[int] = (),
+        is_new: Callable[[Any], object] = lambda _: None,
+    ) -> list[GrowingContainer]:
         """Return what grew by at least `MIN_BYTES_PER_STEP`, most bytes first.
 
         young: ids of objects that are newer than the middle. A container that is made anew each
-        step often has the id of the one before it.
+        step often has the id of the one before it. is_new: whether an object surely is, though not
+        among the young: a step with many objects ages them.
         """
         growing = []
         for containers, lengths in _containers():
             are_known = map(self._middle.__contains__, map(id, containers))
             for item, length in compress(zip(containers, lengths, strict=True), are_known):
-                if id(item) not in young and (growth := self._growth(item, length, step, young)):
+                if id(item) not in young and (
+                    growth := self._growth(item, length, step, young, is_new)
+                ):
                     growing.append(growth)
         return sorted(growing, key=lambda item: -item.bytes_per_step)
 
     def _growth(
-        self, item: Any, length: int, step: int, young: Collection[int]
+        self,
+        item: Any,
+        length: int,
+        step: int,
+        young: Collection[int],
+        is_new: Callable[[Any], object],
     ) -> GrowingContainer | None:
         steps = max(1, step - self._first_step)
         late_share = (step - self._middle_step) / steps
@@ -148,7 +165,7 @@ class ContainerCensus:
         growth, late = length - self._first.get(id(item), 0), length - middle.length
         is_steady = late >= MIN_SHARE * late_share * growth
         is_steady &= growth - late >= MIN_SHARE * (1 - late_share) * growth
-        if growth <= 1 or not is_steady or not middle.is_kept_by(item, length, young):
+        if growth <= 1 or not is_steady or not middle.is_kept_by(item, length, young, is_new):
             return None
         rate = round(item_bytes(item, growth) * growth / steps)
         if rate < MIN_BYTES_PER_STEP and not is_opaque(newest_item(item)):

@@ -181,6 +181,22 @@ def test_a_short_run_leaves_no_process_behind(training):
     assert children() <= before
 
 
+def test_a_run_that_ends_before_its_prediction_has_the_formulas(training, recording, monkeypatch):
+    model, optimizer, step = training
+
+    @contextlib.contextmanager
+    def wait():
+        wait_until(lambda: run._pipeline.estimator._is_closed)
+        yield
+
+    monkeypatch.setattr(background, "forks_wait", wait)
+    run = memagent.attach(model, optimizer)
+    step()
+    run.finish()
+    assert run.report()["prediction"]["method"] == "formula"
+    assert [item.method for item in recording().predictions] == ["formula"]
+
+
 def test_predict_false_traces_nothing(training, recording):
     model, optimizer, step = training
     with memagent.attach(model, optimizer, predict=False) as run:

@@ -15,14 +15,14 @@ from memagent.leaks.object_sizes import size_of
 from memagent.leaks.suspect import build_suspect, with_opaque_holders
 
 
-def growing(add, steps=20):
+def growing(add, steps=20, **at_the_end):
     census = ContainerCensus()
     census.begin(0)
     for step in range(1, steps + 1):
         add(step)
         if 2 * step == steps:
             census.middle(step)
-    return census.end(steps)
+    return census.end(steps, **at_the_end)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,13 @@ def test_it_finds_what_grows_with_its_bytes(kind, add):
 def test_it_leaves_out_what_does_not_grow_for_good(add):
     items = []
     assert not [item for item in growing(lambda step: add(items, step)) if item.container is items]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_new_items_at_the_addresses_of_old_ones_are_not_those(is_new):
+    items = []
+    found = growing(lambda _: items.append([0.5] * 900), is_new=lambda _: is_new)
+    assert (items in [item.container for item in found]) is not is_new
 
 
 def test_the_size_of_an_object_includes_its_parts():

@@ -104,7 +104,7 @@ class HostMemoryDetector(Detector):
             return []
         young = young_ids()  # before the readings make objects that age them
         lines = lasting_lines(self._lines, bytes_by_line(_traced_blocks()))
-        containers = self._containers.end(step, young)
+        containers = self._containers.end(step, young, is_new=_traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._stop()
         return most_specific(suspects_of_containers(containers, sites, lines, budget), lines)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
+
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.units import format_bytes
@@ -42,13 +46,15 @@ def test_what_is_made_in_one_half_of_the_window_only_is_no_suspect():
     assert suspected(lambda number: [number] * 999 if number == OBJECTS - 1 else orders) == []
 
 
-def test_what_each_step_makes_anew_is_no_suspect():
-    """Such as an input that is longer each time."""
+@pytest.mark.parametrize("generation", [0, 2])
+def test_what_each_step_makes_anew_is_no_suspect(generation):
+    """Such as an input that is longer each time. A step with many objects ages them."""
     inputs: list[object] = []
 
     def load(number):
         if number % (OBJECTS // 20) == 0:
             inputs[:] = [[number] * 99 for _ in range(number)]
+            gc.collect(generation)
 
     assert suspected(load) == []
 

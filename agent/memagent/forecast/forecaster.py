@@ -138,13 +138,18 @@ class Forecaster:
 
     @property
     def max_count(self) -> int:
-        """Return how many steps with the newest one's readings may be given at once.
+        """Return how many steps that are like the newest one may be given at once.
 
         Only one unless nothing grows: each of more may change the level.
         """
         newest, signals = self._forecast, self._signals
         is_calm = newest.level == "ok" and newest.oom_probability <= MIN_PROBABILITY
         return signals.room if is_calm and not signals.trends else 1
+
+    @property
+    def tolerance_bytes(self) -> float:
+        """Return by how much the sizes of steps may differ that are alike."""
+        return self._signals.tolerance_bytes
 
     def update(
         self,
@@ -169,7 +174,7 @@ class Forecaster:
 
         limit_bytes, host_limit_bytes: the limits as they are now, since they may change.
 
-        count: steps with these readings, the last of them `step`; at most `max_count`.
+        count: steps with about these readings, the last of them `step`; at most `max_count`.
 
         A step that goes back starts again. Retries alone predict nothing (torchtitan 2389 survives
         six of them), but show what of the reserve is unusable.

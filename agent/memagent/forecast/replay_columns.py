@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -36,6 +36,8 @@ OTHER_PHASES = (
     *("checkpoint", "save", "preflight"),
 )
 """Phases that aren't part of a training step."""
+_SIZES = tuple(argument for argument in READINGS.values() if argument.endswith("_bytes"))
+_LIMITS = ("limit_bytes", "host_limit_bytes")
 _PREFIX = "phase_"
 _SUFFIX = "_peak_bytes"
 _OTHER_PHASE_BY_COLUMN = {f"{_PREFIX}{name}{_SUFFIX}": name for name in OTHER_PHASES}
@@ -72,11 +74,14 @@ def feed_columns(
 def feed_repetitions(
     forecaster: Forecaster, columns: Mapping[str, Sequence[Any]]
 ) -> Iterator[Forecast]:
-    """Yield the same, but while all is calm, only the last of the forecasts for equal rows."""
+    """Yield the same, but while all is calm, one forecast for consecutive rows that are alike.
+
+    Their sizes differ by less than matters to the forecaster. It's the forecast of the last one.
+    """
     rows = _Rows(forecaster, columns)
     row = 0
     while row < len(rows.steps):
-        count = rows.count_repetitions(row, forecaster.max_count) or 1
+        count = rows.count_alike(row, forecaster.max_count, forecaster.tolerance_bytes) or 1
         row += count
         yield rows.update(row - 1, count)
 
@@ -95,30 +100,49 @@ class _Rows:
         self._readings["optimizer_steps"] = columns.get("optimizer_steps") or self.steps
 
     @cached_property
-    def _values(self) -> list[tuple[Any, ...]]:
-        """The readings of each row, without step and time."""
-        compared = [
+    def _sizes(self) -> list[tuple[Any, ...]]:
+        """The sizes of each row, limits apart."""
+        return self._rows(lambda argument: argument in _SIZES and argument not in _LIMITS)
+
+    @cached_property
+    def _others(self) -> list[tuple[Any, ...]]:
+        """The other readings of each row, without step and time."""
+        return self._rows(lambda argument: argument not in _SIZES or argument in _LIMITS)
+
+    def _rows(self, is_selected: Callable[[str], bool]) -> list[tuple[Any, ...]]:
+        selected = [
             column
             for argument, column in self._readings.items()
-            if argument != "time_s" and column is not self.steps
+            if is_selected(argument) and argument != "time_s" and column is not self.steps
         ]
-        return [*zip(*compared, strict=True)]
+        return [*zip(*selected, strict=True)] if selected else [()] * len(self.steps)
 
-    def count_repetitions(self, row: int, most: int) -> int:
-        """Return how many rows from `row` on, at most so many, have the readings before it."""
-        end, values, steps = row, self._values, self.steps
+    def count_alike(self, row: int, most: int, tolerance: float) -> int:
+        """Return how many rows from `row` on, at most so many, are like the row before it."""
+        if row == 0 or most <= 1:
+            return 0
+        end, sizes, others, steps = row, self._sizes, self._others, self.steps
+        old_sizes, old_others = sizes[row - 1], others[row - 1]
         while (
-            0 < end < min(len(steps), row + most)
-            and values[end] == values[end - 1]
+            end < min(len(steps), row + most)
+            and others[end] == old_others
+            and (sizes[end] == old_sizes or _are_close(sizes[end], old_sizes, tolerance))
             and steps[end] > steps[end - 1]
         ):
             end += 1
         return end - row
 
     def update(self, row: int, count: int = 1) -> Forecast:
-        """Return the forecast after `row`, the last of so many with its readings."""
+        """Return the forecast after `row`, the last of so many that are alike."""
         readings = {argument: column[row] for argument, column in self._readings.items()}
         return self._forecaster.update(self.steps[row], count=count, **readings)
+
+
+def _are_close(sizes: Sequence[Any], others: Sequence[Any], tolerance: float) -> bool:
+    return all(
+        a == b or (a is not None and b is not None and abs(a - b) <= tolerance)
+        for a, b in zip(sizes, others, strict=True)
+    )
 
 
 def select_columns(

@@ -28,6 +28,8 @@ MIN_GROWTH_RATIO = 0.003
 """Share of the limit below which growth doesn't matter."""
 MIN_GROWTH_BYTES = 4 * 2**20
 """Smaller growth is that of the portions in which malloc and caching allocators take memory."""
+MAX_NOISE_RATIO = 1 / 8
+"""Share of the smallest growth that matters by which readings may differ and count as equal."""
 FIT_EVERY_BUCKETS = 3
 """Buckets between two fits."""
 
@@ -85,6 +87,11 @@ class Signals:
     def room(self) -> int:
         """Return how many equal steps complete a bucket: none of them but the last is fitted."""
         return min((one.room for one in self._series.values() if one.steps), default=1)
+
+    @property
+    def tolerance_bytes(self) -> float:
+        """Return by how much readings may differ and count as equal."""
+        return MAX_NOISE_RATIO * min(self._min_rise.values())
 
     def expected_need(self, step: int) -> float:
         """Return `need` without the noise of the newest reading, by the trends' levels."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from memagent.forecast import Forecaster, Hints, feed_columns, feed_repetitions, select_columns
@@ -206,9 +208,10 @@ def parts_of(allocated: list[int], size: int = 20) -> list[dict]:
     ]
 
 
-def test_equal_rows_are_fed_at_once_while_all_is_calm():
+@pytest.mark.parametrize("noise", [0, 2**20])
+def test_rows_that_are_alike_are_fed_at_once_while_all_is_calm(noise):
     recorder = Heard()
-    parts = parts_of([GIB] * 2000)
+    parts = parts_of([GIB + step * 7919 % 13 * noise for step in range(2000)])
     assert [[*feed_repetitions(recorder, part)][-1].step for part in parts][-1] == 1999
     assert len(recorder.readings) < 0.4 * 2000
     assert sum(reading["count"] for reading in recorder.readings) == 2000
@@ -226,6 +229,31 @@ def test_a_leak_after_equal_rows_is_forecast_as_row_by_row(every):
         )  # fmt: skip
         assert forecast.eta_step == pytest.approx(expected.eta_step)
     assert forecast.level == "critical"
+
+
+def test_rows_that_differ_by_what_matters_are_fed_one_by_one():
+    recorder = Heard()
+    for part in parts_of([GIB + step % 2 * 2**25 for step in range(2000)]):
+        list(feed_repetitions(recorder, part))
+    assert {reading["count"] for reading in recorder.readings} == {1}
+
+
+@pytest.mark.parametrize("growth", [2**18, 2**20, 2**23])
+def test_a_leak_among_rows_that_are_alike_pages_as_early_as_row_by_row(growth):
+    """Rows of a chunk differ by noise, and by the leak as well."""
+    random = Random(growth)
+    allocated = [
+        GIB + random.randrange(2**21) + max(0, step - 3000) * growth for step in range(12_000)
+    ]
+    pages = {}
+    for feed in (feed_columns, feed_repetitions):
+        forecaster = Forecaster(3 * GIB, total_steps=60_000)
+        forecasts = (one for part in parts_of(allocated) for one in feed(forecaster, part))
+        pages[feed] = next(one for one in forecasts if one.level in ("warning", "critical"))
+    one_by_one, joined = pages.values()
+    assert joined.cause == one_by_one.cause == "leak"
+    assert joined.step == pytest.approx(one_by_one.step, rel=0.01)
+    assert joined.eta_step == pytest.approx(one_by_one.eta_step, rel=0.05)
 
 
 def test_a_step_that_goes_back_among_equal_rows_starts_again():

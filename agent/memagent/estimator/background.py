@@ -156,11 +156,11 @@ class BackgroundEstimator:
             )
             self._publish(_with_reason(formula, refusal))
             if (tracing := self._tracing) is not None:
-                for estimate in self._traced(tracing, formula):
+                for estimate in self._results(tracing, formula):
                     if not self._is_closed:
                         self._publish(estimate)
 
-    def _traced(self, tracing: ForkedProcess, formula: Estimate) -> Iterator[Estimate]:
+    def _results(self, tracing: ForkedProcess, formula: Estimate) -> Iterator[Estimate]:
         """Yield what the child sends: the traced estimate, then the same with advice, if any."""
         result, advised = tracing.receive(timeout_s=TRACE_TIMEOUT_S), None
         if result:

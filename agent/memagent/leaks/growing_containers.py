@@ -79,8 +79,8 @@ class _MiddleLength:
         items, array_ids, _ = safe_reads.items_of(_values(container))
         ids = {*map(id, items), *array_ids}.difference(young)
         expected = {item for item in self.identities if isinstance(item, int)}
-        found = compress(items, map(expected.__contains__, map(id, items)))
-        return not any(map(is_new, found)) and all(
+        present = compress(items, map(expected.__contains__, map(id, items)))
+        return not any(map(is_new, present)) and all(
             item in ids if isinstance(item, int) else item() is not None for item in self.identities
         )
 

@@ -131,6 +131,8 @@ class FrameReading(NamedTuple):
     """A copy."""
     id: int
     """The frame's id."""
+    line: int | None
+    """Number of the line that is running."""
 
 
 def running_code(without: str, except_file: str | None) -> list[FrameReading]:
@@ -152,6 +154,7 @@ def read_frame(frame: FrameType) -> FrameReading:
 
 
 _code_of: Any = operator.attrgetter("f_code")
+_line_of: Any = operator.attrgetter("f_lineno")
 _globals_of: Any = operator.attrgetter("f_globals")
 _locals_of: Any = operator.attrgetter("f_locals")
 _caller_of: Any = operator.attrgetter("f_back")
@@ -174,6 +177,7 @@ def _read_frames(
     global_dicts: list[dict[str, Any]] = []
     are_modules: list[bool] = []
     ids: list[int] = []
+    lines: list[int | None] = []
     names: list[list[str]] = []
     values: list[Any] = []
     lists: list[list[Any]] = []
@@ -195,6 +199,7 @@ def _read_frames(
         map(everything.append, callers) if has_callers else (),
         map(frames.extend, [compress(everything, selected)]),
         map(ids.extend, [map(id, frames)]),
+        map(lines.extend, [map(_line_of, frames)]),
         map(codes.extend, [map(_code_of, frames)]),
         map(global_dicts.extend, [map(_globals_of, frames)]),
         map(spaces.extend, [map(_locals_of, frames)]),
@@ -215,5 +220,5 @@ def _read_frames(
             variables[place][name] = value
     return [
         FrameReading(*row)
-        for row in zip(codes, global_dicts, are_modules, variables, ids, strict=True)
+        for row in zip(codes, global_dicts, are_modules, variables, ids, lines, strict=True)
     ]

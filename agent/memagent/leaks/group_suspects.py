@@ -21,8 +21,9 @@ from memagent.leaks.carried_tensors import suspect_gradient
 from memagent.leaks.census import GroupGrowth
 from memagent.leaks.cycles import can_name_cycle, name_cycle
 from memagent.leaks.detectors.base import CodePosition, Work
+from memagent.leaks.loop_iterators import loop_of
 from memagent.leaks.object_names import ObjectName
-from memagent.leaks.reachability import holder_from_variables
+from memagent.leaks.reachability import holders_from_variables
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.source_lines import PASSES, SourceLine
 from memagent.leaks.suspect import CERTAINTIES, can_grow, classify, describe_container, suspect_at
@@ -34,6 +35,8 @@ from memagent.wire.messages import Suspect
 _SAMPLE_SIZE = 8
 _MAX_SITE_RATIO = 1.5
 _MAX_TEXT = 120
+_MAX_NEW = 8
+"""New containers that are left out until a lasting one is found."""
 _MIN_REMAINING_SHARE = 0.5
 """Share of the survivors that a leak still holds at the end of the search."""
 
@@ -103,9 +106,9 @@ class GroupSearch:
         survivors = growth.survivors
         survivors[:] = present(survivors)
         outermost = self.search.hold(autograd_graphs.outermost(survivors))
-        holder = holder_from_variables(self.scopes, outermost, self.budget)
-        if holder is not None:
-            return holder
+        holders = self._holders_from_variables(outermost)
+        if holders:
+            return next((item for item in holders if self._has_line(item, growth)), holders[0])
         holder = yield from self.search.common_holder(_sample(outermost))
         if holder is None and len(outermost) < len(survivors):
             holder = yield from self.search.common_holder(_sample(present(survivors)))
@@ -114,6 +117,21 @@ class GroupSearch:
             sample = _sample(present(outermost))
             holder = self.search.at_once(self.search.common_holder(sample))
         return holder
+
+    def _holders_from_variables(self, outermost: Sequence[Any]) -> list[HolderPath]:
+        """Return what holds the tensors, rather than what was made of it: `sample(memory, 64)`."""
+        holders = holders_from_variables(self.scopes, outermost, self.budget)
+        lasting, new = holders, set[int]()
+        while lasting and len(new) < _MAX_NEW:
+            young = _plain_containers(lasting) & live_objects.young_ids()
+            if not young:
+                return lasting
+            new |= young
+            lasting = holders_from_variables(self.scopes, outermost, self.budget, new)
+        return holders
+
+    def _has_line(self, holder: HolderPath, growth: GroupGrowth) -> bool:
+        return origins.line_of_holder(self.scopes, holder, classify(holder, growth)) is not None
 
     def _rate_with_graphs(self, growth: GroupGrowth) -> int:
         """Return bytes per step, including what the survivors' graphs keep.
@@ -130,15 +148,20 @@ class GroupSearch:
     # -- 2. tensors without a holder in Python ----------------------------------------------
 
     def _suspects_without_holder(self, growth: GroupGrowth) -> list[Suspect]:
-        """Return the context of an autograd function, or a gradient's cycle with its parameter.
+        """Return what neither a variable nor an object of the script holds.
 
-        C++ holds the tensors of both.
+        C++ holds the context of an autograd function, and a gradient's cycle with its parameter. A
+        running function holds the iterator of its loop.
         """
         for item in self.search.visited:
             function = getattr(type(item), "_forward_cls", None)
             suspect = None if function is None else self._suspect_context(function, item, growth)
             if suspect is not None:
                 return [suspect]
+        if (loop := loop_of(self.search.visited)) is not None:
+            name, line = loop
+            text = f"{name.expression}: iterator of a loop"
+            return [suspect_at(name, line, text, "object", growth.bytes_per_step, 0.8)]
         leaves = (tensor for tensor in growth.survivors if tensor.is_leaf and tensor.requires_grad)
         if any(leaf.grad is not None and leaf.grad.grad_fn is not None for leaf in leaves):
             return suspect_gradient(self.search, None, growth.bytes_per_step)
@@ -214,6 +237,11 @@ class GroupSearch:
             return None
         line = next(iter(origins.lines_of(self.scopes, name)), None)
         return None if line is None else (name, line)
+
+
+def _plain_containers(holders: Sequence[HolderPath]) -> set[int]:
+    containers = [holder.container for holder in holders]
+    return {id(item) for item in containers if type(item) in (list, tuple, set)}
 
 
 def _frees_most(survivors: Sequence[Any], growths: Sequence[GroupGrowth]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import operator
 import weakref
+from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from memagent.components.safe_reads import Parts
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.library_calls import library_calls
-from memagent.leaks.object_sizes import BUFFERS, is_opaque, item_bytes, newest_item
+from memagent.leaks.object_sizes import BUFFERS, is_buffer, is_opaque, item_bytes, newest_item
 from memagent.leaks.origins import creating_line, line_of_holder, site_line
 from memagent.leaks.reachability import nearest_name
 from memagent.leaks.referrers import ReferrerSearch
@@ -34,11 +35,23 @@ from memagent.leaks.suspect import (
     suspect_at,
 )
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.user_code import UserScopes, is_script, loaded_modules, namespace, script_code
+from memagent.leaks.user_code import (
+    UserScopes,
+    is_script,
+    is_script_class,
+    loaded_modules,
+    namespace,
+    script_code,
+)
 from memagent.wire.messages import Suspect
 
 MIN_BYTES_PER_STEP = 1024
 _KINDS = (list, dict, set, deque)
+_LENGTHS: dict[type, Callable[[Any], int]] = {
+    BytesIO: BytesIO.tell,
+    StringIO: StringIO.tell,
+    **{kind: kind.__len__ for kind in (bytearray, array, dict)},
+}
 _NUMBERS = (int, bool, type(None))
 _NOT_FOLLOWED = (ModuleType, type, FunctionType)
 _SAMPLE_SIZE = 8
@@ -189,9 +202,15 @@ def _containers() -> Iterator[tuple[list[Any], list[int]]]:
 
 
 def _untracked() -> Iterator[Any]:
-    """Yield dicts of numbers, bytes or arrays, and each `bytearray`, that the script refers to."""
+    """Yield dicts of numbers, bytes or arrays, and each `bytearray`, that the script refers to.
+
+    Also those of descriptors, in the namespaces of its classes.
+    """
     level: list[Any] = [space for _, file, space in loaded_modules() if is_script(file)]
     level += [code.globals if code.is_module else code.variables for code in script_code()]
+    classes = [item for item in safe_reads.parts_of(*level).others if issubclass(type(item), type)]
+    spaces = safe_reads.parts_of(*filter(is_script_class, classes)).others
+    level += [item for item in spaces if type(item) is dict]
     for _ in range(_ROOT_LEVELS):
         level = safe_reads.parts_of(*level).others
         yield from (item for item in level if type(item) in BUFFERS[:2])
@@ -201,9 +220,12 @@ def _untracked() -> Iterator[Any]:
 
 
 def _length(container: Any) -> int:
-    if type(container) in (BytesIO, StringIO):
-        return 0 if container.closed else int(container.tell())
-    return len(container)
+    # not the methods of a subclass, which are the script's
+    kind = next(kind for kind in _LENGTHS if issubclass(type(container), kind))
+    try:
+        return int(_LENGTHS[kind](container))
+    except ValueError:  # a closed stream
+        return 0
 
 
 def _values(container: Any) -> Collection[Any]:
@@ -216,7 +238,7 @@ def _sample(container: Any, interval: int, start: int = 0) -> Parts:
 
 def _middle_length(container: Any, length: int) -> _MiddleLength:
     interval = max(1, length // _SAMPLE_SIZE)
-    parts = safe_reads.items_of(()) if type(container) in BUFFERS else _sample(container, interval)
+    parts = safe_reads.items_of(()) if is_buffer(container) else _sample(container, interval)
     is_ordered = isinstance(container, list | deque) and not parts.array_ids
     identities: list[weakref.ref[Any] | int] = []
     numbers: dict[int, Any] = {}

@@ -7,8 +7,8 @@ only a longer window shows that.
 1. Something takes items out or begins anew: `name.clear()`, `heappop(name)`, `del name[key]`,
    `name = {"a": []}` or `name = new()` after its beginning, `name = name[-n:]`, and `get()` for a
    queue.
-2. The line that adds depends on what is there: `if key not in name`, `if len(name) < n`, also where
-   such a condition returns before.
+2. The line that adds depends on what is there: `name[key] = x`, `if key not in name`, `if len(name)
+   < n`, `name = (name + x)[-n:]`, also where such a condition returns before.
 3. It's the state of an optimizer or a cache of results: they grow until all parameters or arguments
    are known.
 """
@@ -58,16 +58,32 @@ def may_stop_growing(suspect: Suspect) -> bool:
         for node, parents in walk(tree)
         if isinstance(node, ast.stmt) and node.lineno == suspect.line
     ]
+    statements += [
+        later for node, parents in statements for later in _later_uses(node, parents, suspect.line)
+    ]
     names = {name for node, _ in statements for name in _growing_names(node)}
     if holder := _HOLDER.search(suspect.holder):
         names.add(holder[1])
     names.discard("")
     files = dict.fromkeys((suspect.file, main_file() or suspect.file))
-    return any(_depends_on(node, parents, names) for node, parents in statements) or any(
+    return any(
+        _is_keyed(node) or _crops_itself(node, names) or _depends_on(node, parents, names)
+        for node, parents in statements
+    ) or any(
         _takes_out(node, parents, names, suspect.line)
         for file in files
         for node, parents in walk(syntax_tree(file))
     )
+
+
+def replaces_items(file: str, line: int) -> bool:
+    """Return True if what a line makes is stored by key, perhaps in place of another item."""
+    for node, parents in walk(syntax_tree(file)):
+        if isinstance(node, ast.stmt) and node.lineno == line:
+            later = (item for item, _ in _later_uses(node, parents, line))
+            if any(map(_is_keyed, (node, *later))):
+                return True
+    return False
 
 
 def _growing_names(node: ast.stmt) -> Iterator[str]:
@@ -82,6 +98,33 @@ def _growing_names(node: ast.stmt) -> Iterator[str]:
             while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
                 value = value.func.value  # `name.setdefault(key, []).append(x)`
             yield mention_of(value)
+
+
+def _is_keyed(node: ast.stmt) -> bool:
+    """Return True for `rows[key] = x`: keys may come again."""
+    targets = assignment_targets(node) if isinstance(node, ast.Assign) else ()
+    return any(isinstance(item, ast.Subscript) for item in targets)
+
+
+def _crops_itself(node: ast.stmt, names: set[str]) -> bool:
+    """Return True for `queue = torch.cat([queue, x])[-n:]`."""
+    return isinstance(node, ast.Assign) and any(
+        isinstance(part, ast.Subscript)
+        and isinstance(part.slice, ast.Slice)
+        and uses(part.value, names)
+        for part in ast.walk(node.value)
+    )
+
+
+def _later_uses(node: ast.stmt, parents: Parents, line: int) -> Iterator[tuple[ast.stmt, Parents]]:
+    """Yield the statements of a function that use what one of them makes: `slots.append(item)`."""
+    function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
+    targets = assignment_targets(node) if isinstance(node, ast.Assign) else []
+    names = {item.id for item in targets if isinstance(item, ast.Name)}
+    for later, inner in walk(function) if function and names else ():
+        is_simple = isinstance(later, ast.Assign | ast.Expr)
+        if is_simple and later.lineno > line and uses(later.value, names):  # type: ignore[attr-defined]
+            yield later, inner  # type: ignore[misc]
 
 
 def _depends_on(node: ast.stmt, parents: Parents, names: set[str]) -> bool:

@@ -29,12 +29,16 @@ _MAX_DEPTH = 5
 _MAX_OBJECTS = 400
 
 
+def is_buffer(item: Any) -> bool:
+    return issubclass(type(item), BUFFERS)
+
+
 def newest_item(container: Any) -> Iterable[Any]:
     """Return the newest value of a container, an arbitrary one of a set, nothing if it's empty.
 
     It's to be read by a function in C: the value may be an array (`safe_reads`).
     """
-    if type(container) in BUFFERS:
+    if is_buffer(container):
         return ()
     if isinstance(container, dict):
         # a key is often what's large where values are flags
@@ -45,7 +49,7 @@ def newest_item(container: Any) -> Iterable[Any]:
 
 def item_bytes(container: Any, growth: int) -> float:
     """Return the mean size of the newest items."""
-    if type(container) in BUFFERS:
+    if is_buffer(container):
         return float(getattr(container, "itemsize", 1))
     count = max(1, min(growth, _SAMPLE_SIZE, len(container)))
     if isinstance(container, dict):

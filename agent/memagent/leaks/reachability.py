@@ -17,7 +17,7 @@ import contextvars
 import sys
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -45,11 +45,16 @@ _MIN_COVERAGE = 0.6
 _MIN_BRANCH = 0.2
 
 
-def holder_from_variables(
-    scopes: UserScopes, tensors: Sequence[Any], budget: TimeBudget
-) -> HolderPath | None:
-    """Return the lowest named object that leads to most of `tensors`, or None."""
-    walk = _Walk(tensors)
+def holders_from_variables(
+    scopes: UserScopes, tensors: Sequence[Any], budget: TimeBudget, without: Collection[int] = ()
+) -> list[HolderPath]:
+    """Return the named objects that `tensors` are in, the most likely container first.
+
+    That is the lowest object that leads to most of them, or one of a few below it that are filled
+    in the same way: `state[key].append(x)`. But those may as well be the items of what grows.
+    without: ids of objects that the search doesn't go through.
+    """
+    walk = _Walk(tensors, without)
     walk.run(scopes, budget)
     ways = walk.ways_up(tensors)
     leads_to = Counter(id(item) for way in ways for item in way[1:])
@@ -58,11 +63,13 @@ def holder_from_variables(
         place = next((index for index, item in enumerate(way) if leads_to[id(item)] >= enough), 0)
         if place:
             coverage = leads_to[id(way[place])] / len(tensors)
-            # one of a few containers that are filled in the same way: `state[key].append(x)`
-            while place > 1 and leads_to[id(way[place - 1])] >= max(3, _MIN_BRANCH * len(ways)):
-                place -= 1
-            return _named(scopes, way, place, coverage)
-    return None
+            branch = place
+            while branch > 1 and leads_to[id(way[branch - 1])] >= max(3, _MIN_BRANCH * len(ways)):
+                branch -= 1
+            places = dict.fromkeys((branch, place))
+            holders = [_named(scopes, way, item, coverage) for item in places]
+            return [holder for holder in holders if holder is not None]
+    return []
 
 
 def nearest_name(search: ReferrerSearch, target: Any, budget: TimeBudget) -> HolderPath:
@@ -110,7 +117,8 @@ class _Walk:
     few objects tell the parent.
     """
 
-    def __init__(self, wanted: Sequence[Any]) -> None:
+    def __init__(self, wanted: Sequence[Any], without: Collection[int] = ()) -> None:
+        self._without = without
         self._wanted = set(map(id, wanted))
         self.reached: set[int] = set()
         """Ids of wanted objects."""
@@ -123,7 +131,7 @@ class _Walk:
         """By class: whether the walk goes through its instances, None if they differ."""
 
     def run(self, scopes: UserScopes, budget: TimeBudget) -> None:
-        roots = list(_roots(scopes))
+        roots = [item for item in _roots(scopes) if id(item) not in self._without]
         self._chunk_of = dict.fromkeys(map(id, roots), -1)
         self.reached = self._wanted & self._chunk_of.keys()
         self._walk(roots, budget)
@@ -192,7 +200,7 @@ class _Walk:
                 if key not in known:
                     known[key] = number
                     self.reached.add(key)
-            elif key not in known:
+            elif key not in known and key not in self._without:
                 passes = self._passes.get(type(part))
                 if passes is None:
                     passes = self._does_pass(part)

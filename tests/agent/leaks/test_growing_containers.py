@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import zlib
 from collections import deque
+from io import StringIO
 from mmap import mmap
 
 import numpy as np
@@ -63,6 +64,43 @@ def test_new_items_at_the_addresses_of_old_ones_are_not_those(is_new):
     items = []
     found = growing(lambda _: items.append([0.5] * 900), is_new=lambda _: is_new)
     assert (items in [item.container for item in found]) is not is_new
+
+
+class Report(StringIO):
+    def tell(self):
+        raise AssertionError("code of the script")
+
+
+def test_a_stream_of_a_class_of_the_script_grows_by_what_is_written():
+    report, closed = Report(), Report()
+    closed.close()
+    (found,) = [
+        item for item in growing(lambda _: report.write("x" * 5_000)) if item.container is report
+    ]
+    assert found.bytes_per_step >= 5_000 and closed.closed
+
+
+class Checked:
+    """A descriptor with the values of all instances."""
+
+    def __init__(self):
+        self.values = {}
+
+    def __set__(self, instance, value):
+        self.values[instance.number] = value
+
+
+class Trajectory:
+    angles = Checked()
+
+    def __init__(self, number):
+        self.number = number
+        self.angles = np.zeros(700)
+
+
+def test_a_dict_of_arrays_in_a_class_of_the_script_is_found():
+    found = [item.container for item in growing(Trajectory)]
+    assert vars(Trajectory)["angles"].values in found
 
 
 def test_the_size_of_an_object_includes_its_parts():

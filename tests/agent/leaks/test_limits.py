@@ -97,6 +97,23 @@ def push(x):
         with lock:
             memory.append(item)  # here
 """,
+    "what it makes is kept by number": """
+class Reservoir:
+    def add(self, x):
+        for row in x:
+            item = (row.copy(), 1)  # here
+            if len(self.slots) < self.capacity:
+                self.slots.append(item)
+""",
+    "keys that may come again": """
+def push(nodes, values):
+    for node, value in zip(nodes, values):
+        history.rows[node] = value.clone()  # here
+""",
+    "crops itself": """
+def enqueue(self, keys):
+    self.queue = torch.cat([self.queue, keys])[-self.capacity:].clone()  # here
+""",
     "deleted": """
 def forget(key):
     del store[key]
@@ -130,19 +147,19 @@ def push(x):
         print(memory)
     memory.append(x)  # here
 """,
-    "items are replaced": """
-def add(key, x):
-    store[key] = x  # here
+    "crops what it adds": """
+def add(x):
+    store.append(x[:100])  # here
     store[0] = make(x)
 """,
     "made in the constructor": """
 class Trainer:
     def __init__(self):
-        self.history = {}
+        self.history = []
         self.last = None
     def step(self, x):
         if x in self.names:
-            self.history[x] = x  # here
+            self.history.append(x)  # here
 """,
 }
 

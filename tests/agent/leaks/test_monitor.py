@@ -381,11 +381,13 @@ def test_growing_stacks_are_sent_to_the_server(watched, recording):
     assert stack.blocks >= 8 and stack.size_bytes >= 8 * 50_000
 
 
-def test_a_snapshot_includes_the_allocators_record(watched, recording, capfd):
+def test_a_snapshot_includes_the_allocators_record(watched, recording, capfd, monkeypatch):
     trainer, run = watched(leaks=False)
     trainer.train(5)
     run.snapshot("to look closer")
-    run._pipeline.leaks._finder.history = history = AllocatorHistoryDetector()
+    history = AllocatorHistoryDetector()
+    # an assignment would make the trainers' history, in this file, one that begins anew
+    monkeypatch.setattr(run._pipeline.leaks._finder, "history", history)
     history.last = {"segments": [], "device_traces": [[]], "allocator_settings": {}}
     trainer.train(25)
     run.finish()

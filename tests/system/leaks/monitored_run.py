@@ -82,8 +82,9 @@ def install_hook(finder: memagent.leaks.Finder, begin_at_step: int) -> None:
     steps = 0
     is_traced = False
 
-    def after_step(*_: object) -> None:
+    def after_step(*arguments: object) -> None:
         nonlocal steps, is_traced
+        del arguments  # no other name of the optimizer
         steps += 1
         if steps == begin_at_step:
             finder.request()

@@ -15,6 +15,7 @@ from memagent.components.live_objects import young_ids
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation
 from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
+from memagent.leaks.limits import replaces_items
 from memagent.leaks.object_sizes import newest_item
 from memagent.leaks.source_lines import code_text, lengthens
 from memagent.leaks.suspect import build_suspect
@@ -229,17 +230,21 @@ def growing_lines(
 def lasting_lines(lines: Sequence[Suspect], last_step: Mapping[CodePosition, int]) -> list[Suspect]:
     """Return the lines that hold about as much of the last step as they do of each step.
 
-    Those that lengthen a string or an array hold all of it.
+    Those that lengthen a string or an array hold all of it. What is stored by key may replace items
+    that weren't traced: only its container tells.
     """
     codes = [reading.code for reading in running_code()] if lines else []
     return [
         item
         for item in lines
-        if last_step.get((item.file, item.line), 0) <= MAX_LAST_RATIO * (item.bytes_per_step or 0)
-        or lengthens(
-            item.file,
-            item.line,
-            {code.co_firstlineno for code in codes if code.co_filename == item.file},
+        if not replaces_items(item.file, item.line or 0)
+        and (
+            last_step.get((item.file, item.line), 0) <= MAX_LAST_RATIO * (item.bytes_per_step or 0)
+            or lengthens(
+                item.file,
+                item.line,
+                {code.co_firstlineno for code in codes if code.co_filename == item.file},
+            )
         )
     ]
 

@@ -48,7 +48,15 @@ API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "memagent.estimator.estimate",
         "Estimate",
-        ("margin_bytes", "fits", "fit_probability", "surely_too_large", "verdict", "to_dict"),
+        (
+            "margin_bytes",
+            "outcome",
+            "fits",
+            "fit_probability",
+            "surely_too_large",
+            "verdict",
+            "to_dict",
+        ),
     ),
     ("memagent", "rehearse", ()),
     (

@@ -6,6 +6,7 @@ MemagentError
 ├── DeliveryError       the server could not accept something
 │   └── RejectedError   ... and never will: it answered 4xx
 ├── EstimateError       an estimate was requested with invalid inputs
+│   ├── UnknownModelError   ... or of a model that no method at hand knows
 │   └── TraceError      ... or the step could not be run on fake tensors; names the operator
 └── RehearsalError      a rehearsal cannot start on this machine
 
@@ -51,6 +52,10 @@ class StartRequiredError(DeliveryError):
 
 class EstimateError(MemagentError):
     """An estimate was requested with invalid inputs."""
+
+
+class UnknownModelError(EstimateError):
+    """No method at hand knows the model; the message says what to install or to give."""
 
 
 class TraceError(EstimateError):

@@ -18,9 +18,8 @@ from typing import Any
 from memagent.cli.estimate_request import build_request, title_of
 from memagent.cli.estimate_view import Style, render, render_grid
 from memagent.cli.progress import Progress
-from memagent.errors import EstimateError, SettingError, TraceError
-from memagent.estimator.devices import GPUS
-from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
+from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
+from memagent.estimator.request import EstimateRequest, TraceRequest
 from memagent.units import format_bytes
 
 _SHORT_SWEEP = re.compile(r"(?P<batch>[\d,]+)(?:x(?P<sequence>[\d,]+))?")
@@ -62,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     many.add_argument("--pipeline", type=int, default=1, help="stages that share the layers")
     device = parser.add_argument_group("the device")
-    device.add_argument("--gpu", help=f"memory such as 24GiB, or a card: {', '.join(GPUS)}")
+    device.add_argument("--gpu", help="memory such as 24GiB, or a card: a100, 'RTX 4090', h100 ...")
     device.add_argument(
         "--context", metavar="SIZE", help="memory of the CUDA context; default: the usual size"
     )
@@ -154,7 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.max_batch:
                 return _print_largest_batch(request, arguments, style, progress)
             return _print_estimate(request, arguments, style, progress)
-    except TraceError:
+    except (TraceError, UnknownModelError):
         raise
     except EstimateError as error:  # an invalid option
         raise SettingError(str(error)) from error
@@ -175,7 +174,7 @@ def _print_estimate(
         return 0
     title = title_of(arguments, arguments.batch or 1)
     print("\n".join(render(estimate, style=style, title=title, all_advice=arguments.advice)))
-    if is_traced and estimate.fits is False and not arguments.advice:
+    if is_traced and estimate.outcome not in (None, "fits") and not arguments.advice:
         print(style.dim("--advice tries changes that would make it fit."))
     return 0
 
@@ -237,20 +236,16 @@ def _print_largest_batch(
     request: EstimateRequest, arguments: argparse.Namespace, style: Style, progress: Progress
 ) -> int:
     from memagent.estimator.engine import estimate
-    from memagent.estimator.search import largest_batch, safe_batch
+    from memagent.estimator.search import largest_batch
 
     if request.limit_bytes is None:
         raise SettingError("--max-batch needs --gpu: a card, or memory such as 24GiB")
     largest = largest_batch(request, estimate, on_batch=lambda n: progress.show(f"batch {n}"))
-    safe = None
-    if isinstance(request, FormulaRequest):  # a trace's interval is narrow, and each trace slow
-        safe = safe_batch(request, estimate, max_batch=largest.batch)
     progress.show("")
     limit = format_bytes(request.limit_bytes)
     if arguments.json:
         document = {
             "batch": largest.batch,
-            "sure_batch": safe,
             "limit_bytes": request.limit_bytes,
             "estimate": largest.estimate.to_dict() if largest.estimate else None,
         }
@@ -258,10 +253,12 @@ def _print_largest_batch(
     elif largest.estimate is not None:
         title = title_of(arguments, largest.batch)
         print("\n".join(render(largest.estimate, style=style, title=title)))
-        verdict = f"batch {largest.batch} fits in {limit}, {largest.too_large} does not"
-        print(style.bold(verdict + (f"; a safe choice is {safe}" if safe else "")))
+        verdict = f"batch {largest.batch} fits in {limit}"
+        if largest.too_large is not None:
+            verb = "is tight" if largest.outcome == "tight" else "won't fit"
+            verdict += f", {largest.too_large} {verb}"
+        print(style.bold(verdict))
     else:
-        print(
-            f"A batch of 1 does not fit in {limit}. Run without --max-batch to see what would help."
-        )
+        verb = "is tight" if largest.outcome == "tight" else "won't fit"
+        print(f"A batch of 1 {verb} in {limit}. Run without --max-batch to see what would help.")
     return 0 if largest.batch else 1

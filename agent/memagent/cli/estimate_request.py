@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.errors import EstimateError, SettingError
-from memagent.estimator.devices import GPUS, context_of
+from memagent.estimator.cards import CARDS, card_named, find_card
 from memagent.estimator.formula.from_config import from_config, read_config
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.shapes import ModelShape
@@ -21,6 +21,8 @@ from memagent.units import parse_bytes
 
 _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")
 _INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
+_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[kmgt](?:i?b)?", re.IGNORECASE)
+"""A memory; a number without a unit is none."""
 _FORMULA_ONLY = (
     "checkpoint_every",
     "loss",
@@ -61,8 +63,6 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
             "path.py:factory"
         )
     limit, context = _limit_bytes(arguments), _context_bytes(arguments)
-    if context is None and limit is not None and _card(arguments) is None:
-        context = context_of(None).size_bytes  # --gpu 24GiB: the memory of some GPU
     shape = preset(model) if config is None else from_config(config, name=_config_name(model))
     return FormulaRequest(_spec(arguments, shape), limit, context)
 
@@ -225,21 +225,18 @@ def _config_name(model: str) -> str:
 
 
 def _card(arguments: argparse.Namespace) -> str | None:
-    name = (arguments.gpu or "").lower()
-    return name if name in GPUS else None
+    """Return the key of the card that --gpu names, None for a memory."""
+    text = arguments.gpu
+    if text is None or (_SIZE.fullmatch(text.strip()) and find_card(text) is None):
+        return None
+    return card_named(text).key
 
 
 def _limit_bytes(arguments: argparse.Namespace) -> int | None:
     card = _card(arguments)
     if arguments.gpu is None or card:
-        return GPUS[card].total_bytes if card else None
-    try:
-        return parse_bytes(arguments.gpu)
-    except SettingError as error:
-        raise SettingError(
-            f"Unknown GPU {arguments.gpu!r}. Use one of: {', '.join(GPUS)}, or a size such as "
-            "24GiB."
-        ) from error
+        return CARDS[card].total_bytes if card else None
+    return parse_bytes(arguments.gpu)
 
 
 def _context_bytes(arguments: argparse.Namespace) -> int | None:

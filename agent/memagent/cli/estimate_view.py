@@ -20,7 +20,8 @@ _MIN_EXCESS_RATIO = 1.02
 """Sum of the components over the peak from which on the view explains the difference."""
 _CERTAIN = 0.98
 """Probability from which on the verdict does not mention it."""
-_RED, _GREEN, _BOLD, _DIM, _PLAIN = "\033[31m", "\033[32m", "\033[1m", "\033[2m", "\033[0m"
+_RED, _GREEN, _YELLOW = "\033[31m", "\033[32m", "\033[33m"
+_BOLD, _DIM, _PLAIN = "\033[1m", "\033[2m", "\033[0m"
 _LEVELS = (
     ("allocated", "tensors' peak", "peak_allocated_bytes"),
     ("reserved", "reserved by torch", "peak_reserved_bytes"),
@@ -51,6 +52,9 @@ class Style:
 
     def green(self, text: str) -> str:
         return self._styled(_GREEN, text)
+
+    def yellow(self, text: str) -> str:
+        return self._styled(_YELLOW, text)
 
     def bold(self, text: str) -> str:
         return self._styled(_BOLD, text)
@@ -137,12 +141,13 @@ def _phases(estimate: Estimate) -> Iterator[str]:
 
 def _verdict(estimate: Estimate, style: Style) -> str:
     text = estimate.verdict()
-    if estimate.fits is None:
+    if estimate.outcome is None:
         return f"{style.bold(text)}; add --gpu, a card or memory such as 24GiB, to see if it fits"
     probability = estimate.fit_probability
     if probability is not None and 1 - _CERTAIN < probability < _CERTAIN:
         text += f"; {probability:.0%} likely to fit"
-    return style.bold(style.green(text) if estimate.fits else style.red(text))
+    paint = {"fits": style.green, "tight": style.yellow}.get(estimate.outcome, style.red)
+    return style.bold(paint(text))
 
 
 def _notes(assumptions: dict[str, Any]) -> list[str]:
@@ -204,10 +209,9 @@ def _together(
 
 def _advice_line(estimate: Estimate, item: AdviceItem, width: int, style: Style) -> str:
     then = estimate.needed_bytes - item.saving_bytes
-    limit = estimate.limit_bytes
     fits = ""
-    if limit is not None and not estimate.fits:
-        fits = style.green(" fits") if then <= limit else "     "
+    if estimate.outcome not in (None, "fits"):
+        fits = style.green(" fits") if estimate.fits_with(item.saving_bytes) else "     "
     saving = f"{format_bytes(item.saving_bytes):>12}{format_bytes(then):>12}"
     return f"{item.change:<{width}}{saving}{fits}  {style.dim(item.cost)}".rstrip()
 
@@ -229,9 +233,11 @@ def render_grid(
         row = [_cell(point.estimate, style) for point in points if point.sequence == sequence]
         yield f"{'own' if sequence is None else sequence:>8}{''.join(row)}".rstrip()
     if limit_bytes is not None:
-        yield style.dim(f"! does not fit in {format_bytes(limit_bytes)}")
+        yield style.dim(f"! won't fit in {format_bytes(limit_bytes)}, ~ is tight")
 
 
 def _cell(estimate: Estimate, style: Style) -> str:
     size = f"{format_bytes(estimate.needed_bytes):>14}"
-    return f"{size}  " if estimate.fits is not False else style.red(f"{size} !")
+    if estimate.outcome == "tight":
+        return style.yellow(f"{size} ~")
+    return style.red(f"{size} !") if estimate.outcome == "won't fit" else f"{size}  "

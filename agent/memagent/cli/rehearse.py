@@ -24,7 +24,6 @@ from memagent.cli.target import add_target, check_target
 from memagent.rehearsal import build
 from memagent.rehearsal.api import checked_steps, machine_of, run_in_sandbox
 from memagent.rehearsal.batch_search import BatchSearch, BatchSlot, find_batch, slot_of
-from memagent.rehearsal.cards import CARDS
 from memagent.rehearsal.launch import Machine, notice_of
 from memagent.rehearsal.report import Rehearsal
 from memagent.rehearsal.script import Script
@@ -39,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "[--find-batch NAME] [--what-if] (SCRIPT | -m MODULE) [ARGS ...]"
     )
     parser.add_argument(
-        "--gpu", required=True, help=f"a card, or NAME:24GiB for any other: {', '.join(CARDS)}"
+        "--gpu", required=True, help="a card (a100, 'RTX 4090', h100 ...), or NAME:24GiB"
     )
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help="cards in the machine")
     parser.add_argument(

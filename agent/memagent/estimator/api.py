@@ -15,12 +15,12 @@ from typing import Any, Literal
 from memagent.errors import EstimateError
 from memagent.estimator import engine
 from memagent.estimator.advice import advise
+from memagent.estimator.cards import card_named
 from memagent.estimator.devices import (
     CUBLAS_HANDLES,
-    CUBLAS_WORKSPACE_BYTES,
     ContextSize,
     context_of,
-    gpu_named,
+    cublas_workspace_bytes,
 )
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.huggingface import request_for_config
@@ -215,13 +215,13 @@ def device_fields(
     allocator: str | None = None,
 ) -> dict[str, Any]:
     """Return the fields of a `TraceRequest` that describe the device; see `estimate`."""
-    card = gpu_named(gpu) if gpu is not None else None
+    card = card_named(gpu) if gpu is not None else None
     if device not in ("cuda", "cpu"):
         raise EstimateError(f'device is {device!r}: use "cuda" (no GPU is needed) or "cpu"')
     is_cuda = device == "cuda"
     limit = card.total_bytes if card else None
     context = context_of(context_bytes) if is_cuda else ContextSize(context_bytes or 0)
-    handle_bytes = card.cublas_bytes if card else CUBLAS_WORKSPACE_BYTES
+    handle_bytes = cublas_workspace_bytes(card.capability if card else None)
     if allocator is None:
         allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     return {

@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memagent.errors import EstimateError
-from memagent.units import GIB, MIB
+from memagent.units import MIB
 
 CUBLAS_WORKSPACE_BYTES = 8_519_680
 """`:4096:2:16:8`, before Hopper: 2 x 4,096 KiB + 8 x 16 KiB."""
@@ -30,51 +29,11 @@ CONTEXT_BYTES = sum(CONTEXT_RANGE_BYTES) // 2
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """A GPU's memory as sold, and its compute capability."""
-
-    total_bytes: int
-    capability: tuple[int, int]
-
-    @property
-    def cublas_bytes(self) -> int:
-        """Return cuBLAS's workspace of one handle."""
-        return cublas_workspace_bytes(self.capability)
-
-
-@dataclass(frozen=True)
 class ContextSize:
     """Memory of the process outside of the allocator, and its (low, high) if it wasn't measured."""
 
     size_bytes: int
     interval: tuple[int, int] | None = None
-
-
-GPUS = {
-    "t4": Gpu(15 * GIB, (7, 5)),
-    "v100": Gpu(16 * GIB, (7, 0)),
-    "v100-32gb": Gpu(32 * GIB, (7, 0)),
-    "rtx3090": Gpu(24 * GIB, (8, 6)),
-    "rtx4090": Gpu(24 * GIB, (8, 9)),
-    "a10": Gpu(23 * GIB, (8, 6)),
-    "l4": Gpu(23 * GIB, (8, 9)),
-    "l40s": Gpu(45 * GIB, (8, 9)),
-    "a100-40gb": Gpu(40 * GIB, (8, 0)),
-    "a100": Gpu(80 * GIB, (8, 0)),
-    "h100": Gpu(80 * GIB, (9, 0)),
-    "h200": Gpu(141 * GIB, (9, 0)),
-    "b200": Gpu(180 * GIB, (10, 0)),
-}
-
-
-def gpu_named(name: str) -> Gpu:
-    """Return the GPU. Raises EstimateError that lists the known ones."""
-    try:
-        return GPUS[name.lower()]
-    except KeyError:
-        raise EstimateError(
-            f"GPU {name!r} is not known: use one of {', '.join(GPUS)}, or give a limit in bytes"
-        ) from None
 
 
 def context_of(measured_bytes: int | None) -> ContextSize:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from memagent.errors import EstimateError
-from memagent.estimator.estimate import Estimate
+from memagent.estimator.estimate import Estimate, FitVerdict
 from memagent.estimator.request import EstimateRequest, TraceRequest
 
 R = TypeVar("R", bound=EstimateRequest)
@@ -25,12 +25,14 @@ TRACED_TOLERANCE = 1 / 64
 class LargestBatch:
     """The largest batch that fits, with its estimate; 0 and None if not even one sample fits.
 
-    `too_large` is the smallest batch that was found not to fit; None if all up to the maximum fit.
+    `too_large` is the smallest batch found to be tight or not to fit, None if all up to the maximum
+    fit, and `outcome` that batch's.
     """
 
     batch: int
     too_large: int | None
     estimate: Estimate | None
+    outcome: FitVerdict | None = None
 
 
 @dataclass(frozen=True)
@@ -59,27 +61,17 @@ def largest_batch(
         if on_batch is not None:
             on_batch(batch)
         current = estimates[batch] = estimate(_resized(request, batch, request.sequence))
-        if current.margin_bytes is None:
+        margin = current.sure_margin_bytes
+        if margin is None:
             raise EstimateError("no limit to fit into: give a GPU, or memory such as 24GiB")
         # The allocator may succeed by releasing its cache, or fail because of fragments.
-        return max(0, current.margin_bytes) if current.fits else min(-1, current.margin_bytes)
+        return max(0, margin) if current.fits else min(-1, margin)
 
     tolerance = TRACED_TOLERANCE if isinstance(request, TraceRequest) else 0.0
     batch = largest_count(room, maximum=max_batch, tolerance=tolerance)
     too_large = min((size for size, result in estimates.items() if not result.fits), default=None)
-    return LargestBatch(batch, too_large, estimates.get(batch))
-
-
-def safe_batch(request: R, estimate: Callable[[R], Estimate], *, max_batch: int) -> int:
-    """Return the largest batch whose interval's upper end fits; 0 if there is none."""
-
-    def room(batch: int) -> int:
-        current = estimate(_resized(request, batch, request.sequence))
-        level = "allocated" if current.peak_device_bytes is None else "device"
-        upper = current.intervals.get(level, (0, current.needed_bytes))[1]
-        return (current.limit_bytes or 0) - upper
-
-    return largest_count(room, maximum=max_batch) if max_batch else 0
+    outcome = estimates[too_large].outcome if too_large is not None else None
+    return LargestBatch(batch, too_large, estimates.get(batch), outcome)
 
 
 def largest_count(

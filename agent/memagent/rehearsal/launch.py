@@ -9,9 +9,9 @@ from typing import Literal
 
 from memagent.environment import REHEARSAL_PREFIX
 from memagent.errors import RehearsalError
+from memagent.estimator.cards import Card
 from memagent.estimator.devices import CONTEXT_BYTES
 from memagent.rehearsal.build import Build
-from memagent.rehearsal.cards import Card
 
 MAX_DEVICES = 16
 TRACKERS_OFF = {

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from memagent.estimator.estimate import FitVerdict
 from memagent.forecast.types import Level
 from memagent.wire.messages import AdviceItem
 from memagent_server.schemas.base import (
@@ -141,6 +142,7 @@ class Estimate(Schema):
     peak_device_bytes: Bytes | None
     intervals: dict[str, tuple[Bytes, Bytes]]
     limit_bytes: Bytes | None
+    verdict: FitVerdict | None
     fits: bool | None
     margin_bytes: int | None
     fit_probability: Ratio | None

@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from memagent.errors import EstimateError
 from memagent.estimator.advice import advise
-from memagent.estimator.devices import GPUS
+from memagent.estimator.cards import Card, card_named
 from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.optimizers import optimizer_named
 from memagent.estimator.formula.precision import precision_named, quantised_bytes
@@ -113,12 +113,12 @@ def answer(session: Session, body: EstimateBody) -> Estimate:
     _look_up("precision", precision_named, body.precision)
     if body.quantised is not None:
         _look_up("quantised", quantised_bytes, body.quantised)
-    context_bytes = _context_bytes(session, body)
     training: dict[str, Any] = {name: getattr(body, name) for name in _TRAINING}
     if body.lora_targets:
         training["lora_targets"] = tuple(body.lora_targets)
-    if body.gpu is not None and body.gpu.lower() in GPUS:
-        training["gpu"] = body.gpu.lower()
+    card, context_bytes = _device(session, body)
+    if card is not None:
+        training["gpu"] = card.key
     try:
         ranks = Parallel(
             data=body.ranks, zero=body.zero, tensor=body.tensor, pipeline=body.pipeline
@@ -139,6 +139,7 @@ def answer(session: Session, body: EstimateBody) -> Estimate:
         peak_device_bytes=estimate.peak_device_bytes,
         intervals=dict(estimate.intervals),
         limit_bytes=estimate.limit_bytes,
+        verdict=estimate.outcome,
         fits=estimate.fits,
         margin_bytes=estimate.margin_bytes,
         fit_probability=estimate.fit_probability,
@@ -185,22 +186,24 @@ def _look_up(field: str, find: Callable[[Any], T], value: Any) -> T:
         raise Problem(422, str(error), field=field) from error
 
 
-def _context_bytes(session: Session, body: EstimateBody) -> int | None:
-    """Return the given context, else the one that agents measured on a GPU of that name.
+def _device(session: Session, body: EstimateBody) -> tuple[Card | None, int | None]:
+    """Return the card, and the given context or the one that agents measured on such a GPU.
 
-    None leaves it to the estimator, which knows the usual range.
+    Without a context the estimator takes the usual range. A GPU that a run was on may be unknown to
+    the registry: its limit is then in the request.
     """
-    if body.context_bytes is not None or body.gpu is None:
-        return body.context_bytes
+    if body.gpu is None:
+        return None, body.context_bytes
     measured = context_of(session, body.gpu)
-    if measured is not None:
-        return measured.newest_bytes
-    if body.gpu.lower() not in GPUS:
-        choices = ", ".join(GPUS)
-        raise Problem(
-            422,
-            f"GPU {body.gpu!r} is not known: use one of {choices}, the name of a GPU that a run "
-            "was on (GET /api/v1/contexts), or limit_bytes and context_bytes",
-            field="gpu",
-        )
-    return None
+    try:
+        card = card_named(body.gpu)
+    except EstimateError as error:
+        if measured is None:
+            raise Problem(
+                422, f"{error} GET /api/v1/contexts has your GPUs.", field="gpu"
+            ) from error
+        card = None
+    measured = measured or (context_of(session, card.name) if card else None)
+    if body.context_bytes is not None or measured is None:
+        return card, body.context_bytes
+    return card, measured.newest_bytes

@@ -127,7 +127,7 @@ def test_the_allocator_releases_its_cache_before_it_fails():
     assert (
         small.fits is False
         and small.surely_too_large
-        and small.verdict().startswith("will not fit: needs ")
+        and small.verdict().startswith("won't fit: needs ")
     )
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.errors import EstimateError
 from memagent.estimator.devices import (
     CONTEXT_RANGE_BYTES,
     ContextSize,
     context_of,
     cublas_workspace_bytes,
-    gpu_named,
 )
 
 
@@ -32,16 +30,6 @@ def test_it_knows_cublas_s_workspace_by_generation_and_setting(capability, setti
     assert cublas_workspace_bytes(capability, setting) == bytes_
 
 
-def test_it_knows_the_workspace_of_each_gpu_by_its_generation():
-    assert gpu_named("A100").cublas_bytes == 8_519_680
-    assert gpu_named("h100").cublas_bytes == gpu_named("b200").cublas_bytes == 32 << 20
-
-
 def test_it_gives_a_measured_context_no_range_and_any_other_the_whole_one():
     assert context_of(512 << 20) == ContextSize(512 << 20, None)
     assert context_of(None) == ContextSize(820 << 20, CONTEXT_RANGE_BYTES)
-
-
-def test_it_lists_the_gpus_it_knows():
-    with pytest.raises(EstimateError, match="t4, v100"):
-        gpu_named("voodoo2")

@@ -52,7 +52,31 @@ def test_it_is_surely_too_large_only_if_no_cache_could_help() -> None:
     assert not estimate_with(
         limit_bytes=60 * GB
     ).surely_too_large  # the lower end for tensors and the context, 59, is below
-    assert estimate_with(limit_bytes=60 * GB).fits is False
+    assert estimate_with(limit_bytes=60 * GB).outcome == "won't fit"
+
+
+@pytest.mark.parametrize(
+    ("limit", "outcome", "fits"),
+    [(80, "fits", True), (76, "fits", True), (75, "tight", None), (65, "won't fit", False)],
+)
+def test_it_fits_only_where_the_whole_interval_does(limit: int, outcome: str, fits: bool) -> None:
+    estimate = estimate_with(limit_bytes=limit * GB)
+    assert (estimate.outcome, estimate.fits) == (outcome, fits)
+    assert estimate.verdict().startswith(f"{outcome}: needs ")
+    assert estimate.to_dict()["verdict"] == outcome
+
+
+def test_it_never_fits_without_an_interval_or_against_the_simulated_allocator() -> None:
+    assert estimate_with(limit_bytes=200 * GB, intervals={}).outcome == "tight"
+    assert estimate_with(limit_bytes=60 * GB, intervals={}).outcome == "won't fit"
+    assert estimate_with(limit_bytes=80 * GB, fits_by_replay=False).outcome == "tight"
+    assert estimate_with().outcome is None
+
+
+def test_a_change_is_enough_if_the_interval_that_it_leaves_fits() -> None:
+    estimate = estimate_with(limit_bytes=70 * GB)
+    assert estimate.fits_with(10 * GB) and not estimate.fits_with(5 * GB)
+    assert not estimate_with().fits_with(69 * GB)
 
 
 def test_it_has_no_probability_without_a_limit_or_an_interval() -> None:

@@ -11,7 +11,7 @@ from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_formula, estimate_training
 from memagent.estimator.request import FormulaRequest
-from memagent.estimator.search import grid, largest_batch, largest_count, safe_batch
+from memagent.estimator.search import grid, largest_batch, largest_count
 from memagent.units import GIB
 
 GPT2 = TrainingSpec(preset("gpt2"), 1, 1024, gpu="rtx4090")
@@ -42,12 +42,10 @@ def test_the_largest_batch_fits_and_one_more_does_not(options):
     assert result.estimate == estimate_training(replace(spec, batch=result.batch))
 
 
-def test_a_safe_batch_is_at_most_the_largest_and_its_interval_fits():
-    batch = largest(GPT2)
-    safe = safe_batch(FormulaRequest(GPT2), estimate_formula, max_batch=batch)
-    assert 0 < safe <= batch
-    result = estimate_training(replace(GPT2, batch=safe))
-    assert result.intervals["device"][1] <= result.limit_bytes
+def test_the_largest_batch_fits_with_its_whole_interval():
+    result = largest_batch(FormulaRequest(GPT2), estimate_formula)
+    assert result.estimate.intervals["device"][1] <= result.estimate.limit_bytes
+    assert result.outcome == "tight"
 
 
 def test_a_maximum_ends_the_search():
@@ -63,7 +61,7 @@ def test_an_endless_search_is_an_error():
     with pytest.raises(EstimateError, match="no limit"):
         largest(replace(GPT2, gpu=None))
     with pytest.raises(EstimateError, match="still fits"):
-        largest(TrainingSpec(preset("resnet-50")), GIB)
+        largest_count(lambda _count: 1)
 
 
 def test_a_grid_has_a_point_for_each_batch_and_sequence():

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import text
 
 import memagent
+from memagent.estimator.cards import CARDS
 
 
 @pytest.fixture
@@ -381,7 +382,7 @@ def test_a_preset_gets_advice_that_makes_it_fit(sqlite_client):
     assert (result["fits"], result["largest_batch"], result["limit_bytes"]) == (
         False,
         0,
-        80 * 2**30,
+        CARDS["a100"].total_bytes,
     )
     states = sum(
         result["components"][name] for name in ("parameters", "gradients", "optimizer_state")

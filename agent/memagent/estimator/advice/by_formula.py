@@ -73,7 +73,7 @@ class _FormulaEvaluator(ChangeEvaluator):
     def smaller_batches(self, now: Estimate) -> Iterator[SmallerBatch]:
         spec = self._request.spec
         batch = spec.batch
-        if batch == 1 or spec.model.parameters is not None:
+        if batch == 1:
             return
         divisors = list(batch_divisors(batch))
         if now.limit_bytes is None:

@@ -100,26 +100,25 @@ class ChangeEvaluator(ABC):
 
 def is_enough(then: Estimate) -> bool:
     """Return True if it fits without the allocator releasing its cache."""
-    return then.limit_bytes is not None and then.needed_bytes <= then.limit_bytes
+    return then.outcome == "fits" and not then.gives_back
 
 
 def needs_set(now: Estimate, evaluated: Iterable[EvaluatedChange]) -> bool:
-    """Return True if it does not fit, nor with any one change on the same GPUs."""
-    return now.fits is False and not any(
+    """Return True if it isn't sure to fit, nor with any one change on the same GPUs."""
+    return now.outcome in ("tight", "won't fit") and not any(
         is_enough(e.estimate) for e in evaluated if not e.change.needs_more_gpus
     )
 
 
 def cheapest_that_fits(estimate: Estimate) -> AdviceItem | None:
     """Return the advice of the lowest cost that makes it fit; None if it fits or nothing helps."""
-    limit = estimate.limit_bytes
-    if estimate.fits is not False or limit is None:
+    if estimate.limit_bytes is None or estimate.fits:
         return None
 
     def cost_rank(item: AdviceItem) -> int:
         return _COST_RANKS.get(KEYS_BY_NAME.get(item.change, ""), _UNKNOWN_COST_RANK)
 
-    fitting = [a for a in estimate.advice if estimate.needed_bytes - a.saving_bytes <= limit]
+    fitting = [item for item in estimate.advice if estimate.fits_with(item.saving_bytes)]
     return min(fitting, key=cost_rank, default=None)
 
 

@@ -283,10 +283,7 @@ PROGRAM_CHANGES = (
         cost="20 to 35 % slower",
         cost_rank=3,
         apply_to_spec=spec_change(
-            lambda spec: (
-                spec.model.parameters is None
-                and (spec.checkpointing, spec.checkpoint_every) != ("full", 1)
-            ),
+            lambda spec: (spec.checkpointing, spec.checkpoint_every) != ("full", 1),
             checkpointing="full",
             checkpoint_every=1,
         ),

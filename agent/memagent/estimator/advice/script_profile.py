@@ -71,12 +71,10 @@ class ScriptProfile:
 
 def profile_of_spec(spec: TrainingSpec) -> ScriptProfile:
     """Assume that a model known by name or config.json is from transformers."""
-    is_transformer = spec.model.parameters is None
-    blocks = "model." + _BLOCKS.get(spec.model.family, "model.layers")
     return ScriptProfile(
-        transformers=is_transformer,
+        transformers=True,
         optimizer=_TORCH_NAMES.get(spec.optimizer.lower(), "AdamW"),
-        blocks=blocks if is_transformer else "",
+        blocks="model." + _BLOCKS.get(spec.model.family, "model.layers"),
         targets=lora_targets(spec),
     )
 

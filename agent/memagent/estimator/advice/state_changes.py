@@ -163,9 +163,7 @@ STATE_CHANGES = (
         groups=("optimizer", "sharding"),
         apply_to_spec=spec_change(
             lambda spec: (
-                not spec.offload_parameters
-                and spec.model.parameters is None
-                and spec.parallel.tensor * spec.parallel.pipeline == 1
+                not spec.offload_parameters and spec.parallel.tensor * spec.parallel.pipeline == 1
             ),
             offload_parameters=True,
             offload_optimizer=True,

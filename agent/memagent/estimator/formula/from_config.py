@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, UnknownModelError
 from memagent.estimator.formula.families import ALIASES, FAMILIES, HeadKind
 from memagent.estimator.formula.shapes import ModelShape
 
@@ -65,8 +65,9 @@ def from_config(config: Config, *, head: HeadKind | None = None, name: str = "")
     family = ALIASES.get(kind, kind)
     if family not in FAMILIES:
         choices = ", ".join(sorted({*FAMILIES, *ALIASES}))
-        raise EstimateError(
-            f"model_type {kind!r} is not known: use one of {choices}, or trace the model instead"
+        raise UnknownModelError(
+            f"model_type {kind!r} is not known to the formula ({choices}): trace it, which needs "
+            "torch and transformers: pip install torch transformers"
         )
     numbers = {
         field: next((int(config[name]) for name in names if config.get(name) is not None), None)

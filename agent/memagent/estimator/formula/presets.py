@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from difflib import get_close_matches
 
-from memagent.errors import EstimateError
+from memagent.errors import UnknownModelError
 from memagent.estimator.formula.shapes import ModelShape
 
 
@@ -131,7 +131,6 @@ _SHAPES = (
     _vit("vit-b-32", 12, 768, 12, 32),
     _vit("vit-l-16", 24, 1024, 16, 16),
     _vit("vit-h-14", 32, 1280, 16, 14),
-    ModelShape(1, 2048, 1, 0, "resnet-50", "vit", head="none", parameters=25_557_032),
 )
 
 PRESETS = {shape.name: shape for shape in _SHAPES}
@@ -152,7 +151,6 @@ _OTHER_NAMES = {
     "vit-l": "vit-l-16",
     "vit-h": "vit-h-14",
     "vit-base-patch16-224": "vit-b-16",
-    "resnet50": "resnet-50",
     "gpt2-small": "gpt2",
 }
 
@@ -161,14 +159,14 @@ def preset(name: str) -> ModelShape:
     """Return a model's shape by name, in any case, with or without owner
     (`meta-llama/Llama-2-7b-hf`).
 
-    Raises EstimateError that lists the nearest names.
+    Raises UnknownModelError that lists the nearest names.
     """
     key = name.lower().rpartition("/")[2].removesuffix("-hf").removesuffix("-v0.1")
     shape = PRESETS.get(_OTHER_NAMES.get(key, key))
     if shape is None:
         near = get_close_matches(key, [*PRESETS, *_OTHER_NAMES], 4, 0.4) or sorted(PRESETS)
-        raise EstimateError(
-            f"model {name!r} is not known: did you mean {', '.join(near)}? "
-            "You can also give a config.json."
+        raise UnknownModelError(
+            f"model {name!r} is not known to the formula: did you mean {', '.join(near)}? "
+            "Any other model can be traced: give its config.json, or path.py:factory."
         )
     return shape

@@ -40,7 +40,6 @@ class ModelShape:
     - layers: the encoder's if there are `decoder_layers`.
     - positions: learned ones (0 for rotary).
     - patch and image (pixels a side) describe a vision transformer.
-    - parameters: for a model that isn't a transformer (ResNet); its activations are not estimated.
     """
 
     layers: int
@@ -70,7 +69,6 @@ class ModelShape:
     mlp_bias: bool | None = None
     dropout: float = 0.0
     attention_dropout: float | None = None
-    parameters: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads"):
@@ -137,16 +135,12 @@ class ModelShape:
 
     def parameter_count(self) -> int:
         """Count the values of all weights and biases, tied ones once."""
-        if self.parameters is not None:
-            return self.parameters
         return sum(matrix.parameters for matrix in matrices(self))
 
 
 @lru_cache(maxsize=256)
 def matrices(shape: ModelShape) -> tuple[Matrix, ...]:
     """List every matrix of the model."""
-    if shape.parameters is not None:
-        return (Matrix("weights", "weights", shape.parameters, 1, layered=False),)
     return (*_embeddings(shape), *_blocks(shape), *_head(shape))
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 from msgspec import structs
 
 from memagent.errors import EstimateError
-from memagent.estimator.devices import Gpu, gpu_named
+from memagent.estimator.cards import Card, card_named
 from memagent.estimator.formula.optimizers import OptimizerRule, StepImplementation, optimizer_named
 from memagent.estimator.formula.precision import Precision, precision_named, quantised_bytes
 from memagent.estimator.formula.shapes import Matrix, ModelShape, matrices
@@ -148,7 +148,7 @@ class TrainingSpec:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise EstimateError(f"{name} is {getattr(self, name)}: give 1 or more")
         # unknown names are refused here, not later
-        self.optimizer_rule, self.dtype_bytes, self.gpu_rule  # noqa: B018
+        self.optimizer_rule, self.dtype_bytes, self.card  # noqa: B018
         if self.quantised is not None:
             quantised_bytes(self.quantised)
             if self.lora_rank is None:
@@ -175,8 +175,8 @@ class TrainingSpec:
         return sizes if residual is None else structs.replace(sizes, residual=residual)
 
     @property
-    def gpu_rule(self) -> Gpu | None:
-        return None if self.gpu is None else gpu_named(self.gpu)
+    def card(self) -> Card | None:
+        return None if self.gpu is None else card_named(self.gpu)
 
     @property
     def step_implementation(self) -> StepImplementation:

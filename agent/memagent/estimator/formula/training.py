@@ -23,10 +23,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memagent.estimator.devices import CUBLAS_HANDLES, CUBLAS_WORKSPACE_BYTES, context_of
+from memagent.estimator.devices import CUBLAS_HANDLES, context_of, cublas_workspace_bytes
 from memagent.estimator.estimate import (
     FRAGMENTATION_RATIO,
     FROM_SHAPE,
+    FROM_SHAPE_STORED,
+    STORED_FRAGMENTATION_RATIO,
     Estimate,
     context_widths,
     intervals_of,
@@ -83,24 +85,22 @@ class _Activations:
     - output: freed when the caller drops the output (logits and a cache).
     """
 
-    stack: float = 0.0
-    recomputed: float = 0.0
-    largest: float = 0.0
-    edges: float = 0.0
-    casts: float = 0.0
-    working: float = 0.0
-    local: float = 0.0
-    output: float = 0.0
-    cache: float = 0.0
-    loss: LossBytes = _NO_LOSS
+    stack: float
+    recomputed: float
+    largest: float
+    edges: float
+    casts: float
+    working: float
+    local: float
+    output: float
+    cache: float
+    loss: LossBytes
 
 
 def step_peaks(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> StepPeaks:
     """Return the peaks of a stage with the embeddings (`first`), the head (`last`), or both."""
     static = static_bytes(spec, first=first, last=last)
-    # nothing is known of the activations of a model that isn't a transformer
-    is_transformer = spec.model.parameters is None
-    parts = _activations(spec, first=first, last=last) if is_transformer else _Activations()
+    parts = _activations(spec, first=first, last=last)
     terms = _terms(spec, static, parts.casts)
     return StepPeaks(
         static=static,
@@ -176,7 +176,7 @@ def _terms(spec: TrainingSpec, static: StaticBytes, casts: float) -> dict[str, f
     if static.buckets:
         terms["reduction_buckets"] = static.buckets
     if spec.device == "cuda":
-        workspace = spec.gpu_rule.cublas_bytes if spec.gpu_rule else CUBLAS_WORKSPACE_BYTES
+        workspace = cublas_workspace_bytes(spec.card.capability if spec.card else None)
         terms["cublas_workspace"] = float(CUBLAS_HANDLES * workspace)
     return terms
 
@@ -189,17 +189,20 @@ def estimate_training(
 ) -> Estimate:
     """Return what one rank needs for one step.
 
-    `spec.gpu` or `context_bytes` adds the device's level: tensors, what the allocator cannot reuse,
-    and the context. `limit_bytes` defaults to that GPU's memory. Raises EstimateError that names an
-    option with an invalid value.
+    `spec.gpu`, `limit_bytes` or `context_bytes` adds the device's level: tensors, what the
+    allocator cannot reuse, and the context. `limit_bytes` defaults to that GPU's memory. Raises
+    EstimateError that names an option with an invalid value.
     """
     stage = _fullest_stage(spec)
-    gpu, is_cuda = spec.gpu_rule, spec.device == "cuda"
-    context = context_of(context_bytes) if gpu or context_bytes is not None else None
+    card, is_cuda = spec.card, spec.device == "cuda"
+    has_device = card or context_bytes is not None or (is_cuda and limit_bytes is not None)
+    context = context_of(context_bytes) if has_device else None
     peak = round(stage.peak)
     terms = {name: round(size) for name, size in stage.terms.items()}
     passing = max(0.0, peak - stage.static.parameters - stage.static.state)
-    fragmentation = round(FRAGMENTATION_RATIO * passing) if is_cuda else 0
+    stores = spec.checkpointing != "full"
+    ratio = STORED_FRAGMENTATION_RATIO if stores else FRAGMENTATION_RATIO
+    fragmentation = round(ratio * passing) if is_cuda else 0
     reserved = peak + fragmentation if is_cuda else None
     device = peak + fragmentation + context.size_bytes if context else None
     phases = {name: round(size) for name, size in stage.phases.items()}
@@ -209,7 +212,7 @@ def estimate_training(
         peak_reserved_bytes=reserved,
         peak_device_bytes=device,
         intervals=intervals_of(
-            FROM_SHAPE,
+            FROM_SHAPE_STORED if stores else FROM_SHAPE,
             passing_bytes=passing,
             allocated=peak,
             reserved=reserved,
@@ -226,7 +229,7 @@ def estimate_training(
             "fragmentation": fragmentation,
             "context": context.size_bytes if context else 0,
         },
-        limit_bytes=limit_bytes if limit_bytes is not None else gpu.total_bytes if gpu else None,
+        limit_bytes=limit_bytes if limit_bytes is not None else card.total_bytes if card else None,
         assumptions=_assumptions(spec),
         timeline=tuple(phases.items()),
         phases=phases,
@@ -265,8 +268,6 @@ def _assumptions(spec: TrainingSpec) -> dict[str, Any]:
         "batch": spec.batch,
         "sequence": spec.positions,
     }
-    if shape.parameters is not None:
-        assumptions["activations"] = "not included: only the model's parameter count is known"
     if spec.lora_rank is not None:
         assumptions["lora"] = f"rank {spec.lora_rank} at {', '.join(spec.lora_targets)}"
     if spec.quantised is not None:

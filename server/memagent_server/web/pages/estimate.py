@@ -15,7 +15,7 @@ import msgspec
 from flask import Blueprint, Response, request
 
 from memagent.errors import SettingError
-from memagent.estimator.devices import GPUS
+from memagent.estimator.cards import CARDS
 from memagent.estimator.formula.optimizers import OPTIMIZERS
 from memagent.estimator.formula.precision import PRECISIONS, QUANTISED
 from memagent.estimator.formula.presets import PRESETS
@@ -87,6 +87,7 @@ class StackedBar:
     parts: list[BarPart]
     needed: float
     needed_text: str
+    range_text: str
     low: float | None
     high: float | None
     limit: float | None
@@ -120,7 +121,7 @@ def show_estimate() -> Response:
             values=form.values,
             errors=errors,
             choices=CHOICES,
-            gpus={name: format_bytes(gpu.total_bytes) for name, gpu in GPUS.items()},
+            cards=CARDS.values(),
             measured_gpus=measured_gpus(session),
             shape=SHAPE,
             result=result,
@@ -169,7 +170,7 @@ def stack(result: Estimate) -> StackedBar:
     Each is at its largest, so their sum may exceed the bytes needed at once.
     """
     needed = result.peak_device_bytes or result.peak_allocated_bytes
-    low, high = result.intervals.get("device") or result.intervals.get("allocated") or (None, None)
+    low, high = _interval(result) or (None, None)
     sizes = {name: size for name, size in result.components.items() if size}
     whole = 1.03 * max(sum(sizes.values()), needed, high or 0, result.limit_bytes or 0)
 
@@ -180,10 +181,16 @@ def stack(result: Estimate) -> StackedBar:
         parts=bar_parts(sizes, whole),
         needed=share(needed) or 0.0,
         needed_text=format_bytes(needed),
+        range_text=f"{format_bytes(low)} to {format_bytes(high)}",
         low=share(low),
         high=share(high),
         limit=share(result.limit_bytes),
     )
+
+
+def _interval(result: Estimate) -> tuple[int, int] | None:
+    """Return the interval of the bytes that the limit applies to."""
+    return result.intervals.get("device") or result.intervals.get("allocated")
 
 
 def levels(result: Estimate) -> list[tuple[str, str, str]]:
@@ -201,13 +208,14 @@ def levels(result: Estimate) -> list[tuple[str, str, str]]:
 
 
 def advice_rows(result: Estimate) -> list[AdviceRow]:
-    """Return the advice with the bytes that are needed then, and whether they fit."""
+    """Return the advice with the bytes that are needed then, and whether their interval fits."""
     needed = result.peak_device_bytes or result.peak_allocated_bytes
+    _, high = _interval(result) or (needed, needed)
     limit = result.limit_bytes
     rows = []
     for item in result.advice:
         then = needed - item.saving_bytes
-        fits = limit is not None and then <= limit
+        fits = limit is not None and then * high / needed <= limit
         rows.append(AdviceRow(item.change, item.saving_bytes, item.cost, item.code, then, fits))
     return rows
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from memagent.errors import EstimateError
-from memagent.estimator.devices import CONTEXT_BYTES, GPUS
+from memagent.errors import EstimateError, UnknownModelError
+from memagent.estimator.cards import CARDS
+from memagent.estimator.devices import CONTEXT_BYTES
+from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.optimizers import OPTIMIZERS
 from memagent.estimator.formula.precision import PRECISIONS, QUANTISED
 from memagent.estimator.formula.presets import PRESETS, preset
@@ -112,7 +114,7 @@ def test_a_gpu_adds_its_context_and_what_cannot_be_reused():
     assert device.components["context"] == CONTEXT_BYTES
     added = device.components["context"] + device.components["fragmentation"]
     assert device.peak_device_bytes == device.peak_allocated_bytes + added
-    assert device.limit_bytes == GPUS["a100"].total_bytes
+    assert device.limit_bytes == CARDS["a100"].total_bytes
     assert device.margin_bytes == device.limit_bytes - device.peak_device_bytes
 
 
@@ -280,15 +282,17 @@ def test_mixtures_hold_all_experts_and_run_some():
     assert layer_saved(spec).split["ffn"] == 2 * (one["ffn"] + one["ffn_hidden"])
 
 
-def test_a_model_known_by_its_parameters_only_has_no_activations():
-    estimate = estimate_training(
-        TrainingSpec(preset("resnet-50"), 64, precision="fp32", optimizer="momentum")
-    )
-    assert (
-        estimate.components["activations"] == 0
-        and "not included" in estimate.assumptions["activations"]
-    )
-    assert estimate.components["parameters"] == 4 * 25_557_032
+@pytest.mark.parametrize("name", ["resnet-50", "microsoft/resnet-50", "resnet50"])
+def test_a_family_that_the_formula_does_not_know_gets_no_number(name):
+    with pytest.raises(UnknownModelError, match="can be traced"):
+        preset(name)
+    with pytest.raises(UnknownModelError, match="pip install torch transformers"):
+        from_config({"model_type": "resnet", "hidden_sizes": [256, 512]})
+
+
+def test_a_limit_alone_counts_the_context_and_the_allocators_part():
+    estimate = estimate_training(SPEC, limit_bytes=80 * 2**30)
+    assert estimate.peak_device_bytes > estimate.peak_reserved_bytes > estimate.peak_allocated_bytes
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -18,7 +18,7 @@ import urllib3
 from tests.python_fork import ForkedProcess, ForkServer
 
 SECRET_KEY = "a secret key for tests only"
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 240.0
 
 Process = subprocess.Popen[str] | ForkedProcess
 

@@ -5,7 +5,8 @@
 2. A body of more than SMALL_BODY_BYTES is read only if `may_send` allows it by the head alone. A
    refusal is the application's, which needs no body for it.
 3. A body that declares more than MAX_SENT_BYTES isn't read. All bodies together may take
-   MAX_BUFFERED_BYTES; above it, those that exceed SMALL_BODY_BYTES aren't read on.
+   MAX_BUFFERED_BYTES; above it, those that exceed SMALL_BODY_BYTES aren't read on. Nor is one whose
+   parts are tiny: each takes the event loop as long as a kilobyte.
 4. The event loop sends the response. A thread of its own makes the pieces of MAX_STREAMS downloads
    at a time, each when the last one is sent. Between the parts of a piece it waits, at most
    MAX_PAUSE_S, while requests are being answered. It rests as long after a piece during which some
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
 MAX_SENT_BYTES = 8 * 2**20
 MAX_BUFFERED_BYTES = 256 * 2**20
 SMALL_BODY_BYTES = 64 * 1024
+MAX_SMALL_PARTS = 512
+MIN_PART_BYTES = 512
+"""Limit for the mean part of a body beyond the first MAX_SMALL_PARTS: packets are larger."""
 BODY_TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 30.0
 MAX_STREAMS = 16
@@ -116,7 +120,7 @@ class AsgiApp:
         """Read up to a little more than `limit` bytes, and none of a body that declares more."""
         try:
             with _Deadline(BODY_TIMEOUT_S):
-                while not body.is_whole and body.least_size <= self._room(limit):
+                while body.is_missing and body.least_size <= self._room(limit):
                     message = await receive()
                     part = message.get("body", b"")
                     body.add(part, is_last=not message.get("more_body"))
@@ -176,10 +180,15 @@ class _Body:
         return max(self.size, self.declared_size)
 
     @property
+    def is_missing(self) -> bool:
+        """Check for a body whose rest is worth reading."""
+        is_fragmented = len(self._parts) > MAX_SMALL_PARTS + self.size // MIN_PART_BYTES
+        return not (self.is_whole or self.is_late or is_fragmented)
+
+    @property
     def is_pending(self) -> bool:
         """Check for a large body whose rest may arrive in time."""
-        is_large = self.least_size > SMALL_BODY_BYTES
-        return is_large and not self.is_whole and not self.is_late
+        return self.is_missing and self.least_size > SMALL_BODY_BYTES
 
     def add(self, part: bytes, *, is_last: bool) -> None:
         self._parts.append(part)

@@ -110,7 +110,9 @@ class SeriesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "la
 
 
 class RanksQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
-    field: Annotated[str, _text("A column.")] = "peak_allocated_bytes"
+    field: Annotated[
+        str, Meta(max_length=128, pattern=r"^(?!\*$)[^\x00]*$", description="A column.")
+    ] = "peak_allocated_bytes"
     first: FirstStep | None = None
     last: LastStep | None = None
     points: Annotated[int, Meta(ge=10, le=1000, description="Maximum of intervals.")] = 60

@@ -252,6 +252,22 @@ def test_with_many_bodies_in_memory_it_reads_short_ones_only(monkeypatch):
     assert [call(app, parts)[0]["status"] for parts in (small, large, small)] == [200, 408, 200]
 
 
+@pytest.mark.parametrize(
+    ("parts", "status"),
+    [
+        ([b"x"] * asgi.MAX_SMALL_PARTS, 200),
+        ([b"x"] * 2 * asgi.MAX_SMALL_PARTS, 408),
+        ([b"x" * 2 * asgi.MIN_PART_BYTES] * 2 * asgi.MAX_SMALL_PARTS, 200),
+        ([b"x" * 99] * 20 * asgi.MAX_SMALL_PARTS, 408),
+    ],
+    ids=["few", "many", "of packets", "large and fragmented"],
+)
+def test_a_body_in_tiny_parts_is_not_read_to_its_end(parts, status):
+    head, _ = call(make_app(echo), parts)
+    assert head["status"] == status
+    assert ((b"connection", b"close") in head["headers"]) == (status == 408)
+
+
 def test_an_underscore_does_not_pass_for_a_dash():
     headers = [(b"x-forwarded-for", b"a"), (b"x_forwarded_for", b"b"), (b"x-forwarded-for", b"c")]
 

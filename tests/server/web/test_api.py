@@ -255,6 +255,7 @@ def test_an_unknown_run_is_not_found(sqlite_client, path):
         ("runs/r/series?to=1.5", "to"),
         ("runs/r/series?rank=-1", "rank"),
         ("runs/r/ranks?points=1001", "points"),
+        ("runs/r/ranks?field=*", "field"),
         ("runs/r/series?fields=" + ",".join(f"f{n}" for n in range(101)), "fields"),
         ("compare", "runs"),
         ("compare?runs=a", "runs"),

@@ -35,8 +35,10 @@ from memagent_server.store.packing import unseal_arrays
 from memagent_server.store.rollups import RollupLevels
 
 DEFAULT_FIELDS = ("allocated_bytes", "peak_allocated_bytes", "device_used_bytes")
-MAX_DECODED_SAMPLES = 100_000
-"""Limit for one chart: decoding more would take tenths of a second."""
+MAX_DECODED_SAMPLES, MAX_DECODED_VALUES = 100_000, 2_000_000
+"""Limits for one chart: decoding more would take tenths of a second."""
+MIN_POINTS, MAX_VALUES = 10, 200_000
+"""Limits for one chart: one of many columns has fewer points."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def series(
             is_stream = (StreamRow.run_id == run_id, StreamRow.id == stream.id)
             latest = session.scalar(select(StreamRow.latest).where(*is_stream)) or {}
             names = [name for name in latest if name not in ("step", "time_s")]
+        points = max(MIN_POINTS, min(points, MAX_VALUES // max(1, len(names))))
         window = Window(first, last, points, frozenset({"step", "time_s", *names}))
         buckets = _window_buckets(session, stream, window)
     samples = buckets.samples
@@ -178,7 +181,8 @@ def _window_buckets(session: Session, stream: ChartStream, window: Window) -> Bu
     level, inside, overlapping = _choose_level(rollups, window, max_buckets)
     units = chain([*(_units(rollups, level, bucket, window) for bucket in overlapping), new])
     samples = inside.samples + units.samples
-    is_few = len(inside) + len(units) < window.points and samples <= MAX_DECODED_SAMPLES
+    may_decode = samples <= min(MAX_DECODED_SAMPLES, MAX_DECODED_VALUES // len(window.columns))
+    is_few = len(inside) + len(units) < window.points and may_decode
     if level <= 0 and is_few:
         # twice as fine as the points, so that the result can be merged evenly
         size = max(1, samples // (2 * window.points))

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
+from memagent.errors import WireError
 from memagent.wire.columns import Value
 from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Device
@@ -37,6 +39,12 @@ PEAK_COLUMNS = (
 """Columns whose maximum over the launch a prediction can be compared with, besides the phases'."""
 MEMORY_COLUMNS = ("peak_allocated_bytes", "allocated_bytes", "device_used_bytes")
 """Columns that show a stream's memory, best first."""
+MAX_STREAMS = 256
+"""Limit for one launch of a rank: every batch reads the state of all its streams."""
+MAX_COLUMNS = 4_096
+"""Limit for the newest values in a stream's row: after a script that logs each step under a new
+name, each batch would write all of them again.
+"""
 MAX_PEAKS = 64
 """Limit for a script that names a new phase each step: its stream's row must not grow with it."""
 
@@ -110,7 +118,7 @@ def add_chunk(stream: StreamState, chunk: ReadChunk, now: float) -> None:
             # a missing reading keeps the last known value
             if value is not None or name not in stream.latest
         }
-        stream.latest = {**stream.latest, **newest}
+        stream.latest = dict(islice((stream.latest | newest).items(), MAX_COLUMNS))
         limit = chunk.newest.get("limit_bytes")
         if limit is not None and stream.kind != SCALARS_STREAM:
             stream.limit_bytes = int(limit)
@@ -278,6 +286,9 @@ def _of_rank(rank: RankRow) -> tuple[ColumnElement[bool], ...]:
 
 
 def _create(session: Session, rank: RankRow, device: str) -> StreamRow:
+    """Create a stream. Raises WireError for one more than MAX_STREAMS."""
+    if (session.scalar(select(func.count()).where(*_of_rank(rank))) or 0) >= MAX_STREAMS:
+        raise WireError(f"A rank has at most {MAX_STREAMS} devices and streams.")
     stream = StreamRow(
         run_id=rank.run_id,
         rank=rank.rank,

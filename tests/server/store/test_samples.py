@@ -12,7 +12,7 @@ from memagent.errors import WireError
 from memagent.wire.columns import pack
 from memagent.wire.fields import scalar_kind_of
 from memagent.wire.messages import Batch, Chunk, Event, RunStart
-from memagent_server.store import models
+from memagent_server.store import models, streams
 from memagent_server.store.errors import ConflictError, UnknownRunError
 from memagent_server.store.runs import get_run, start_run
 from memagent_server.store.samples import add_batch, read_samples, store_batch
@@ -330,3 +330,29 @@ def test_concurrent_ranks_store_each_batch_once(database, run_id):
             rank.rank: rank.next_seq for rank in session.scalars(select(models.RankRow))
         } == dict.fromkeys(range(4), 10)
         assert [stream.chunks for stream in session.scalars(select(models.StreamRow))] == [10] * 4
+
+
+def test_a_rank_has_a_bounded_number_of_streams(database, send, monkeypatch):
+    monkeypatch.setattr(streams, "MAX_STREAMS", 3)
+    for seq, name in enumerate(["host", "a", "b"]):
+        send(seq, [seq], stream=name)
+    with pytest.raises(WireError, match="at most 3"):
+        send(3, [3], stream="c")
+    assert send(3, [3], stream="a").samples == 1
+    assert send(0, [0], stream="c", attempt=1).samples == 1, "of each launch"
+    assert stored(database) == [0, 0, 1, 2, 3]
+
+
+def test_a_column_for_each_step_does_not_grow_the_stream(database, send, monkeypatch):
+    monkeypatch.setattr(streams, "MAX_COLUMNS", 5)
+    for seq in range(9):
+        columns = {"step": [seq], "time_s": [1.0], f"loss_{seq}": [0.5], "lr": [0.1 * seq]}
+        with database.write() as session:
+            packed = pack(columns, kind_of=scalar_kind_of)
+            batch = Batch(seq=seq, chunks=[Chunk(stream="scalars", packed=packed)])
+            add_batch(session, "r", batch, 2.0)
+    with database.read() as session:
+        row = session.scalars(select(models.StreamRow)).one()
+        newest = [columns for _, columns in read_samples(session, row.id)][-1]
+    assert row.latest == {"step": 8, "time_s": 1.0, "loss_0": 0.5, "lr": 0.8, "loss_1": 0.5}
+    assert newest["loss_8"] == [0.5], "the samples have all"

@@ -16,7 +16,7 @@ from memagent_server.schemas.runs import Statistics
 from memagent_server.store.buckets import from_stats, merge_to
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
-from memagent_server.store.series import series
+from memagent_server.store.series import MAX_VALUES, series
 
 
 @pytest.fixture
@@ -136,6 +136,15 @@ def test_fields_that_were_never_measured_are_null(fill, ask):
 def test_a_star_selects_all_fields(fill, ask):
     fill([1, 2])
     assert list(ask(fields=["*"]).series) == ["allocated_bytes"]
+
+
+def test_a_chart_of_many_columns_has_fewer_points(fill, ask):
+    fill([*range(5_000)], chunk=500)
+    fields = [f"f{number}" for number in range(99)] + ["allocated_bytes"]
+    wide = ask(fields=fields, points=5_000)
+    assert (wide.samples, len(wide.step)) == (5_000, MAX_VALUES // 100)
+    assert max(wide.series["allocated_bytes"].max) == 4_999
+    assert len(ask(points=5_000).step) == 5_000
 
 
 @pytest.mark.parametrize("points", [10, 1000])

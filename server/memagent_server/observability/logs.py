@@ -2,6 +2,7 @@
 
 1. Line breaks inside a value are escaped, so the name of a run cannot forge a line.
 2. Secrets of the settings are masked in messages, fields and tracebacks before a line is written.
+3. Messages are cut: a path may have 400 kB, and escapes make it six times as long.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ REQUEST_ID = "memagent_request_id"
 
 _MIN_SECRET_LENGTH = 8
 """Shorter values are also words of paths: masking them would mask half of the log."""
+MAX_MESSAGE_LENGTH = 4_000
 _MIN_LEVELS = {"alembic": logging.WARNING, "urllib3": logging.INFO}
 
 
@@ -54,7 +56,9 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _record_fields(self, record)
-        return self._write({name: self._masked(value) for name, value in fields.items()})
+        masked = {name: self._masked(value) for name, value in fields.items()}
+        # only now: a part of a secret would not be masked
+        return self._write({**masked, "message": masked["message"][:MAX_MESSAGE_LENGTH]})
 
     def _masked(self, value: Any) -> Any:
         return mask(value, self._secrets) if isinstance(value, str) else value

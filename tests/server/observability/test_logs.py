@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from memagent_server.observability.logs import FIELDS, LineFormatter, secrets_of
+from memagent_server.observability.logs import FIELDS, MAX_MESSAGE_LENGTH, LineFormatter, secrets_of
 
 
 def record(message, *arguments, error=None, **fields):
@@ -48,6 +48,15 @@ def test_every_record_is_one_line(style, text):
     assert len(line.splitlines()) == 1
     assert all(" " <= character <= "~" for character in line)
     assert "Traceback" in line
+
+
+@pytest.mark.parametrize("style", ["logfmt", "json"])
+def test_a_message_is_cut_after_its_secrets_are_masked(style):
+    secret = "s3cret" * 3
+    path = "/" + "\x01" * (MAX_MESSAGE_LENGTH - 15) + secret
+    line = LineFormatter(style, (secret,)).format(record("GET %s", path + "\x01" * 400_000))
+    assert len(line) < 7 * MAX_MESSAGE_LENGTH
+    assert "s3cret" not in line
 
 
 def test_it_masks_secrets_of_the_settings(make_settings):

@@ -30,7 +30,7 @@ from tests.postgres import PostgresCluster
 CLOCK = Path(__file__).with_name("clock")
 SMALL_DISK_BYTES = 256 * 2**20
 WEB_PROCESSES = 2
-PATIENCE_S = 30.0
+PATIENCE_S = 200.0
 _SMALL = ("max_wal_size=32MB", "min_wal_size=32MB", "shared_buffers=16MB")
 
 

@@ -21,8 +21,8 @@ BATCHES_AROUND = (5, 40)
 """
 EVERY_S, SHORT_EVERY_S = 0.05, 0.1
 """Seconds between two batches of a rank."""
-PATIENCE_S = 240.0
-LOG_PATIENCE_S = 10.0
+PATIENCE_S = 600.0
+LOG_PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)

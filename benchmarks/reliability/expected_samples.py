@@ -12,7 +12,7 @@ from memagent.wire.columns import Value, pack
 from memagent.wire.fields import SCALARS_STREAM, scalar_kind_of
 from memagent.wire.messages import Batch, Chunk, Event
 
-ROWS = 20
+ROWS = 80
 """Samples per batch, in each of the STREAMS."""
 EVENT_EVERY = 10
 STREAMS = ("host", SCALARS_STREAM)

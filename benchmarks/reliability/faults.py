@@ -25,7 +25,7 @@ POSTGRESQL = ("postgresql", "citus")
 CITUS = ("citus",)
 SQLITE = ("sqlite",)
 CUT_AGENTS_BYTES = 6_000
-"""A batch is a request of some 800 bytes and a response of 250."""
+"""A batch is a request of some 1,800 bytes and a response of 250."""
 CUT_DATABASE_BYTES = 20_000
 MOST_JUMP_S = 24 * 3600.0
 REFUSED = " answered 503 "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from memagent.wire.columns import Value
 
@@ -12,6 +12,8 @@ Row = tuple[tuple[Value, ...], dict[str, Value] | None]
 """Values of a stream's columns, and values by name that few rows have (user phases, scalars)."""
 RowBuilder = Callable[[Any], Row | None]
 """Build the row of a raw entry, or return None if the entry only adds to a later row."""
+
+Result = TypeVar("Result")
 
 MAX_ROWS = 20_000
 """Rows a buffer may hold: twenty seconds of a loop with a step a millisecond, some 10 MB."""
@@ -59,12 +61,19 @@ class SampleBuffer:
 
         Without room for the rows, the entries stay. Raises MemoryError then.
         """
+        return self._drain(list)
+
+    def drain_columns(self) -> dict[str, list[Value]]:
+        """Drain, and return the rows by column; {} if there is none. Raises MemoryError."""
+        return self._drain(lambda rows: to_columns(self.columns, rows) if rows else {})
+
+    def _drain(self, convert: Callable[[list[Row]], Result]) -> Result:
         # as many as there are now: the training thread may append meanwhile
         entries = [self.entries.popleft() for _ in range(len(self.entries))]
-        if self._build_row is None:
-            return entries
         try:
-            return [row for entry in entries if (row := self._build_row(entry)) is not None]
+            if self._build_row is None:
+                return convert(entries)
+            return convert([row for item in entries if (row := self._build_row(item)) is not None])
         except MemoryError:
             self.entries.extendleft(reversed(entries))
             raise

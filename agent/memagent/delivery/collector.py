@@ -1,11 +1,11 @@
 """Collector thread: turns rows into batches on a timer and hands them to the sender.
 
 1. Rows leave the process twice. At every tick they're written to the disk as a draft, unpacked and
-   cheap, so a kill loses no more than a tick. Once a second, or once there are BATCH_ROWS of them,
-   a batch replaces the drafts.
+   cheap, so a kill loses no more than a tick. Every few seconds, or once there are BATCH_ROWS of
+   them, a batch replaces the drafts.
 2. Observers, such as the local forecaster, see the rows after that.
-3. A busy server requests batches at longer intervals. They never exceed a tenth of the time that
-   the local forecast leaves, so its own warning isn't much later. Events wait a second only.
+3. A busy server requests batches at longer intervals. No interval exceeds a tenth of the time that
+   the local forecast leaves, or a second: its own warning isn't much later. Events wait a second.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from memagent.delivery.buffer import DroppedSamples, Row, SampleBuffer, to_columns
+from memagent.delivery.buffer import DroppedSamples, SampleBuffer
 from memagent.delivery.envelope import Envelope, seal
-from memagent.delivery.partial_batch import StreamColumns, pack_chunk
+from memagent.delivery.partial_batch import StreamColumns, join_columns, pack_chunk, row_count
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, outlast_memory_errors
 from memagent.wire.codec import encode
@@ -26,7 +26,14 @@ from memagent.wire.messages import BATCH_EVERY_S, MAX_BATCH_EVERY_S, Batch, Chun
 TICK_S = 0.2
 """Interval at which buffers are drained to the disk. A tick takes time itself: a killed process
 loses less than 250 ms."""
+CALM_TICK_S = 0.5
+"""The same while memory isn't about to run out. With cold caches, a tick takes 0.2 ms."""
 BATCH_ROWS = 500
+CALM_BATCH_EVERY_S = 2.0
+"""Interval of batches while memory isn't about to run out. With cold caches, packing and sending
+one takes 3 ms, however few rows it has."""
+FILE_BATCH_EVERY_S = 5.0
+"""The same without a server: nobody waits for the batch, as its drafts are in the file."""
 MAX_SHARE_OF_TIME_LEFT = 0.1
 """Longest interval between batches, as a share of the time until memory runs out."""
 HEARTBEAT_S = 15.0
@@ -71,13 +78,14 @@ class Collector:
         self._refresh = refresh
         self._time_left_s = time_left_s
         self._requested_s = BATCH_EVERY_S
-        self._pending: list[list[Row]] = [[] for _ in buffers]
-        """Rows of the batch in progress, by buffer."""
+        self._pending: list[list[StreamColumns]] = [[] for _ in buffers]
+        """Blocks of rows of the batch in progress, by buffer."""
         self._events: list[Event] = []
         self._drafted_events = 0
         self._seq = 0
         self._sent_at = time.monotonic()
-        self._stop = threading.Event()
+        self._collecting_stop = _Stop()
+        self._refreshing_stop = _Stop()
         self._collecting = threading.Thread(
             target=outlast_memory_errors,
             args=(self._collect,),
@@ -104,14 +112,15 @@ class Collector:
 
     def close(self) -> None:
         """Send the last batch with all that is in the buffers, and stop."""
-        self._stop.set()
+        self._collecting_stop.set()
+        self._refreshing_stop.set()
         # one timeout for both threads together
         until = time.monotonic() + STOP_TIMEOUT_S
         self._collecting.join(STOP_TIMEOUT_S)
         self._refreshing.join(max(0.0, until - time.monotonic()))
         if self._collecting.is_alive():
             # the thread may still use its rows: sending them from here would race with it
-            rows = sum(map(len, self._pending)) + sum(map(len, self._buffers))
+            rows = sum(map(_rows_of, self._pending)) + sum(map(len, self._buffers))
             self._drops["not_delivered_at_exit"] += rows
             return
         with self._guard.section("collector"):
@@ -121,18 +130,20 @@ class Collector:
 
     def _collect(self) -> None:
         due_at = time.monotonic() + TICK_S
-        while not self._stop.wait(max(0.0, due_at - time.monotonic())):
+        while not self._collecting_stop.wait(due_at - time.monotonic()):
             now = time.monotonic()
-            # after a late tick, the ones that were missed are not made up for
-            due_at = max(due_at, now) + TICK_S
+            interval_s = TICK_S
             # what has no room now waits for the next tick
             with self._guard.section("collector"), suppress(MemoryError):
                 self._tick(now)
+                interval_s = max(TICK_S, min(CALM_TICK_S, self._tolerable_delay_s()))
+            # after a late tick, the ones that were missed are not made up for
+            due_at = max(due_at, now) + interval_s
 
     def _refresh_periodically(self) -> None:
         """Refresh at once, for runs shorter than a second, and then periodically."""
         delay_s = 0.0
-        while not self._stop.wait(delay_s):
+        while not self._refreshing_stop.wait(delay_s):
             delay_s = REFRESH_S
             with self._guard.section("probe refresh"):
                 self._refresh()
@@ -148,7 +159,7 @@ class Collector:
         self._notify(new_rows)
 
     def _is_due(self, now: float) -> bool:
-        rows = max((len(rows) for rows in self._pending), default=0)
+        rows = max(map(_rows_of, self._pending), default=0)
         silence_s = now - self._sent_at
         if rows >= BATCH_ROWS:
             return True
@@ -159,22 +170,26 @@ class Collector:
         return bool(self._events) or silence_s >= self._interval_s()
 
     def _interval_s(self) -> float:
-        if self._requested_s <= BATCH_EVERY_S:
-            return BATCH_EVERY_S
-        return min(self._requested_s, MAX_SHARE_OF_TIME_LEFT * self._time_left_s())
+        calm_s = CALM_BATCH_EVERY_S if self._sender.has_server else FILE_BATCH_EVERY_S
+        return min(max(self._requested_s, calm_s), self._tolerable_delay_s())
+
+    def _tolerable_delay_s(self) -> float:
+        return MAX_SHARE_OF_TIME_LEFT * self._time_left_s()
 
     def _drain(self) -> list[tuple[str, StreamColumns]]:
         """Move rows from the buffers to the batch in progress. Return them as columns by stream."""
         new_rows = []
         for buffer, pending in zip(self._buffers, self._pending, strict=True):
-            rows = buffer.drain()
-            if not rows:
+            columns = buffer.drain_columns()
+            if not columns:
                 continue
-            room = MAX_PENDING_ROWS - len(pending)
-            pending.extend(rows[:room])
-            if len(rows) > room:
-                self._drops["queue_full"] += len(rows) - room
-            new_rows.append((buffer.stream, to_columns(buffer.columns, rows)))
+            new_rows.append((buffer.stream, columns))
+            rows, room = row_count(columns), MAX_PENDING_ROWS - _rows_of(pending)
+            if rows > room:
+                self._drops["queue_full"] += rows - room
+                columns = {name: values[:room] for name, values in columns.items()}
+            if room:
+                pending.append(columns)
         return new_rows
 
     def _notify(self, new_rows: list[tuple[str, StreamColumns]]) -> None:
@@ -211,13 +226,13 @@ class Collector:
         self._seq += 1
         self._sent_at = time.monotonic()
 
-    def _seal(self, pending: list[list[Row]], events: list[Event]) -> Envelope:
+    def _seal(self, pending: list[list[StreamColumns]], events: list[Event]) -> Envelope:
         chunks = [
             chunk
-            for buffer, rows in zip(self._buffers, pending, strict=True)
-            if rows and (chunk := self._pack(buffer, rows))
+            for buffer, blocks in zip(self._buffers, pending, strict=True)
+            if blocks and (chunk := self._pack(buffer.stream, blocks))
         ]
-        samples = sum(map(len, pending))
+        samples = sum(map(_rows_of, pending))
         return seal(self._run_id, self._batch(chunks, events), samples=samples)
 
     def _batch(self, chunks: list[Chunk], events: list[Event]) -> Batch:
@@ -230,12 +245,32 @@ class Collector:
             dropped_samples=dict(self._drops),
         )
 
-    def _pack(self, buffer: SampleBuffer, rows: list[Row]) -> Chunk | None:
+    def _pack(self, stream: str, blocks: list[StreamColumns]) -> Chunk | None:
         try:
-            return pack_chunk(buffer.stream, to_columns(buffer.columns, rows))
+            return pack_chunk(stream, join_columns(blocks))
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - the guard raises or reports it
             self._guard.caught("packing samples", error)
-        self._drops["internal_error"] += len(rows)
+        self._drops["internal_error"] += _rows_of(blocks)
         return None
+
+
+class _Stop:
+    """Ends one thread. Waiting for a `threading.Event` takes twice as long."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return True once it's set."""
+        return self._lock.acquire(timeout=max(0.0, timeout_s))
+
+    def set(self) -> None:
+        if self._lock.locked():
+            self._lock.release()
+
+
+def _rows_of(blocks: list[StreamColumns]) -> int:
+    return sum(map(row_count, blocks))

@@ -37,10 +37,10 @@ def merge_drafts(bodies: Sequence[bytes], *, after: bytes | None) -> bytes | Non
     newest = max(draft.seq for draft in drafts)
     drafts = [draft for draft in drafts if draft.seq == newest]
     last = drafts[-1]
-    streams: dict[str, StreamColumns] = {}
+    streams: dict[str, list[StreamColumns]] = {}
     for chunk in (chunk for draft in drafts for chunk in draft.chunks):
-        _extend(streams.setdefault(chunk.stream, {}), chunk.columns or {})
-    chunks = (_pack_if_valid(stream, columns) for stream, columns in streams.items())
+        streams.setdefault(chunk.stream, []).append(chunk.columns or {})
+    chunks = (_pack_if_valid(stream, join_columns(blocks)) for stream, blocks in streams.items())
     batch = Batch(
         rank=last.rank,
         attempt=last.attempt,
@@ -52,14 +52,19 @@ def merge_drafts(bodies: Sequence[bytes], *, after: bytes | None) -> bytes | Non
     return encode(batch)
 
 
-def _extend(columns: StreamColumns, more: Mapping[str, Sequence[Value]]) -> None:
-    """Add rows. A column that one side lacks is None there."""
-    before, added = _row_count(columns), _row_count(more)
-    for name in dict.fromkeys((*columns, *more)):
-        columns.setdefault(name, [None] * before).extend(more.get(name, [None] * added))
+def join_columns(blocks: Sequence[StreamColumns]) -> StreamColumns:
+    """Return consecutive rows as one block. A column that some blocks lack is None there."""
+    if len(blocks) == 1:
+        return blocks[0]
+    joined: StreamColumns = {name: [] for block in blocks for name in block}
+    for block in blocks:
+        missing: list[Value] = [None] * row_count(block)
+        for name, values in joined.items():
+            values.extend(block.get(name, missing))
+    return joined
 
 
-def _row_count(columns: Mapping[str, Sequence[Value]]) -> int:
+def row_count(columns: Mapping[str, Sequence[Value]]) -> int:
     return len(next(iter(columns.values()), ()))
 
 

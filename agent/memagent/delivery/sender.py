@@ -85,6 +85,7 @@ class Sender:
         self._drops = drops
         self._guard = guard
         self._on_reply = on_reply
+        self.has_server = transport is not None
         self._spool = Spool(file, drops, is_destination=transport is None)
         self._changed = threading.Condition()
         self._deadline: float | None = None

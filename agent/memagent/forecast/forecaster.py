@@ -137,14 +137,19 @@ class Forecaster:
         return self._forecast
 
     @property
+    def is_calm(self) -> bool:
+        """Return True if nothing grows, and nothing else is expected to run out of memory."""
+        newest = self._forecast
+        is_unlikely = newest.level == "ok" and newest.oom_probability <= MIN_PROBABILITY
+        return is_unlikely and not self._signals.trends
+
+    @property
     def max_count(self) -> int:
         """Return how many steps that are like the newest one may be given at once.
 
         Only one unless nothing grows: each of more may change the level.
         """
-        newest, signals = self._forecast, self._signals
-        is_calm = newest.level == "ok" and newest.oom_probability <= MIN_PROBABILITY
-        return signals.room if is_calm and not signals.trends else 1
+        return self._signals.room if self.is_calm else 1
 
     @property
     def tolerance_bytes(self) -> float:

@@ -255,6 +255,7 @@ class Pipeline:
             self._refresh_probes()
         # 3. The collector makes its last batch, and publishes it while the mirror still listens.
         self.events.close()
+        self.forecast.monitor.catch_up()
         if self.mirror is not None:
             self.mirror.close()
         # 4. The last message: the server takes nothing of the run after it.
@@ -308,8 +309,8 @@ class Pipeline:
         self.events.set_interval(reply.batch_every_s)
 
     def _time_left_s(self) -> float:
-        # asked only after a reply, when the forecast exists
-        return self.forecast.monitor.time_left_s()
+        # the collector's thread starts before the forecast exists
+        return self.forecast.monitor.time_left_s() if hasattr(self, "forecast") else 0.0
 
     def _send(self, message: AgentMessage) -> None:
         self._sender.put(seal(self._identity.run_id, message))

@@ -1,6 +1,7 @@
 """Forecasts of each device and the warnings that follow, without a server.
 
-The server runs the same forecaster; here it gets samples a quarter of a second old.
+The server runs the same forecaster; here it gets samples a quarter of a second old, or while all is
+calm, up to a second (`waiting_samples`).
 
 1. A warning goes to stderr when the level rises above all that was reported, and again every minute
    while it lasts.
@@ -22,6 +23,7 @@ from memagent.delivery.partial_batch import StreamColumns
 from memagent.diagnostics import notify_user
 from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed_repetitions, select_columns
 from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
+from memagent.local_forecast.waiting_samples import WaitingSamples
 from memagent.probe.detached import forks_wait
 from memagent.units import format_bytes, format_duration
 from memagent.wire.messages import Device, Risk
@@ -39,6 +41,7 @@ class DeviceForecast(msgspec.Struct):
     device: Device
     forecaster: Forecaster
     is_secondary_host: bool
+    waiting: WaitingSamples = msgspec.field(default_factory=WaitingSamples)
     newest: Forecast | None = None
     alarm: Forecast | None = None
     """The newest forecast that isn't calm."""
@@ -97,6 +100,19 @@ class ForecastMonitor:
         entry = self._forecasts.get(stream)
         if entry is None:
             return
+        now = time.monotonic()
+        entry.waiting.add(columns, entry.forecaster, now)
+        if not entry.waiting.may_wait(entry.forecaster, now):
+            self._forecast(entry, now)
+
+    def catch_up(self) -> None:
+        """Forecast from the samples that wait, as no more will come."""
+        for entry in self._forecasts.values():
+            if entry.waiting:
+                self._forecast(entry, time.monotonic())
+
+    def _forecast(self, entry: DeviceForecast, now: float) -> None:
+        columns = entry.waiting.take(now)
         selected = select_columns(columns, is_secondary_host=entry.is_secondary_host)
         for forecast in feed_repetitions(entry.forecaster, selected):
             entry.newest = forecast
@@ -107,7 +123,7 @@ class ForecastMonitor:
         if entry.newest is not None:
             if entry.newest.level != "ok":
                 self._on_growth(entry.newest)
-            self._report(entry, entry.newest, time.monotonic())
+            self._report(entry, entry.newest, now)
 
     def check_state_fits(self, used_bytes: Mapping[str, int]) -> None:
         """Warn if the optimizer's state won't fit in what is left of the devices' limits."""
@@ -137,11 +153,11 @@ class ForecastMonitor:
         ]
 
     def time_left_s(self) -> float:
-        """Return the seconds until memory runs out: 0 for any risk, infinity if it never does."""
-        newest = [entry.newest for entry in self._forecasts.values() if entry.newest]
-        if any(forecast.level != "ok" for forecast in newest):
-            return 0.0
-        return min((one.eta_s for one in newest if one.eta_s is not None), default=math.inf)
+        """Return the seconds until memory runs out, infinity if it never does.
+
+        0 for any risk, and before the first forecast of a device.
+        """
+        return min(map(_time_left_s, self._forecasts.values()), default=math.inf)
 
     def at_the_end(self) -> dict[str, Any] | None:
         """Return the newest forecast for the device that the model trains on, unless it's calm.
@@ -178,6 +194,13 @@ class ForecastMonitor:
             entry.reported_level = level
             for listener in self._risk_listeners:
                 listener(risk)
+
+
+def _time_left_s(entry: DeviceForecast) -> float:
+    newest = entry.newest
+    if newest is None or newest.level != "ok":
+        return 0.0
+    return min(entry.waiting.time_left_s, math.inf if newest.eta_s is None else newest.eta_s)
 
 
 def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = None) -> str:

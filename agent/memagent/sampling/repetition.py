@@ -16,7 +16,7 @@ reading takes 10 to 20 us, and in most trainings it says the same in every step.
 4. While the ends of the steps that are read differ by FLAT_BYTES at most, every READ_EVERY-th is
    read. The others have its values.
 
-The collector's thread decides this up to a quarter of a second after the steps.
+The collector's thread decides this up to half a second after the steps.
 """
 
 from __future__ import annotations

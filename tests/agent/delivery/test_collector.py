@@ -69,6 +69,7 @@ class Recorder:
 @pytest.fixture
 def recorder(tmp_path, monkeypatch):
     monkeypatch.setattr(collecting, "TICK_S", 3600.0)
+    monkeypatch.setattr(collecting, "FILE_BATCH_EVERY_S", collecting.BATCH_EVERY_S)
     recorder = Recorder(tmp_path / "r.memagent")
     yield recorder
     recorder.collector.close()
@@ -131,6 +132,23 @@ def test_a_batch_is_late_by_a_tenth_of_the_time_left_at_most(recorder, time_left
     assert recorder.is_sealed()
 
 
+@pytest.mark.parametrize(("has_server", "sent_at_s"), [(False, 5.0), (True, 2.0)])
+def test_batches_are_rarer_while_memory_is_not_about_to_run_out(
+    recorder, monkeypatch, has_server, sent_at_s
+):
+    monkeypatch.setattr(collecting, "FILE_BATCH_EVERY_S", 5.0)
+    recorder.sender.has_server = has_server
+    recorder.step(1)
+    recorder.tick(sent_at_s - 0.2)
+    assert recorder.steps() == [[1]] and not recorder.is_sealed()
+    recorder.tick(sent_at_s)
+    assert recorder.is_sealed()
+    recorder.time_left_s = 15.0
+    recorder.step(2)
+    recorder.tick(sent_at_s + 1.6)
+    assert len(recorder.batches()) == 2
+
+
 def test_an_event_does_not_wait_for_a_busy_server(recorder):
     recorder.collector.set_interval(20.0)
     recorder.step(1)
@@ -166,7 +184,7 @@ def test_without_room_rows_are_buffered_then_the_newest_dropped(recorder, monkey
     recorder.tick(2.0)
     assert recorder.drops == {"queue_full": 2} and not recorder.path.exists()
     monkeypatch.undo()
-    recorder.tick(2.2)
+    recorder.tick(5.2)
     assert recorder.steps() == [[0, 1, 2]] and recorder.batches()[0].dropped_samples == {
         "queue_full": 2
     }

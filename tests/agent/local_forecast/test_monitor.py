@@ -232,6 +232,7 @@ def test_the_forecast_at_the_end_is_the_newest_alarm_unless_memory_came_down():
     assert forecast_monitor.risks()[0].level == "ok"
     assert forecast_monitor.at_the_end()["first_step"] == alarm["first_step"]
     observe(420, *[2 * GIB] * 200)
+    forecast_monitor.catch_up()
     assert forecast_monitor.at_the_end() is None
 
 

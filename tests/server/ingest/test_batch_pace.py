@@ -101,7 +101,9 @@ def busy_server(start_server, database_url):
 def agent(busy_server, tmp_path, monkeypatch):
     """A collector and a sender to the busy server. An agent that doesn't obey sends at each tick."""
     monkeypatch.setattr(collecting, "TICK_S", 0.02)
+    monkeypatch.setattr(collecting, "CALM_TICK_S", 0.02)
     monkeypatch.setattr(collecting, "BATCH_EVERY_S", 0.0)
+    monkeypatch.setattr(collecting, "CALM_BATCH_EVERY_S", 0.0)
     drops, guard = DroppedSamples(), ErrorGuard(raise_errors=True)
     agent = SimpleNamespace(buffer=SampleBuffer("host", ("step",), drops), time_left_s=math.inf)
     file = RunFile(tmp_path / "r.memagent", seal("r", RunStart(run_id="r")))

@@ -5,7 +5,8 @@
 2. Their anonymous memory is read about once a second from files that stay open, in 2 us each.
 3. The anonymous memory of a forked worker is mostly its parent's pages. The proportional share
    (PSS) divides shared pages among the processes, but the kernel walks all pages to compute it:
-   15 ms per GiB. So it's read for a new process and then every 30 s, and not for very large ones.
+   15 ms per GiB. So it's read for a new process and then every 30 s, and not for very large ones;
+   every 300 s for a process without descendants whose memory stays the same.
    It may take 1 % of the time, and 20 ms at a time of processor time: on a busy machine a walk
    waits longer than it works. In between, a process counts with its share plus its growth since.
    Before the first reading it counts with what it has beyond the pages that it was forked with: the
@@ -27,6 +28,9 @@ import msgspec
 from memagent.probe.host_limits import close_own, file_id, read_text
 
 PSS_INTERVAL_S = 30.0
+LONE_PSS_INTERVAL_S = 300.0
+"""The same for a process without descendants whose memory hasn't changed by LONE_CHANGE_RATIO."""
+LONE_CHANGE_RATIO = 1 / 8
 _MAX_DUTY_RATIO = 0.01
 """Share of the time that reading PSS may take. New processes are read nevertheless."""
 _MAX_WALK_S = 0.02
@@ -112,7 +116,7 @@ class ProcfsTree:
             # an older kernel stops this process's own mmap calls during the walk
             for process in ([self._root] if _HAS_PREEMPTIBLE_WALK else []) + queue
             if process.resident_bytes <= _MAX_WALK_BYTES
-            and process.read_at <= started - PSS_INTERVAL_S
+            and process.read_at <= started - self._interval_s(process)
             and (not is_idle or (process.read_at < 0 and process is not self._root))
         ]
         for process in due:
@@ -129,6 +133,15 @@ class ProcfsTree:
             self.pss_bytes = (
                 root.proportional_bytes + root.shared_anonymous_bytes + self._sum_descendants()
             )
+
+    def _interval_s(self, process: _Process) -> float:
+        """Return the seconds between two readings: a process alone shares hardly any pages."""
+        shared = process.shared
+        if self._descendants or shared is None:
+            return PSS_INTERVAL_S
+        change = abs(process.anonymous_bytes - shared.anonymous_bytes)
+        is_settled = change < LONE_CHANGE_RATIO * shared.anonymous_bytes
+        return LONE_PSS_INTERVAL_S if is_settled else PSS_INTERVAL_S
 
     def _sum_descendants(self) -> int:
         """Sum the shares, without the pages of this process that they include: see 4."""

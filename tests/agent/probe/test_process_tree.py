@@ -12,6 +12,7 @@ import pytest
 
 from memagent.probe import process_tree
 from memagent.probe.process_tree import (
+    LONE_PSS_INTERVAL_S,
     PSS_INTERVAL_S,
     ProcfsTree,
     PsutilTree,
@@ -140,6 +141,22 @@ def test_3_shares_are_read_again_after_a_while(tree, clock, start_child):
     clock.now_s += 1
     tree.refresh()
     assert tree.pss_bytes - before == pytest.approx(100 * MIB, abs=5 * MIB)
+
+
+def test_3_the_share_of_a_process_alone_is_read_rarely_while_its_memory_stays_the_same(clock):
+    tree = ProcfsTree(clock=clock)
+    tree.refresh()
+    first = tree._root.read_at
+    clock.now_s += PSS_INTERVAL_S
+    tree.refresh()
+    assert tree._root.read_at == first
+    block = bytearray(b"x") * (tree._root.anonymous_bytes // 4)
+    tree.refresh()
+    assert tree._root.read_at == clock.now_s and tree.pss_bytes > len(block)
+    clock.now_s += LONE_PSS_INTERVAL_S
+    tree.refresh()
+    assert tree._root.read_at == clock.now_s
+    tree.close()
 
 
 def test_3_a_new_process_is_read_at_once(tree, clock, start_child):

@@ -129,6 +129,8 @@ def in_fresh_process(name: str, *, quick: bool) -> Result | str:
             "PYTHONPATH": path,
             "MEMAGENT_DIR": str(Path(folder) / "runs"),
         }
+        # pip compiles what it installs: compiling anew in each process doubles the time of attach
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         try:
             done = subprocess.run(
                 command,

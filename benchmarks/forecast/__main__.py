@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import benchmarks.forecast
-from benchmarks.forecast import generated, generator, programs, recorded, simulated
+from benchmarks.forecast import generated, generator, recorded, simulated
 from benchmarks.forecast.baselines import DETECTORS
+from benchmarks.forecast.mechanisms import MECHANISMS
+from benchmarks.forecast.programs import PROGRAMS
 from benchmarks.forecast.score import Score, score, table
 from benchmarks.forecast.traces import Trace
 
@@ -55,11 +57,11 @@ def _sets(bench: Path | None, seed: int, *, quick: bool) -> Iterator[tuple[str, 
             list(generator.traces(bench, GENERATED_QUICK if quick else GENERATED, seed)),
         )
     yield f"made, seed {seed}", list(generated.traces(EACH_QUICK if quick else EACH, seed))
-    for title, kinds in programs.split().items():
-        yield (
-            f"simulated, {title}, seed {seed}",
-            list(simulated.traces(kinds, SIMULATED_QUICK if quick else SIMULATED, seed)),
-        )
+    each = SIMULATED_QUICK if quick else SIMULATED
+    for name, program_set in {"programs": PROGRAMS, "mechanisms": MECHANISMS}.items():
+        for title, kinds in program_set.split().items():
+            runs = list(simulated.traces(kinds, each, seed))
+            yield f"simulated {name}, {title}, seed {seed}", runs
     yield "recorded", list(recorded.traces())
 
 

@@ -5,40 +5,15 @@ Each is a loop as a person writes it, over the methods of `Run`; it yields after
 
 from __future__ import annotations
 
-import random
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from benchmarks.forecast.simulated import Kind, Program, Run
-from memagent.forecast.types import Growing
+from benchmarks.forecast.program_set import ProgramSet
+from benchmarks.forecast.simulated import Run
 
-KINDS: list[Kind] = []
+PROGRAMS = ProgramSet(seed=2026)
+dies, lives = PROGRAMS.dies, PROGRAMS.lives
 Steps = Iterator[None]
-
-
-def split() -> dict[str, list[Kind]]:
-    """Return the programs to tune on, and those only to score on: a random half of each sort."""
-    source, held_out = random.Random(2026), set()
-    for is_dying in (True, False):
-        names = sorted(kind.name for kind in KINDS if (kind.cause is not None) == is_dying)
-        held_out |= set(source.sample(names, len(names) // 2))
-    return {
-        "tuned on": [kind for kind in KINDS if kind.name not in held_out],
-        "held out": [kind for kind in KINDS if kind.name in held_out],
-    }
-
-
-def dies(cause: str, grows: Growing | None = "list") -> Callable[[Program], Program]:
-    return lambda program: _register(program, cause, grows)
-
-
-def lives(grows: Growing | None = None) -> Callable[[Program], Program]:
-    return lambda program: _register(program, None, grows)
-
-
-def _register(program: Program, cause: str | None, grows: Growing | None) -> Program:
-    KINDS.append(Kind(program.__name__.replace("_", " "), program, cause, grows))
-    return program
 
 
 def lengths(run: Run) -> Callable[[], float]:

@@ -1,4 +1,4 @@
-"""Traces of training programs (`programs.py`) on the simulator of torch's caching allocator.
+"""Traces of training programs (`programs.py`, `mechanisms.py`) on the simulator of torch's caching allocator.
 
 1. A program is run once without a limit, which shows what each step needs. Programs that die get
    the limit that the need of a step between DIES_AT of the planned steps reaches; those that
@@ -8,7 +8,7 @@
 3. Readings are those of an agent: allocated and peak bytes by step, reserved, inactive split,
    retries; the device's use from NVML is at most a second old.
 4. Half of the programs are for tuning and half only for scoring, chosen at random before any was
-   run (`programs.split`). Seeds vary sizes, lengths and limits of a program, not the program.
+   run (`program_set`). Seeds vary sizes, lengths and limits of a program, not the program.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ MIB, GIB = 2**20, 2**30
 DIES_AT = (0.3, 0.97)
 MIN_GROWTH = 0.03
 """Share of the limit that a dying run grows at least; less can't be told from noise."""
+MIN_LIFE_STEPS = 40
+"""A run that dies before can't be forecast: its limit was too small for what can't be used."""
 NVML_S = 1.0
 COLUMNS = (
     "step", "time_s", "allocated_bytes", "peak_allocated_bytes", "reserved_bytes", "inactive_split_bytes", "alloc_retries_total",
@@ -167,6 +169,10 @@ class Kind:
     grows: Growing | None
     """What the leak finder would find growing."""
 
+    @property
+    def is_dying(self) -> bool:
+        return self.cause is not None
+
 
 def traces(kinds: list[Kind], each: int, seed: int = 0) -> Iterator[Trace]:
     """Return `each` runs of every program, in the order of `kinds`."""
@@ -193,7 +199,8 @@ def _trace(kind: Kind, source: random.Random) -> Trace | None:
     free = Run(setting)
     needs, host = [], []
     for row in _rows(free, kind.program):
-        needs.append(row["peak_allocated_bytes"] + free.context + free.neighbor)
+        used = "reserved_bytes" if kind.cause == "fragmentation" else "peak_allocated_bytes"
+        needs.append(row[used] + free.context + free.neighbor)
         host.append(row["host_rss_bytes"])
     is_host = kind.cause == "host_memory"
     limit = int(max(needs) * (1 + source.uniform(0.005, 0.1)))
@@ -202,7 +209,7 @@ def _trace(kind: Kind, source: random.Random) -> Trace | None:
         series = host if is_host else needs
         step = int(source.uniform(*DIES_AT) * len(series))
         reached = max(series[: step + 1])
-        if reached - max(series[:16]) < MIN_GROWTH * reached or step < 40:
+        if reached - max(series[:16]) < MIN_GROWTH * reached or step < MIN_LIFE_STEPS:
             return None
         if is_host:
             host_limit = reached
@@ -213,7 +220,7 @@ def _trace(kind: Kind, source: random.Random) -> Trace | None:
         run = Run(setting, limit, host_limit)
         run.use_neighbor(0)
         columns, death = _columns(run, kind.program)
-        if kind.cause is not None and death is None:
+        if kind.cause is not None and (death is None or death < MIN_LIFE_STEPS):
             return None
         if (death is None) == (kind.cause is None):
             return _as_trace(kind, run, columns, death)

@@ -212,6 +212,8 @@ class Forecaster:
         )
         if phase not in ("train", "preflight") and not self._eval_fits(optimizer_steps):
             self._eval_bytes = None  # it has passed, so it needs less than the hint says
+        if self._signals.has_stopped:
+            self._hysteresis.reset()  # no more of it is to come, so nothing may flap
         forecast = self._without_trend(step, optimizer_steps) or self._by_trends(step)
         self._forecast = self._hysteresis.settle(forecast, self._clock.seconds(1))
         return self._forecast

@@ -50,6 +50,8 @@ class Signals:
             cause: BucketedSeries(max if cause == "input" else min) for cause in self._min_rise
         }
         self.trends: dict[Cause, Trend] = {}
+        self.has_stopped = False
+        """Whether the newest step shows that a trend has stopped."""
         self.excess = ExcessStatistics()
         self._tail = TailRisk()
         self._input_high_water = InputHighWaterModel()
@@ -137,6 +139,7 @@ class Signals:
 
         count: steps with these readings, the last of them `step`; at most `room`.
         """
+        self.has_stopped = False
         if floor is not None:
             excess = max(0.0, (peak or floor) - floor)
             self.floor = floor
@@ -207,10 +210,17 @@ class Signals:
         if cause == "leak" and self._input_high_water.largest:
             self._input_high_water.add(step, count)
         is_complete = series.add(step, value, self._min_rise[cause], count)
-        if is_complete and cause in LEAK_CAUSES:
-            self._new_buckets += 1
+        if is_complete:
+            self._new_buckets += cause in LEAK_CAUSES
+            self._drop_stopped(cause, step, series.values[-1])
         if series.fell_at == step:
             self.trends.pop(cause, None)  # its growth is gone
+
+    def _drop_stopped(self, cause: Cause, step: int, value: float) -> None:
+        trend = self.trends.get(cause)
+        if trend is not None and step > trend.expires_step and value <= trend.renewed_above:
+            del self.trends[cause]
+            self.has_stopped = True
 
     def _fit_trends(self) -> None:
         self._new_buckets = 0

@@ -9,8 +9,8 @@ The answer comes from the longest recent window that shows growth.
 3. Growth must be everywhere: the minimum of each quarter is above the one before, with one step
    back allowed for noise.
 4. Growth must continue: the newer half's slope is at least 0.4 of the older half's. It has stopped
-   if its newest pause is longer than a tenth of the window, than 25 steps, and than 1.5 times any
-   earlier one.
+   if its newest pause is longer than a tenth of the window, than 24 steps, and than 1.5 times any
+   earlier one. `Trend.expires_step` says when, so that nobody waits for the next fit.
 5. The bend: the ratio q of the two halves' slopes is assumed to continue. So the slope x steps
    ahead is slope * exp(rate * x) with rate = ln(q) / half a window. This is Holt's multiplicative
    trend. For exponential saturation, 1 - exp(-t/tau), it's exact, and finds its end before it is
@@ -50,8 +50,9 @@ SHRINK_RATIO = 2 / 3
 MIN_RISE_OVER_SCATTER = 7.0
 MIN_SLOPE_RATIO = 0.4
 """Newer half's slope over the older half's from which growth continues."""
-MIN_PAUSE_STEPS, PAUSE_RATIO = 25, 0.1
-"""Growth has stopped after this pause, in steps and as a share of the window."""
+MIN_PAUSE_STEPS, PAUSE_RATIO = 24, 0.1
+"""Growth has stopped after this pause, in steps and as a share of the window. It may be noticed two
+buckets late, so their width is subtracted."""
 PAUSE_TOLERANCE = 1.5
 """Growth has stopped after this multiple of its longest pause."""
 MIN_STEP_UP = 0.01
@@ -89,6 +90,9 @@ class Trend(msgspec.Struct, frozen=True):
     jump_error: float
     at_step: float
     level: float
+    expires_step: float = inf
+    """Growth has stopped after this step if no later value is above `renewed_above`."""
+    renewed_above: float = inf
 
     def level_at(self, step: float) -> float:
         """Return the expected level at `step`, with the usual excess over the line."""
@@ -166,9 +170,11 @@ class _Window:
         "_lines",
         "_start",
         "_values",
+        "expires_step",
         "jumps",
         "newer_slope",
         "older_slope",
+        "renewed_above",
         "rise",
         "scatter",
         "slope",
@@ -181,6 +187,7 @@ class _Window:
         self._start = start
         self.span_steps = lines.steps[-1] - lines.steps[start]
         self.jumps = StepGrowth()
+        self.expires_step = self.renewed_above = inf
         self.slope = self.scatter = self.older_slope = self.newer_slope = self.rise = 0.0
 
     def rises_above_scatter(self, min_rise: float) -> bool:
@@ -207,9 +214,11 @@ class _Window:
             if values[place] > high + step_up:
                 longest = max(longest, steps[place] - steps[since])
                 high, since = values[place], place
-        pause = steps[-1] - steps[since]
-        least = max(MIN_PAUSE_STEPS, PAUSE_RATIO * self.span_steps)
-        return pause > max(least, PAUSE_TOLERANCE * longest)
+        noticed_late = 2 * (steps[-1] - steps[-2]) - 1
+        least = max(MIN_PAUSE_STEPS, PAUSE_RATIO * self.span_steps) - noticed_late
+        self.expires_step = steps[since] + max(least, PAUSE_TOLERANCE * longest)
+        self.renewed_above = high + step_up
+        return steps[-1] > self.expires_step
 
     def rate_of(self, q: float) -> float:
         """Return the rate at which the slope changes if the halves' slopes have the ratio q."""
@@ -247,6 +256,8 @@ class _Window:
             jump_error=self.jumps.error,
             at_step=self._lines.steps[-1],
             level=self._level(tops, q),
+            expires_step=self.expires_step,
+            renewed_above=self.renewed_above,
         )
 
     def _level(self, tops: Sequence[float], q: float) -> float:
@@ -285,6 +296,8 @@ class _Window:
         if onset is None:
             return None
         window = _Window(self._lines, self._values, onset)
+        window.expires_step = self.expires_step
+        window.renewed_above = self.renewed_above
         rises = window.rises_above_scatter(0.0)
         continues = window.newer_slope >= MIN_SLOPE_RATIO * window.older_slope
         return window if rises and continues else None

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from memagent.forecast import Forecaster
 
+MIB = 2**20
+
 GIB = 2**30
 LIMIT = 40 * GIB
 PAGES = ("warning", "critical")
@@ -310,3 +312,16 @@ def test_growth_in_jumps_is_reported_only_if_it_continues():
     assert first_page(series(2000, lambda t: 10 + 0.65 * sum(at <= t for at in early))) is None
     steady = sorted(source.uniform(0, 2000) for _ in range(60))
     assert first_page(series(2000, lambda t: 10 + 0.8 * sum(at <= t for at in steady))) is not None
+
+
+@pytest.mark.parametrize("end", [100, 250, 600, 1000])
+def test_a_leak_that_stops_is_withdrawn_within_a_tenth_of_its_history(end):
+    forecaster = Forecaster(int(100 + 1.3 * end) * MIB)
+    levels = []
+    for step in range(end + max(30, end // 9)):
+        floor = (100 + min(step, end)) * MIB
+        forecast = forecaster.update(step, allocated_bytes=floor, peak_allocated_bytes=floor + MIB)
+        levels.append(forecast.level)
+    assert "warning" in levels[:end]
+    withdrawn = next(step for step in range(end, len(levels)) if levels[step] == "ok")
+    assert withdrawn - end <= max(26, end // 10)

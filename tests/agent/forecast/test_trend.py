@@ -14,7 +14,7 @@ from memagent.forecast.running_statistics import RunningLeastSquares
 from memagent.forecast.trend import Trend, find_trend, growth_in, steps_until
 
 TRIFLE = 1.0
-FIELDS = tuple(Trend.__struct_fields__)
+FIELDS = tuple({*Trend.__struct_fields__} - {"expires_step", "renewed_above"})
 
 
 def trend_of(function, count: int = 100, **options):
@@ -72,10 +72,22 @@ def test_rule_4_growth_stops_with_a_pause_of_a_tenth_of_its_history():
         return trend_of(lambda step: 10.0 * min(step, end), count)
 
     # of the 300 steps up to 270, a tenth is 30; the pause begins after step 270
-    assert line_until(270, 300) is not None
+    assert line_until(270, 294) is not None
     assert line_until(270, 302) is None
-    assert line_until(90, 114) is not None  # 25 steps at least
-    assert line_until(90, 118) is None
+    assert line_until(90, 112) is not None  # 24 steps at least
+    assert line_until(90, 116) is None
+
+
+def test_rule_4_a_trend_says_when_it_will_have_stopped():
+    trend = trend_of(lambda step: 10.0 * min(step, 270), 280)
+    assert trend.expires_step == pytest.approx(270 + 28, abs=4)
+    assert 2700 < trend.renewed_above < 2740
+    # twice a bucket's width earlier, since it's noticed as much later
+    wide = find_trend(
+        [4.0 * place for place in range(95)], [40.0 * min(place, 90) for place in range(95)], TRIFLE
+    )
+    assert wide is not None
+    assert wide.expires_step == pytest.approx(360 + 37.6 - 7, abs=8)
 
 
 def test_rule_4_growth_that_paused_before_may_pause_half_again_as_long():

@@ -22,13 +22,19 @@ UNEXPECTED_GROWTH_FACTOR = 1.5
 """A leak above the estimator's prediction is trusted further ahead, by this factor."""
 PREDICTION_ERROR = 1.02
 """Observed over predicted peak from which a leak has outgrown the prediction: its usual error."""
-LIST_PAGE_AHEAD = 1.3
-"""Distance up to which growth pages that nothing clears."""
-ENDING = ("buffer", "cache", "epoch")
-"""What stops growing by itself, often just below the limit. It gives a notice, but doesn't page."""
-NEVER = -1.0
-STEPS_TO_WAIT = 15
+PAGE_AHEAD_BY_GROWING: dict[Growing, float] = {
+    "list": 1.5,
+    "buffer": 0.2,
+    "cache": 0.1,
+    "epoch": 0.1,
+}
+"""Steps ahead that growth may page, over the steps it has lasted, by what keeps it. What ends by
+itself does so below the limit more often than not, but not always: it pages close to the limit."""
+KNOWN_JUMPS_AHEAD = 0.05
+"""The same for growth by few jumps of anything but a list."""
+STEPS_TO_WAIT = 20
 """A page waits for a diagnosis while more steps than these are left."""
+NEVER = -1.0
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 
@@ -72,11 +78,14 @@ def _page_ahead(nearest: Projection, situation: Situation) -> float:
     if nearest.cause not in LEAK_CAUSES:
         return nearest.page_ahead
     if situation.grows == "list":
-        return LIST_PAGE_AHEAD
+        return PAGE_AHEAD_BY_GROWING["list"]
     is_first = situation.previous not in PAGING_LEVELS
-    ends = situation.grows in ENDING
-    waits = situation.is_diagnosed and nearest.steps_left > STEPS_TO_WAIT
-    return NEVER if is_first and (ends or waits) else nearest.page_ahead
+    if is_first and situation.is_diagnosed and nearest.steps_left > STEPS_TO_WAIT:
+        return NEVER
+    if situation.grows is None:
+        return nearest.page_ahead
+    known = PAGE_AHEAD_BY_GROWING.get(situation.grows, nearest.page_ahead)
+    return min(known, nearest.page_ahead, KNOWN_JUMPS_AHEAD if nearest.is_by_jumps else known)
 
 
 def _is_close(nearest: Projection, situation: Situation) -> bool:

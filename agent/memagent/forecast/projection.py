@@ -21,7 +21,7 @@ from math import erfc, isfinite, log, sqrt
 
 import msgspec
 
-from memagent.forecast.trend import Trend, growth_in, steps_until
+from memagent.forecast.trend import MAX_JUMP_ERROR, Trend, growth_in, steps_until
 from memagent.forecast.types import Cause
 
 PAGE_AHEAD = 1.0
@@ -69,6 +69,8 @@ class Projection(msgspec.Struct, frozen=True):
     limit_bytes: int
     may_die_out: bool = False
     jump_error: float = 0.0
+    is_by_jumps: bool = False
+    """The growth so far is one of few jumps."""
 
     @property
     def ahead(self) -> float:
@@ -145,6 +147,7 @@ def project(
         limit_bytes=limit_bytes,
         may_die_out=may_die_out,
         jump_error=leading.jump_error if needs_jumps else 0.0,
+        is_by_jumps=leading.jump_error > MAX_JUMP_ERROR,
     )
 
 

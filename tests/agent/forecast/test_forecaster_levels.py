@@ -136,17 +136,29 @@ def test_growth_of_less_than_an_epoch_may_end_with_it():
 
 def test_what_the_leak_finder_found_decides_how_far_ahead_growth_pages():
     # nothing clears a list, however slowly it grows
-    assert levels(1300, 1301, grows="list") == ["warning", "ok"]
-    assert levels(1300, 1301, grows="list", may_die_out=True) == ["warning", "ok"]
-    assert levels(1300, 1301, grows="list", cause="host_memory") == ["warning", "ok"]
-    for grows in ("buffer", "cache", "epoch"):
-        assert levels(0, 1300, 1301, grows=grows) == ["notice", "notice", "ok"]
-        assert levels(2000, 2001, grows=grows, before="warning") == ["warning", "ok"]
+    assert levels(1500, 1501, grows="list") == ["warning", "ok"]
+    assert levels(1500, 1501, grows="list", may_die_out=True) == ["warning", "ok"]
+    assert levels(1500, 1501, grows="list", cause="host_memory") == ["warning", "ok"]
+    # what ends by itself may be larger than the device, so it pages close to the limit
+    for grows, ahead in {"buffer": 200, "cache": 100, "epoch": 100}.items():
+        assert levels(0, ahead, ahead + 1, 1300, 1301, grows=grows) == [
+            "critical",
+            "warning",
+            "notice",
+            "notice",
+            "ok",
+        ]
+        assert levels(2 * ahead, 2 * ahead + 1, grows=grows, before="warning") == [
+            "warning",
+            "notice",
+        ]
+        assert levels(50, 51, grows=grows, is_by_jumps=True) == ["warning", "notice"]
+    assert levels(1500, 1501, grows="list", is_by_jumps=True) == ["warning", "ok"]
 
 
 def test_a_page_waits_for_a_diagnosis_while_there_is_time():
-    assert levels(15, 16, grows="unknown") == ["critical", "notice"]
-    assert levels(15, 16, grows="unknown", before="warning") == ["critical", "critical"]
+    assert levels(20, 21, grows="unknown") == ["critical", "notice"]
+    assert levels(20, 21, grows="unknown", before="warning") == ["critical", "warning"]
     forecaster = Forecaster(LIMIT)
     forecaster.update(10, allocated_bytes=1)
     forecaster.learn(grows="unknown")

@@ -36,6 +36,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import speed
 
         return speed.main(options.only)
+    if options.verb == "rehearsals":
+        from benchmarks.estimator import rehearsed
+
+        return rehearsed.main(options.json, options.only)
+    if options.verb == "histories":
+        from benchmarks.estimator import strangers
+
+        return strangers.main(options.folder, options.json)
     _score(options.json, quick=options.quick)
     return 0
 
@@ -72,6 +80,16 @@ def _parser() -> argparse.ArgumentParser:
         "speed", help="how long a two-step trace takes, and how much its process grows"
     )
     speed.add_argument("--only", nargs="+", metavar="MODEL", help="some of the models")
+    rehearsals = verbs.add_parser(
+        "rehearsals", help="the published rows, trained by their own code on the rehearsal device"
+    )
+    rehearsals.add_argument("--only", default="", metavar="TEXT", help="rows with TEXT in the name")
+    rehearsals.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
+    histories = verbs.add_parser(
+        "histories", help="the allocator simulator on snapshots that others recorded on GPUs"
+    )
+    histories.add_argument("folder", type=Path, metavar="FOLDER")
+    histories.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
     return parser
 
 

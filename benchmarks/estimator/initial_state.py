@@ -5,8 +5,9 @@ allocated before the first entry. The snapshot has the state at the end; undoing
 last one first, gives the state at the beginning:
 
 1. The end shows the segments, and the allocated blocks with the requested sizes.
-2. The size of a block is the one at the end if it lived that long. Otherwise it's the rounded
-   request. In the large pool it extends to the next block or the segment's end if that is no more
+2. The size of a block is the one at the end if it lived that long. Otherwise a request shows it: a
+   block is cut from the front of a free one, which begins where the block before it ends. Without
+   such a request it's the rounded request. In the large pool it extends to the next block or the segment's end if that is no more
    than 1 MiB away, because less is never split off. Blocks of the maximal split size always do.
 3. All other space in the segments is free.
 """
@@ -56,6 +57,24 @@ class InitialState:
 
     segments: dict[int, RecordedSegment] = field(default_factory=dict)
     blocks: dict[int, RecordedBlock] = field(default_factory=dict)
+    _addresses: list[int] = field(default_factory=list)
+    """Of the blocks, in order."""
+
+    def add_block(self, block: RecordedBlock) -> None:
+        if block.address not in self.blocks:
+            insort(self._addresses, block.address)
+        self.blocks[block.address] = block
+
+    def undo_allocation(self, address: int) -> None:
+        """Remove a block. It was cut from a free one, before which an allocated one ends here."""
+        place = bisect_left(self._addresses, address)
+        if self.blocks.pop(address, None) is not None:
+            del self._addresses[place]
+        if place == 0 or address in self.segments:
+            return
+        before = self.blocks[self._addresses[place - 1]]
+        if before.size is None and address - before.address - before.requested <= 2 * SMALL_SIZE:
+            before.size = address - before.address
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,7 +343,7 @@ def _final_state(snapshot: Mapping[str, Any], device: int) -> InitialState:
             if block["state"] != "inactive":
                 requested = int(block.get("requested_size", size))
                 pending = block["state"] != "active_allocated"
-                state.blocks[address] = RecordedBlock(address, requested, size, pending)
+                state.add_block(RecordedBlock(address, requested, size, pending))
             address += size
     return state
 
@@ -332,10 +351,10 @@ def _final_state(snapshot: Mapping[str, Any], device: int) -> InitialState:
 def _undo(state: InitialState, entry: Mapping[str, Any]) -> None:
     match entry["action"]:
         case "alloc":
-            state.blocks.pop(int(entry["addr"]), None)
+            state.undo_allocation(int(entry["addr"]))
         case "free_completed":
             address = int(entry["addr"])
-            state.blocks[address] = RecordedBlock(address, int(entry["size"]), pending=True)
+            state.add_block(RecordedBlock(address, int(entry["size"]), pending=True))
         case "free_requested":
             block = state.blocks.get(int(entry["addr"]))
             if block is not None:

@@ -236,3 +236,18 @@ def test_it_reads_the_settings_recorded_in_a_snapshot():
         config_from_snapshot({"allocator_settings": {"max_split_size": 64 * MIB}}).max_split_bytes
         == 64 * MIB
     )
+
+
+def test_a_request_shows_the_size_of_the_block_before_it() -> None:
+    """5 MiB were requested before the record, and half a MiB behind them was too little to split."""
+    before = 5 * MIB + MIB // 2
+    result = score_history(
+        snapshot(
+            entry("alloc", before, 4 * MIB),
+            *freed(before, 4 * MIB),
+            *freed(0, 5 * MIB),
+            entry("alloc", 0, 3 * MIB),
+            segments=[segment(0, (3 * MIB, "active_allocated"), (17 * MIB, "inactive"))],
+        )
+    )
+    assert (result.exact, result.address_mismatches, result.unknown_frees) == (True, 0, 0)

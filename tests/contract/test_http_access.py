@@ -10,6 +10,7 @@ DEMANDED = {
     "POST /api/v1/runs/<run_id>/batches": INGEST,
     "POST /api/v1/runs/<run_id>/predictions": INGEST,
     "POST /api/v1/runs/<run_id>/snapshots": INGEST,
+    "POST /api/v1/rehearsals": INGEST,
     "POST /api/v1/runs/<run_id>/finish": INGEST,
     "POST /api/v1/estimate": READ,
     "POST /api/v1/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):action>": READ,

@@ -16,6 +16,7 @@ LISTS = {
     "/api/v1/alerts": "alerts",
     "/api/v1/notifications": "notifications",
     "/api/v1/contexts": "contexts",
+    "/api/v1/rehearsals": "rehearsals",
     "/api/v1/runs/a/events": "events",
     "/api/v1/runs/a/predictions": "predictions",
     "/api/v1/runs/a/snapshots": "snapshots",
@@ -50,6 +51,15 @@ def client(sqlite_app, sqlite_client, fill):
         }
         for verb, body in post.items():
             assert sqlite_client.post(f"/api/v1/runs/a/{verb}", json=body).status_code in (200, 201)
+    for number in range(3):
+        rehearsal = {
+            "fingerprint": f"f{number}",
+            "script": "train.py",
+            "gpu": "NVIDIA L4",
+            "fits": True,
+            "prediction": {"method": "rehearsal", "peak_allocated_bytes": number},
+        }
+        assert sqlite_client.post("/api/v1/rehearsals", json=rehearsal).status_code == 201
     with sqlite_app.extensions["memagent"].database.write() as session:
         for at, run_id in enumerate("abc"):
             run, stream = (

@@ -28,6 +28,8 @@ from memagent.rehearsal.reads import place_of_error
 from memagent.rehearsal.script import CHANGE_VARIABLE
 from memagent.settings import Settings
 
+LIBRARIES = ("torch", "transformers", "accelerate", "peft", "trl", "lightning", "diffusers")
+
 
 def main(argv: list[str]) -> int:
     """Run the script and write what was measured."""
@@ -52,6 +54,7 @@ def main(argv: list[str]) -> int:
 
     def end(error: BaseException | None) -> None:
         measurement.read_peaks()
+        measurement.details["versions"] = _versions()
         _describe_end(measurement, error)
         with ErrorGuard(raise_errors=False).section("ending the rehearsal"):
             _finish_run(auto, measurement, error)
@@ -60,6 +63,13 @@ def main(argv: list[str]) -> int:
     with mode:
         ended = run_target(target, arguments, is_module=kind == "module", on_end=end)
     return ended.status
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of the loaded libraries that decide about memory."""
+    modules = {name: sys.modules.get(name) for name in LIBRARIES}
+    versions = {name: getattr(module, "__version__", None) for name, module in modules.items()}
+    return {name: str(version) for name, version in versions.items() if version is not None}
 
 
 def _describe_end(measurement: Measurement, error: BaseException | None) -> None:
@@ -96,6 +106,7 @@ def _finish_run(auto: AutoAttach, measurement: Measurement, error: BaseException
             run.fail_with(error)
         else:
             run.finish()
+    measurement.details["project"] = run.settings.project
     report = run.report()
     measurement.details["components"] = report["components"]
     title = (report["out_of_memory"] or {}).get("title")

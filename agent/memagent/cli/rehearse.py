@@ -25,6 +25,7 @@ from memagent.rehearsal import build
 from memagent.rehearsal.api import checked_steps, machine_of, run_in_sandbox
 from memagent.rehearsal.batch_search import BatchSearch, BatchSlot, find_batch, slot_of
 from memagent.rehearsal.launch import Machine, notice_of
+from memagent.rehearsal.prediction import store
 from memagent.rehearsal.report import Rehearsal
 from memagent.rehearsal.script import Script
 from memagent.rehearsal.what_if import ChangedScript, WhatIf, changed_scripts, try_changes
@@ -116,6 +117,8 @@ def run(arguments: argparse.Namespace) -> int:
         what_if = rehearsals.try_changes(result, slot or BatchSlot(script))
         print("\n".join(what_if_lines(what_if)))
         contents["what_if"] = what_if.to_dict()
+    if sentence := store(result, search.script if search else script):
+        say(sentence)
     if arguments.report:
         arguments.report.write_text(json.dumps(contents, indent=2) + "\n")
     for budget in budgets:

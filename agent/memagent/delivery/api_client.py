@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,10 @@ from memagent.delivery.envelope import Envelope, MessageKind, Transport
 from memagent.errors import DeliveryError, RejectedError, StartRequiredError
 from memagent.probe.detached import forks_wait
 from memagent.units import format_bytes
-from memagent.wire.codec import MSGPACK, REPLAYED_HEADER, prepare
+from memagent.wire.codec import MSGPACK, REPLAYED_HEADER, encode, prepare
 from memagent.wire.deadline import Deadline
 from memagent.wire.local_tokens import Scope, find_token
-from memagent.wire.messages import BatchReply
+from memagent.wire.messages import BatchReply, RehearsalMessage
 
 prepare(BatchReply)
 
@@ -209,6 +210,18 @@ class ApiClient:
             response.close()
             raise DeliveryError(f"{self.server}: {reason}")
         return content
+
+
+def post_rehearsal(message: RehearsalMessage, server: str, token: str | None) -> int:
+    """Store a rehearsal on the server, and return its id. Raises DeliveryError."""
+    client = ApiClient(server, token, {"Content-Type": MSGPACK}, local_scope="ingest")
+    with closing(client):
+        answer = client.request("/api/v1/rehearsals", method="POST", body=encode(message))
+    number = answer.fields().get("id")
+    if answer.status != 201 or not isinstance(number, int):
+        detail = problem_detail(answer.body)
+        raise DeliveryError(f"{server} answered {answer.status} to a rehearsal{detail}")
+    return number
 
 
 def explain(error: BaseException) -> str:

@@ -34,6 +34,7 @@ from memagent.local_forecast.coordinator import LocalForecast
 from memagent.oom.recorder import OomRecorder
 from memagent.probe.discover import discover
 from memagent.record import describe_process, host_name, plain_config, user_name
+from memagent.record.fingerprint import fingerprint_of_process
 from memagent.record.identity import Identity
 from memagent.sampling.bus import SampleBus
 from memagent.sampling.sampler import Sampler
@@ -349,6 +350,7 @@ class Pipeline:
             config=self._config,
             tags=list(options.tags),
             environment=describe_process(changes=options.changes),
+            fingerprint=fingerprint_of_process() if self._identity.rank == 0 else None,
             devices=[probe.device for probe in self._probes],
         )
 

@@ -10,12 +10,14 @@ from typing import Any, Protocol
 
 from memagent.lifecycle.options import AttachOptions
 from memagent.record.identity import Identity
+from memagent.settings import Settings
 
 
 class RegisteredRun(Protocol):
     """The interface of a `Run` that its process needs."""
 
     identity: Identity
+    settings: Settings
     status: str
 
     options: AttachOptions

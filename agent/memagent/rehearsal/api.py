@@ -8,11 +8,13 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from memagent.diagnostics import notify_user
 from memagent.errors import RehearsalError, SettingError
 from memagent.estimator.devices import CONTEXT_BYTES
 from memagent.rehearsal import build
 from memagent.rehearsal.cards import card_named
 from memagent.rehearsal.launch import MAX_DEVICES, Machine
+from memagent.rehearsal.prediction import store
 from memagent.rehearsal.report import Rehearsal, rehearsal_of
 from memagent.rehearsal.sandbox import Sandbox
 from memagent.rehearsal.script import Script, run_script
@@ -46,6 +48,9 @@ def rehearse(
     repeats. held_bytes: memory of other processes on each card. context_bytes: memory of the CUDA
     context. patience_s: the script ends if it makes no step for so long. silent: drop its output.
 
+    With a server (MEMAGENT_SERVER) the result is stored there, and runs of the same script and
+    configuration are compared with it.
+
     Raises SettingError for invalid arguments, and RehearsalError if there is no CUDA build of torch
     or no compiler, or the script makes no optimizer step on the GPU.
     """
@@ -68,6 +73,8 @@ def rehearse(
     if result.status == "interrupted":
         raise KeyboardInterrupt
     result.check_steps()
+    if sentence := store(result, rehearsed):
+        notify_user(sentence)
     return result
 
 

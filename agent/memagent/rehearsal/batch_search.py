@@ -46,9 +46,18 @@ class BatchSlot:
 class BatchSearch:
     """Batches that were rehearsed, in order; `is_complete` if the largest that fits is known."""
 
-    name: str
+    slot: BatchSlot
     tried: Mapping[int, Rehearsal] = field(default_factory=dict)
     is_complete: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.slot.placeholder.strip("{}")
+
+    @property
+    def script(self) -> Script:
+        """Return the script with the batch of `result`."""
+        return self.slot.script_with(self.largest or list(self.tried)[-1])
 
     @property
     def largest(self) -> int:
@@ -142,19 +151,20 @@ def find_batch(
     """Rehearse batch after batch. Raises RehearsalError if the batch makes no difference."""
     tried: dict[int, Rehearsal] = {}
     needs: dict[int, int | None] = {}
-    name, capacity = slot.placeholder.strip("{}"), 0
+    capacity = 0
     while (batch := next_batch(needs, capacity, slot.first)) is not None:
         result = tried[batch] = rehearse(batch, slot.script_with(batch))
         on_result(batch, result)
         if result.fits is None:
-            return BatchSearch(name, tried)
+            return BatchSearch(slot, tried)
         needs[batch] = result.device_bytes[1] if result.fits else None
         capacity = result.capacity_bytes
         if batch >= _SAME_PEAK_GROWTH * slot.first and len(set(needs.values())) == 1:
+            name = BatchSearch(slot).name
             raise RehearsalError(
                 f"{name} {batch:,} needs as much as {slot.first:,}: it isn't the script's batch."
             )
-    return BatchSearch(name, tried, is_complete=True)
+    return BatchSearch(slot, tried, is_complete=True)
 
 
 def _with_placeholder(

@@ -13,6 +13,7 @@ from typing import Any
 from memagent.errors import RehearsalError
 from memagent.estimator.devices import CONTEXT_RANGE_BYTES
 from memagent.rehearsal.launch import Machine
+from memagent.wire.messages import PredictionMessage
 
 _ENDS = {
     "stopped": "ended by the rehearsal",
@@ -40,6 +41,7 @@ class Rehearsal:
     - place: file and line of a loop that waits for a value; reads: lines that read the device.
     - files: what the script wrote to the copy of its folder, with sizes. outside_files: what it
       wrote elsewhere.
+    - versions: of the libraries that were loaded. project: as the script's run would have it.
     """
 
     machine: Machine
@@ -57,6 +59,8 @@ class Rehearsal:
     reads: Sequence[Mapping[str, Any]] = ()
     files: Sequence[tuple[str, int]] = ()
     outside_files: Sequence[str] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    project: str = "default"
 
     @property
     def capacity_bytes(self) -> int:
@@ -112,11 +116,28 @@ class Rehearsal:
             "with a torch optimizer."
         )
 
+    def to_prediction(self) -> PredictionMessage:
+        """Return the prediction for a run of the same script."""
+        low, middle, high = self.device_bytes
+        known = {name: size for name, size in self.components.items() if size is not None}
+        return PredictionMessage(
+            method="rehearsal",
+            peak_allocated_bytes=self.peak_allocated_bytes,
+            peak_reserved_bytes=self.peak_reserved_bytes,
+            peak_device_bytes=middle,
+            intervals={"device": (low, high)},
+            limit_bytes=self.capacity_bytes,
+            components={**known, "context": self.machine.context_bytes},
+            phases=dict(self.phases),
+            assumptions={"status": self.status, "steps": self.steps, **self.versions},
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report, ready for JSON, as option `--report` saves it."""
         low, middle, high = self.device_bytes
         return {
             "method": "rehearsal",
+            "versions": dict(self.versions),
             "gpu": self.machine.card.name,
             "gpus": self.machine.count,
             "ranks": self.machine.ranks,
@@ -169,4 +190,6 @@ def rehearsal_of(
         reads=state.get("reads") or (),
         files=files,
         outside_files=outside_files,
+        versions=state.get("versions") or {},
+        project=state.get("project") or "default",
     )

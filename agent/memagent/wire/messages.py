@@ -85,6 +85,7 @@ class RunStart(msgspec.Struct, kw_only=True, omit_defaults=True):
     config: dict[str, Any] = {}
     tags: Annotated[list[Label], Meta(max_length=100)] = []
     environment: dict[str, Any] = {}
+    fingerprint: Identifier | None = None
     devices: Annotated[list[Device], Meta(max_length=64)] = []
 
 
@@ -173,7 +174,7 @@ class AdviceItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """`POST /api/v1/runs/{id}/predictions`: an estimate for one rank and device."""
 
-    method: Literal["formula", "trace"]
+    method: Literal["formula", "trace", "rehearsal"]
     rank: Rank = 0
     device: Label = "host"
     peak_allocated_bytes: Bytes
@@ -186,6 +187,23 @@ class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults
     terms: dict[str, Bytes] = {}
     assumptions: dict[str, Any] = {}
     advice: Annotated[list[AdviceItem], Meta(max_length=50)] = []
+
+
+class RehearsalMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """`POST /api/v1/rehearsals`: what a script needed on a card that wasn't there.
+
+    It becomes a prediction of runs with the same fingerprint.
+    """
+
+    fingerprint: Identifier
+    project: Label = "default"
+    script: Label
+    gpu: Label
+    world_size: Annotated[int, Meta(ge=1, lt=2**31)] = 1
+    user: Label | None = None
+    host: Label | None = None
+    fits: bool
+    prediction: PredictionMessage
 
 
 class Suspect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from memagent.forecast import Hints
+from memagent_server.schemas.predictions import precedence
 from memagent_server.store.engine import Session
 from memagent_server.store.evaluation import StreamHead
 from memagent_server.store.events import events_after
@@ -39,10 +40,9 @@ class RunHints:
     def add_prediction(
         self, rank: int, device: str, method: str, peak_allocated_bytes: int
     ) -> None:
-        """Note a predicted peak; a traced one counts before a formula's, in any order."""
-        peaks = self._peaks.setdefault((rank, device), {})
-        # both are kept, since they arrive in any order
-        peaks["traced" if method == "trace" else "other"] = peak_allocated_bytes
+        """Note a predicted peak; that of the most exact method counts, in any order."""
+        # all are kept, since they arrive in any order
+        self._peaks.setdefault((rank, device), {})[method] = peak_allocated_bytes
 
     def hints(self, stream: StreamHead, total_steps: int | None) -> Hints:
         """Return the hints for a stream's rank and launch."""
@@ -52,7 +52,7 @@ class RunHints:
         peaks = self._peaks.get((stream.rank, stream.device))
         if peaks is None:
             return hints
-        peak = peaks.get("traced", peaks.get("other"))
+        peak = peaks[min(peaks, key=precedence)]
         return hints.merged_with({"predicted_peak_bytes": {stream.device: peak}})
 
 

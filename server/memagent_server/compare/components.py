@@ -27,7 +27,7 @@ from memagent_server.schemas.predictions import (
 )
 from memagent_server.store.engine import Session
 from memagent_server.store.models import PredictionRow, RunRow, StreamRow
-from memagent_server.store.predictions import list_predictions
+from memagent_server.store.predictions import best_prediction, list_predictions
 from memagent_server.store.streams import current_streams, phase_of
 
 OBSERVED_COLUMNS = (
@@ -48,12 +48,12 @@ _MAX_DIMENSIONS = 16
 def components(session: Session, run_id: str) -> Components | None:
     """Return predicted and observed bytes of each known component; None for an unknown run.
 
-    The newest prediction counts, a traced one before a formula's. Observed are the readings of its
-    rank and device in the newest launch. A residual is observed minus predicted.
+    The newest prediction of the most exact method counts. Observed are the readings of its rank and
+    device in the newest launch. A residual is observed minus predicted.
     """
     if session.get(RunRow, run_id) is None:
         return None
-    prediction = _best_prediction(list_predictions(session, run_id))
+    prediction = best_prediction(list_predictions(session, run_id))
     stream = _stream_of(current_streams(session, [run_id]), prediction)
     predicted, observed = (prediction.components if prediction else {}), observe(stream)
     inputs = _mismatch_input(prediction, stream)
@@ -149,11 +149,6 @@ def _retained_bytes(stream: StreamRow | None) -> int | None:
     )
     parts = [size for name in names if (size := stream.latest.get(f"{name}_bytes")) is not None]
     return max(0, allocated - sum(parts)) if len(parts) == len(names) else None
-
-
-def _best_prediction(predictions: list[PredictionRow]) -> PredictionRow | None:
-    traced = [prediction for prediction in predictions if prediction.method == "trace"]
-    return next(iter(traced or predictions), None)
 
 
 def _stream_of(streams: list[StreamRow], prediction: PredictionRow | None) -> StreamRow | None:

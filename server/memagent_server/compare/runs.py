@@ -21,7 +21,7 @@ from memagent_server.schemas.runs import ComparedRun, Comparison, RunSummary
 from memagent_server.store.engine import Session
 from memagent_server.store.events import oom_events
 from memagent_server.store.models import EventRow, RunRow, StreamRow
-from memagent_server.store.predictions import prediction_for
+from memagent_server.store.predictions import advice_for, prediction_for
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import suspects_of
 from memagent_server.store.streams import current_streams
@@ -161,7 +161,7 @@ def oom_report_of(session: Session, run: RunRow, stream: StreamRow | None) -> Oo
         reading=_allocator_reading(stream) if stream else None,
         predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
         suspects=[asdict(suspect) for suspect in suspects_of(session, run.id)],
-        advice=prediction.advice if prediction else (),
+        advice=advice_for(session, run.id, stream),
         roots=display_roots(run.environment),
     )
 

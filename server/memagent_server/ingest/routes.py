@@ -36,6 +36,7 @@ from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.forecasts import latest_risk
 from memagent_server.store.models import RankRow
 from memagent_server.store.predictions import add_prediction
+from memagent_server.store.rehearsals import predict_by_rehearsal
 from memagent_server.store.runs import finish_run, get_run, start_run
 from memagent_server.store.samples import store_batch
 from memagent_server.store.snapshots import add_snapshot, has_snapshot
@@ -64,6 +65,7 @@ def post_run() -> Response:
     auth.check_project(message.project)
     with context.database.write() as session:
         run, created = start_run(session, message, context.clock(), live=_is_from_live_process())
+        predict_by_rehearsal(session, message, context.clock())
         next_seq = session.get_one(RankRow, (run.id, message.rank, message.attempt)).next_seq
     url = f"{context.settings.public_url}/runs/{run.id}"
     reply = {"run_id": run.id, "url": url, "next_seq": next_seq}

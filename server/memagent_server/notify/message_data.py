@@ -33,14 +33,13 @@ from memagent_server.store.models import (
     ForecastRow,
     IncidentRow,
     NotificationRow,
-    PredictionRow,
     RunRow,
     StreamRow,
     TransitionRow,
 )
 from memagent_server.store.notifications import nearest_forecast, ranks_of_topic, topic_of
 from memagent_server.store.outbox import is_overtaken, last_receipt
-from memagent_server.store.predictions import prediction_for
+from memagent_server.store.predictions import advice_for, prediction_for
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import suspects_of
 
@@ -188,19 +187,20 @@ def _for_stream(session: Session, message: AlertMessage, stream: StreamRow | Non
     if stream is None:
         return message
     prediction = prediction_for(session, stream.run_id, stream)
+    advice = advice_for(session, stream.run_id, stream)
     return replace(
         message,
         rank=stream.rank,
         device_name=stream.name,
         predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
         observed_peak_bytes=stream.peak_bytes,
-        saving=_saving(prediction),
-        advice=tuple(prediction.advice) if prediction else (),
+        saving=_saving(advice),
+        advice=tuple(advice),
     )
 
 
-def _saving(prediction: PredictionRow | None) -> EstimatedSaving | None:
-    first = prediction.advice[0] if prediction is not None and prediction.advice else None
+def _saving(advice: Sequence[Any]) -> EstimatedSaving | None:
+    first = next(iter(advice), None)
     if not isinstance(first, Mapping) or not first.get("saving_bytes"):
         return None
     return EstimatedSaving(

@@ -58,6 +58,13 @@ EXAMPLES: dict[str, Any] = {
         "intervals": {"allocated": [30 * _GIB, 34 * _GIB]},
         "components": {"parameters": 2 * _GIB, "activations": 24 * _GIB},
     },
+    "RehearsalMessage": {
+        "fingerprint": "5f0c8a",
+        "script": "train.py 8",
+        "gpu": "NVIDIA A100-SXM4-40GB",
+        "fits": True,
+        "prediction": {"method": "rehearsal", "peak_allocated_bytes": 32 * _GIB},
+    },
     "SnapshotMessage": {
         "method": "census",
         "device": "GPU-7a2c",

@@ -21,6 +21,14 @@ from memagent_server.schemas.base import (
     Timestamp,
 )
 
+METHODS = ("rehearsal", "trace", "formula")
+"""The most exact first: a rehearsal is torch's own allocator, a formula knows sizes only."""
+
+
+def precedence(method: str) -> int:
+    """Return the place of a prediction's method, the most exact first."""
+    return METHODS.index(method)
+
 
 class ForecastSummary(Schema):
     """The worst of the newest forecasts of a run's streams."""
@@ -86,6 +94,27 @@ class PredictionPage(Schema):
 
     run_id: RunId
     predictions: list[Prediction]
+    next_cursor: NextCursor
+
+
+class StoredRehearsal(Schema):
+    """A rehearsed script, and its prediction as sent."""
+
+    id: int
+    created_at: Timestamp
+    project: str
+    fingerprint: str
+    script: str
+    gpu: str
+    world_size: int
+    user: str | None
+    host: str | None
+    fits: bool
+    prediction: JsonObject
+
+
+class RehearsalPage(Schema):
+    rehearsals: list[StoredRehearsal]
     next_cursor: NextCursor
 
 

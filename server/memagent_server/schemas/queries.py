@@ -66,6 +66,10 @@ class RunsQuery(Paged, kw_only=True, frozen=True):
     fields: Annotated[tuple[RunSummaryField, ...], _FIELDS] | None = None
 
 
+class RehearsalsQuery(Paged, kw_only=True, frozen=True):
+    project: Project | None = None
+
+
 class EventsQuery(Paged, kw_only=True, frozen=True):
     kind: Annotated[str, _text("Only this kind, such as `oom`.")] | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import PredictionMessage
 from memagent_server.schemas import predictions as schemas
+from memagent_server.schemas.predictions import precedence
 from memagent_server.store.models import PredictionRow, StreamRow
 from memagent_server.store.reading import newest_page, text_keys, to_schema
 from memagent_server.store.runs import lock_run
@@ -66,15 +68,29 @@ def list_predictions(session: Session, run_id: str) -> list[PredictionRow]:
 def prediction_for(session: Session, run_id: str, stream: StreamRow | None) -> PredictionRow | None:
     """Return the newest prediction for a stream's device, or of the run without a stream.
 
-    A traced prediction takes precedence over a formula's.
+    A rehearsal takes precedence over a trace, and a trace over a formula.
     """
-    candidates = [
+    return best_prediction(_predictions_of(session, run_id, stream))
+
+
+def advice_for(session: Session, run_id: str, stream: StreamRow | None) -> list[Any]:
+    """Return the advice of the best prediction that has some: a rehearsal's has none."""
+    advised = [item for item in _predictions_of(session, run_id, stream) if item.advice]
+    best = best_prediction(advised)
+    return best.advice if best is not None else []
+
+
+def _predictions_of(session: Session, run_id: str, stream: StreamRow | None) -> list[PredictionRow]:
+    return [
         prediction
         for prediction in list_predictions(session, run_id)
         if stream is None or (prediction.rank, prediction.device) == (stream.rank, stream.device)
     ]
-    traced = [prediction for prediction in candidates if prediction.method == "trace"]
-    return next(iter(traced or candidates), None)
+
+
+def best_prediction(newest_first: Iterable[PredictionRow]) -> PredictionRow | None:
+    """Return the newest prediction of the most exact method."""
+    return min(newest_first, key=lambda prediction: precedence(prediction.method), default=None)
 
 
 def predictions_after(session: Session, last_ids: Mapping[str, int]) -> Iterable[PeakRow]:
@@ -101,7 +117,7 @@ def predictions_after(session: Session, last_ids: Mapping[str, int]) -> Iterable
 def newest_components(
     session: Session, run_ids: Iterable[str]
 ) -> dict[tuple[str, int, str], dict[str, int]]:
-    """Return the newest prediction's components and `peak` by (run, rank, device)."""
+    """Return the best prediction's components and `peak` by (run, rank, device)."""
     keys = text_keys(session, ((run_id, 0) for run_id in run_ids))
     query = (
         select(
@@ -110,12 +126,15 @@ def newest_components(
             PredictionRow.device,
             PredictionRow.components,
             PredictionRow.peak_allocated_bytes,
+            PredictionRow.method,
         )
         .select_from(keys)
         .join(PredictionRow, PredictionRow.run_id == keys.c.first)
         .order_by(PredictionRow.id)
     )
+    # the last one of a key stays
+    rows = sorted(session.execute(query), key=lambda row: -precedence(row.method))
     return {
         (run_id, rank, device): {**components, "peak": peak}
-        for run_id, rank, device, components, peak in session.execute(query)
+        for run_id, rank, device, components, peak, _ in rows
     }

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, load_only
 from memagent.forecast.types import LEVELS
 from memagent_server.schemas import alerts as alert_schemas
 from memagent_server.schemas import runs as schemas
-from memagent_server.schemas.predictions import ForecastSummary
+from memagent_server.schemas.predictions import ForecastSummary, precedence
 from memagent_server.store.events import list_events
 from memagent_server.store.models import ForecastRow, PredictionRow, RunRow, StreamRow
 from memagent_server.store.reading import to_schema
@@ -31,6 +31,7 @@ _NEWEST_PREDICTIONS = (
             PredictionRow.run_id,
             PredictionRow.rank,
             PredictionRow.device,
+            PredictionRow.method,
             PredictionRow.peak_allocated_bytes,
         )
     )
@@ -132,12 +133,16 @@ def _summary(
 
 
 def _predicted_peak(predictions: Sequence[PredictionRow], stream: StreamRow | None) -> int | None:
-    """Return the newest predicted peak of the stream's device, else of any device."""
-    if stream is not None:
-        for prediction in predictions:
-            if (prediction.rank, prediction.device) == (stream.rank, stream.device):
-                return prediction.peak_allocated_bytes
-    return predictions[0].peak_allocated_bytes if predictions else None
+    """Return the best predicted peak of the stream's device, else of any device."""
+    of_device = [
+        prediction
+        for prediction in predictions
+        if stream is not None
+        and (prediction.rank, prediction.device) == (stream.rank, stream.device)
+    ]
+    newest_first = of_device or predictions
+    best = min(newest_first, key=lambda item: precedence(item.method), default=None)
+    return best.peak_allocated_bytes if best else None
 
 
 def _worst(forecasts: Sequence[ForecastRow]) -> ForecastSummary | None:

@@ -166,6 +166,26 @@ class PredictionRow(Base):
     __table_args__ = (Index("ix_predictions_run", "run_id", "id"),)
 
 
+class RehearsalRow(Base):
+    """A rehearsed script. Runs with its fingerprint get its prediction."""
+
+    __tablename__ = "rehearsals"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    project: Mapped[str] = mapped_column(String(200))
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    script: Mapped[str] = mapped_column(String(200))
+    gpu: Mapped[str] = mapped_column(String(200))
+    world_size: Mapped[int] = mapped_column(Integer)
+    user: Mapped[str | None] = mapped_column(String(200))
+    host: Mapped[str | None] = mapped_column(String(200))
+    fits: Mapped[bool]
+    created_at: Mapped[float]
+    prediction: Mapped[JsonObject] = mapped_column(default=dict)
+    """The fields of a `PredictionMessage`."""
+
+    __table_args__ = (Index("ix_rehearsals_fingerprint", "fingerprint", "project", "id"),)
+
+
 class DeviceContextRow(Base):
     """GPU memory of processes outside of tensors, as measured. Unknown versions are `unknown`."""
 

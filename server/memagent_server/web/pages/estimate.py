@@ -24,6 +24,7 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.predictions import Estimate
 from memagent_server.store.cuda_contexts import measured_gpus
+from memagent_server.store.rehearsals import page_rehearsals
 from memagent_server.web.api_estimate import EstimateBody, answer
 from memagent_server.web.rendering import render_page
 from memagent_server.web.view_models import BarPart, bar_parts
@@ -65,6 +66,7 @@ _LEVELS = (
     ("reserved", "Reserved by torch", "peak_reserved_bytes"),
     ("device", "On the device", "peak_device_bytes"),
 )
+MAX_REHEARSALS = 10
 _MAX_TEXT_LENGTH = 200
 
 
@@ -128,6 +130,7 @@ def show_estimate() -> Response:
             stack=stack(result) if result else None,
             levels=levels(result) if result else [],
             advice=advice_rows(result) if result else [],
+            rehearsals=page_rehearsals(session, limit=MAX_REHEARSALS).rehearsals,
         )
 
 

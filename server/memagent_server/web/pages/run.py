@@ -30,7 +30,7 @@ from memagent_server.store.export import FORMATS
 from memagent_server.store.forecasts import first_warning, forecasts_of
 from memagent_server.store.incidents import list_incidents
 from memagent_server.store.models import RunRow, StreamRow
-from memagent_server.store.predictions import prediction_for
+from memagent_server.store.predictions import advice_for, prediction_for
 from memagent_server.store.runs import get_run
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
@@ -78,7 +78,7 @@ def show_run(run_id: str) -> Response:
         blocks, height = flame(_display_stacks(snapshot.stacks, roots)) if snapshot else ([], 0)
         ranks = run_view.compared_ranks(streams)
         predicted = prediction.peak_allocated_bytes if prediction else None
-        advice = prediction.advice if prediction else ()
+        advice = advice_for(session, run_id, row)
         suspects = suspects_of(session, run_id)
         warned_at = warning.step if warning else None
         return render_page(
@@ -99,6 +99,7 @@ def show_run(run_id: str) -> Response:
             streams=streams,
             stream=stream,
             prediction=prediction,
+            step_advice=advice,
             chart=view_models.chart_facts(run, stream, forecasts, stream_warning, predicted)
             if stream
             else None,

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--model",
         required=True,
-        help="a name (gpt2-xl, llama-7b), a config.json, or path.py:factory",
+        help="a name as on the hub, of torchvision or timm; a config.json; or path.py:factory",
     )
     model.add_argument("--batch", type=int, help="samples in one forward; default 1")
     model.add_argument(
@@ -47,9 +47,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--method",
         choices=("formula", "trace"),
-        help="for a config.json; default: trace if possible",
+        help="default: trace of a config.json, and of a name that the formula doesn't know",
+    )
+    model.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="processor time of a trace; default 60",
     )
     _add_training(parser.add_argument_group("the training"))
+    model.add_argument(
+        "--transformers",
+        metavar="VERSION",
+        help="the formula's loss as of this version: before 4.50 it copies the logits",
+    )
     many = parser.add_argument_group("many GPUs (one of them is estimated)")
     many.add_argument(
         "--zero", type=int, choices=(0, 1, 2, 3), default=0, help="ZeRO stage; 3 is FSDP"

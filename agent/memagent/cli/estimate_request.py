@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from memagent.errors import EstimateError, SettingError
+from memagent.errors import EstimateError, SettingError, UnknownModelError
 from memagent.estimator.cards import CARDS, card_named, find_card
 from memagent.estimator.formula.from_config import from_config, read_config
-from memagent.estimator.formula.presets import preset
+from memagent.estimator.formula.presets import PRESETS, canonical_name, model_config, preset
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import Parallel, TrainingSpec
 from memagent.estimator.huggingface import request_for_config
 from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
+from memagent.estimator.vision_models import VisionModel, classification_loss, vision_model
 from memagent.units import parse_bytes
 
 _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")
@@ -34,8 +36,9 @@ _FORMULA_ONLY = (
     "sequence_parallel",
     "pipeline",
     "implementation",
+    "transformers",
 )
-"""Options that a traced config.json supports with their defaults only."""
+"""Options that a traced model by name or config.json supports with their defaults only."""
 _TRACED_PRECISIONS = ("fp32", "amp", "bf16", "fp16")
 
 
@@ -49,26 +52,75 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
         raise SettingError(
             "--input is for path.py:factory: a model by name takes --batch and --sequence"
         )
-    config = read_config(model) if _is_config(model) else None
-    if config is not None and _is_traced(arguments):
+    if _is_config(model):
+        config: dict[str, Any] | None = read_config(model)
+    else:
+        config = model_config(model)
+        if config is None and (vision := vision_model(model)) is not None:
+            return _vision_request(arguments, vision)
+    if config is not None and _is_traced(arguments, by_default=not _is_preset(model)):
         try:
-            return _config_request(arguments, config)
+            request = _config_request(arguments, config)
         except EstimateError:
             # the installed transformers has no such model, but the formula may know it
             if arguments.method == "trace":
                 raise
-    if arguments.method == "trace":
-        raise SettingError(
-            f"{model} is known by its shape only: to trace it, give its config.json or "
-            "path.py:factory"
+        else:
+            return replace(request, fallback=_fallback(arguments, config))
+    if config is None and arguments.method == "trace" and not _is_preset(model):
+        preset(model)  # raises
+    return _formula_request(arguments, config)
+
+
+def _formula_request(
+    arguments: argparse.Namespace, config: dict[str, Any] | None
+) -> FormulaRequest:
+    model = arguments.model
+    if config is not None and _is_config(model):
+        shape = from_config(config, name=_config_name(model))
+    else:
+        shape = preset(model)
+    return FormulaRequest(
+        _spec(arguments, shape), _limit_bytes(arguments), _context_bytes(arguments)
+    )
+
+
+def _fallback(arguments: argparse.Namespace, config: dict[str, Any]) -> FormulaRequest | None:
+    """Return the step by its shape, None if the formula doesn't know the family."""
+    try:
+        return _formula_request(arguments, config)
+    except EstimateError:
+        return None
+
+
+def _is_preset(model: str) -> bool:
+    return not _is_config(model) and canonical_name(model) in PRESETS
+
+
+def _vision_request(arguments: argparse.Namespace, model: VisionModel) -> TraceRequest:
+    """Return a request for a classifier of torchvision or timm."""
+    if arguments.method == "formula" or not _is_traced(arguments, by_default=True):
+        raise UnknownModelError(
+            f"{arguments.model} is not known to the formula: leave out --method formula and "
+            "options that a trace doesn't know"
         )
-    limit, context = _limit_bytes(arguments), _context_bytes(arguments)
-    shape = preset(model) if config is None else from_config(config, name=_config_name(model))
-    return FormulaRequest(_spec(arguments, shape), limit, context)
+    precision, batch = _precision(arguments), arguments.batch or 1
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
+    return TraceRequest(
+        model=replace(model, dtype=dtype),
+        inputs=((batch, *model.image_size()), dtype),
+        targets=((batch,), "int64"),
+        loss=classification_loss,
+        optimizer=arguments.optimizer,
+        autocast="bf16" if precision == "amp" else None,
+        checkpointing="full" if arguments.checkpointing == "full" else None,
+        accumulation=arguments.accumulation,
+        **_device_fields(arguments),
+    )
 
 
-def _is_traced(arguments: argparse.Namespace) -> bool:
-    """Return True to trace a config.json: if asked to, or if all options can be traced."""
+def _is_traced(arguments: argparse.Namespace, *, by_default: bool) -> bool:
+    """Return True to trace: if asked to, or by default if all options can be traced."""
     untraced = {
         name
         for name in _FORMULA_ONLY
@@ -85,12 +137,12 @@ def _is_traced(arguments: argparse.Namespace) -> bool:
     if arguments.method == "trace" and untraced:
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(untraced))
         raise SettingError(
-            f"tracing a config.json does not support {options}: leave it out, or use "
+            f"tracing {arguments.model} does not support {options}: leave it out, or use "
             "--method formula"
         )
     has_libraries = find_spec("torch") is not None and find_spec("transformers") is not None
     return arguments.method == "trace" or (
-        arguments.method is None and not untraced and has_libraries
+        arguments.method is None and by_default and not untraced and has_libraries
     )
 
 
@@ -143,7 +195,8 @@ def _device_fields(arguments: argparse.Namespace) -> dict[str, Any]:
 
     card = _card(arguments)
     limit = None if card else _limit_bytes(arguments)
-    return device_fields(gpu=card, limit_bytes=limit, context_bytes=_context_bytes(arguments))
+    fields = device_fields(gpu=card, limit_bytes=limit, context_bytes=_context_bytes(arguments))
+    return {**fields, "timeout_s": arguments.timeout}
 
 
 def _inputs(texts: Sequence[str]) -> Any:
@@ -186,6 +239,7 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
         checkpoint_every=arguments.checkpoint_every,
         attention=arguments.attention,
         loss=arguments.loss,
+        transformers=arguments.transformers,
         accumulation=arguments.accumulation,
         parallel=Parallel(
             data=arguments.ranks,

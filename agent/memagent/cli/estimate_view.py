@@ -70,6 +70,8 @@ def render(
     estimate: Estimate, *, style: Style, title: str = "", all_advice: bool = False
 ) -> Iterator[str]:
     """Return the lines of an estimate; `all_advice` lists all advice with its code."""
+    if "trace" in estimate.assumptions:
+        yield style.bold(f"By formula in place of a trace: {estimate.assumptions['trace']}")
     yield from (style.dim(line) for line in _heading(estimate, title))
     yield ""
     yield from _bars(estimate)
@@ -152,7 +154,7 @@ def _verdict(estimate: Estimate, style: Style) -> str:
 
 def _notes(assumptions: dict[str, Any]) -> list[str]:
     notes = [str(note) for note in assumptions.get("notes", ())]
-    names = ("trace", "activations", "device")
+    names = ("activations", "device")
     return notes + [f"{name}: {assumptions[name]}" for name in names if name in assumptions]
 
 

@@ -21,7 +21,9 @@ A step that cannot be traced gets the formula's estimate of the live model, with
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from memagent.errors import EstimateError, TraceError
@@ -85,12 +87,26 @@ def estimate_trace(request: TraceRequest, trace: Trace) -> Estimate:
             "checkpointing": request.checkpointing or "none",
             "accumulation": request.accumulation,
             "allocator": request.allocator or "default",
+            "versions": _versions(),
         },
     )
 
 
+def _versions() -> dict[str, str]:
+    """Return the versions of the libraries at hand: what they do is what was traced."""
+    versions = {}
+    for name in ("torch", "transformers", "peft"):
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
 def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
     """Estimate by formula. Raises EstimateError if the model cannot even be built."""
+    reason = f"not traced{f' at {error.op}' if error.op else ''}: {error}"
+    if request.fallback is not None:
+        by_shape = estimate_formula(request.fallback)
+        return replace(by_shape, assumptions={**by_shape.assumptions, "trace": reason})
     model = _build_model(request.model, error)
     by_formula = predict(
         [model],
@@ -100,8 +116,6 @@ def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
         device_kind=request.device if request.device == "cuda" else "host",
         context_bytes=request.context_bytes,
     )
-    operator = f" at {error.op}" if error.op else ""
-    reason = f"not traced{operator}: {error}"
     return replace(by_formula, assumptions={**by_formula.assumptions, "trace": reason})
 
 

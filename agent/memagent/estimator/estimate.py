@@ -167,6 +167,7 @@ class Estimate:
         """Return JSON-ready values; `timeline` has the peak of each phase of each traced step."""
         return {
             "method": self.method,
+            "fallback": self.assumptions.get("trace"),
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
             "peak_device_bytes": self.peak_device_bytes,

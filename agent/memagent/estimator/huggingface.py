@@ -67,10 +67,12 @@ class ConfiguredModel:
             # T5's are in generation_config.json
             config.pad_token_id = 0
             config.decoder_start_token_id = 0
-        options = {} if self.attention is None else {"attn_implementation": self.attention}
+        has_sdpa = getattr(model_class, "_supports_sdpa", True)
+        is_own = self.attention is None or (self.attention == "sdpa" and not has_sdpa)
+        options: dict[str, Any] = {} if is_own else {"attn_implementation": self.attention}
         # transformers has imported torch; this module must not, for the formula's users
-        dtype = getattr(sys.modules["torch"], self.dtype)
-        model = model_class._from_config(config, dtype=dtype, **options)
+        options[_dtype_keyword()] = getattr(sys.modules["torch"], self.dtype)
+        model = model_class._from_config(config, **options)
         model.train()
         if self.checkpointing is not None:
             enable_checkpointing(model, use_reentrant=self.checkpointing == "reentrant")
@@ -94,6 +96,12 @@ class ConfiguredModel:
             ) from error
 
 
+def _dtype_keyword() -> str:
+    """Return the name of the dtype's argument, which transformers 4.56 renamed."""
+    major, minor = sys.modules["transformers"].__version__.split(".")[:2]
+    return "dtype" if (int(major), int(minor)) >= (4, 56) else "torch_dtype"
+
+
 def enable_checkpointing(model: Any, *, use_reentrant: bool) -> bool:
     """Enable the own checkpointing of a model of transformers; return False for another model."""
     # transformers renamed the method in 5.23
@@ -111,7 +119,8 @@ class ConfigRequest(TraceRequest):
     def resized(self, batch: int, sequence: int | None) -> ConfigRequest:
         model: ConfiguredModel = self.model
         inputs = inputs_for(model.config, batch=batch, sequence=sequence, dtype=model.dtype)
-        return replace(self, inputs=inputs, sequence=sequence)
+        fallback = None if self.fallback is None else self.fallback.resized(batch, sequence)
+        return replace(self, inputs=inputs, sequence=sequence, fallback=fallback)
 
 
 def request_for_config(
@@ -204,6 +213,16 @@ def inputs_for(
     elif main_input == "input_ids":
         tokens = sequence or _learned_positions(loaded) or _DEFAULT_SEQUENCE
         inputs = {"input_ids": ((batch, tokens), "int64")}
+        if hasattr(loaded, "vision_config"):  # CLIP: pairs of a text and an image
+            vision = loaded.vision_config
+            size = (batch, vision.num_channels, vision.image_size, vision.image_size)
+            inputs = {"input_ids": ((batch, 77), "int64"), "pixel_values": (size, dtype)}
+    elif main_input == "input_features":  # spectrograms of 30 s
+        tokens = sequence or _learned_positions(loaded) or loaded.max_target_positions
+        frames = 2 * loaded.max_source_positions
+        inputs = {"input_features": ((batch, loaded.num_mel_bins, frames), dtype)}
+    elif main_input == "input_values":  # samples of a second or more, at 16 kHz
+        inputs = {"input_values": ((batch, sequence or 10 * 16_000), dtype)}
     else:
         raise EstimateError(f"{name} takes {main_input}: trace it by path.py:factory with --input")
     if name.endswith(_TOKEN_LABELS):

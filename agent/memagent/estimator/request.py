@@ -40,7 +40,8 @@ class TraceRequest:
     """A training step of the user's own objects and the device it is meant for.
 
     See `memagent.estimate` for the arguments. `allocator` is text as in PYTORCH_CUDA_ALLOC_CONF,
-    `sequence` the tokens a sample if the inputs were made for that length.
+    `sequence` the tokens a sample if the inputs were made for that length. `timeout_s` is processor
+    time; `fallback` is the same step by its model's shape, for a step that cannot be traced.
     """
 
     model: Any
@@ -61,6 +62,7 @@ class TraceRequest:
     context_bytes: int = 0
     context_interval: tuple[int, int] | None = None
     timeout_s: float = 60.0
+    fallback: FormulaRequest | None = None
 
     @property
     def batch(self) -> int:
@@ -76,8 +78,10 @@ class TraceRequest:
         current = self.batch
         if batch == current:
             return self
+        fallback = None if self.fallback is None else self.fallback.resized(batch, sequence)
         return replace(
             self,
+            fallback=fallback,
             inputs=input_specs.with_batch(self.inputs, batch, instead_of=current),
             targets=input_specs.with_batch(self.targets, batch, instead_of=current),
         )

@@ -70,6 +70,7 @@ class EstimateBody(msgspec.Struct, kw_only=True):
     lora_rank: Size | None = None
     lora_targets: Annotated[list[Name], Meta(min_length=1, max_length=50)] | None = None
     quantised: Name | None = None
+    transformers: Name | None = None
     ranks: Ranks = 1
     zero: Annotated[int, Meta(ge=0, le=3)] = 0
     tensor: Ranks = 1
@@ -97,6 +98,7 @@ _TRAINING = (
     "use_cache",
     "lora_rank",
     "quantised",
+    "transformers",
     "offload_optimizer",
     "offload_parameters",
     "parameter_count",

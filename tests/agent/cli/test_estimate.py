@@ -317,7 +317,7 @@ def test_a_factory_is_swept_over_its_batch(estimate, factory):
         (["--model", "gpt2", "--sweep", "heads=2"], "write --sweep batch=1,2,4 sequence=512,1024"),
         (["--model", "gpt2", "--input", "8"], "--input is for path.py:factory"),
         (["--model", "gpt2", "--batch", "0"], "batch is 0"),
-        (["--model", "gpt2", "--method", "trace"], "is known by its shape only"),
+        (["--model", "gpt2", "--transformers", "new"], "give a version such as 4.48"),
         (["--model", "gpt2", "--quantised", "nf4"], "need --lora-rank"),
         (["--model", "gpt2", "--lora", "8", "--lora-targets", "q_proj"], "match no layer"),
         (["--model", "gpt2", "--dtype", "fp3"], "fp3"),
@@ -337,6 +337,46 @@ def test_an_unknown_model_gets_no_number_and_exit_status_1(estimate, name):
     status, out, err = estimate("--model", name, "--batch", "256", "--gpu", "a10")
     assert (status, out) == (1, "") and err.count("\n") == 1
     assert "did you mean" in err and "give its config.json, or path.py:factory" in err
+
+
+@traced
+def test_a_name_that_the_formula_does_not_know_is_traced(estimate):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    command = ["--model", "microsoft/resnet-50", "--dtype", "fp32", "--gpu", "a10", "--json"]
+    output = json.loads(estimate(*command, "--batch", "256")[1])
+    assert output["method"] == "trace" and output["verdict"] in ("tight", "won't fit")
+    assert output["components"]["activations"] > 20 * 2**30
+    assert output["assumptions"]["versions"].keys() >= {"torch", "transformers"}
+    status, out, err = estimate(*command, "--method", "formula")
+    assert (status, out) == (1, "") and "pip install torch transformers" in err
+
+
+@traced
+def test_a_trace_that_runs_out_of_time_says_so_in_its_first_line(estimate, config):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    command = ["--model", config(SMALL), "--batch", "2", "--timeout", "0.000001"]
+    output = json.loads(estimate(*command, "--json")[1])
+    assert output["method"] == "formula" and "of processor time" in output["fallback"]
+    by_formula = json.loads(
+        estimate("--model", config(SMALL), "--batch", "2", "--method", "formula", "--json")[1]
+    )
+    assert output["peak_allocated_bytes"] == by_formula["peak_allocated_bytes"]
+    assert by_formula["fallback"] is None
+    first = estimate(*command)[1].splitlines()[0]
+    assert first.startswith("By formula in place of a trace: not traced: the trace was aborted")
+
+
+def test_an_older_transformers_copies_the_logits_of_its_loss(estimate):
+    command = ["--model", "llama-3-8b", "--lora", "8", "--checkpointing", "full", "--batch", "8"]
+    needs = [
+        json.loads(estimate(*command, "--transformers", version, "--json")[1])
+        for version in ("4.45.2", "4.48", "5.0")
+    ]
+    logits = 8 * 2048 * 128_256
+    forward = [need["phases"]["forward"] for need in needs]
+    assert forward[1] - forward[0] == pytest.approx(2 * logits, rel=0.01)
+    assert forward[1] - forward[2] == pytest.approx(4 * logits, rel=0.01)
+    assert needs[0]["assumptions"]["transformers"] == "4.45.2"
 
 
 @pytest.mark.parametrize("gpu", ["4090", "RTX 4090", "rtx-4090", "NVIDIA GeForce RTX 4090"])

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import memagent
 from memagent.errors import EstimateError, SettingError
 from memagent.estimator.api import estimate
+from memagent.estimator.cards import CARDS
 from memagent.estimator.input_specs import batch_of, with_batch
 from memagent.estimator.model_edits import CheckpointedModel, repeated_blocks
 from memagent.estimator.trace.isolation import can_fork
@@ -133,7 +134,9 @@ def test_the_allocator_releases_its_cache_before_it_fails():
 
 def test_a_gpu_sets_the_limit_and_the_context():
     result = estimate(Stack, ((32, 256), "float32"), loss=mean, gpu="a100")
-    assert result.limit_bytes == 80 * 2**30 and result.components["context"] > 100 * MIB
+    assert (
+        result.limit_bytes == CARDS["a100"].total_bytes and result.components["context"] > 100 * MIB
+    )
     assert (
         result.peak_device_bytes
         == result.peak_reserved_bytes + result.components["context"] + result.terms["history"]

@@ -151,11 +151,6 @@ def test_it_is_the_same_as_tracing_the_model_by_hand():
     [
         ({"hidden_size": 64}, {}, "no model_type"),
         ({"model_type": "no_such_model"}, {}, "no_such_model"),
-        (
-            {"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]},
-            {},
-            "input_features",
-        ),
         (LLAMA, {"precision": "fp8"}, "fp8"),
         ("nowhere/config.json", {}, "nowhere"),
     ],

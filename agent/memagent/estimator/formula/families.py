@@ -107,6 +107,7 @@ ALIASES = {
     "mistral": "llama",
     "mixtral": "llama",
     "code_llama": "llama",
+    "granite": "llama",
     "yi": "llama",
     "roberta": "bert",
     "xlm-roberta": "bert",

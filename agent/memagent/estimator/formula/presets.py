@@ -1,172 +1,125 @@
-"""Shapes of well-known models, from their published config.json files."""
+"""Well-known models by the names of the hub: facts of their published config.json files.
+
+`models.json` has them; nothing is downloaded. Fine-tuned variants (`-Instruct`, `-chat`, `-it`)
+have the shape of their base model, so a name is looked up without the words that say so.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import re
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
 
 from memagent.errors import UnknownModelError
+from memagent.estimator.formula.families import ALIASES, FAMILIES
+from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.shapes import ModelShape
 
-
-def _gpt2(name: str, layers: int, hidden: int, heads: int) -> ModelShape:
-    return ModelShape(layers, hidden, heads, 50_257, name, "gpt2", positions=1024, dropout=0.1)
-
-
-def _llama(
-    name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, vocab: int
-) -> ModelShape:
-    return ModelShape(
-        layers, hidden, heads, vocab, name, kv_heads=kv_heads, ffn=ffn, tied_embeddings=False
-    )
-
-
-def _qwen2(name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int) -> ModelShape:
-    # Qwen2 ties the embeddings of its models of up to 3B, and pads the vocabulary of the others
-    tied = hidden <= 2048
-    shape = _llama(name, layers, hidden, heads, kv_heads, ffn, 151_936 if tied else 152_064)
-    return replace(shape, family="qwen2", tied_embeddings=tied)
-
-
-def _gemma(name: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int) -> ModelShape:
-    return ModelShape(
-        layers, hidden, heads, 256_000, name, "gemma", kv_heads=kv_heads, head_dim=256, ffn=ffn
-    )
-
-
-def _bert(name: str, layers: int, hidden: int, heads: int) -> ModelShape:
-    return ModelShape(
-        layers, hidden, heads, 30_522, name, "bert", positions=512, token_types=2, dropout=0.1
-    )
-
-
-def _roberta(name: str, layers: int, hidden: int, heads: int) -> ModelShape:
-    return replace(_bert(name, layers, hidden, heads), vocab=50_265, positions=514, token_types=1)
-
-
-def _t5(
-    name: str, layers: int, hidden: int, heads: int, ffn: int, head_dim: int = 64
-) -> ModelShape:
-    return ModelShape(
-        layers, hidden, heads, 32_128, name, "t5", decoder_layers=layers, ffn=ffn,
-        head_dim=head_dim, relative_buckets=32, dropout=0.1,
-    )  # fmt: skip
-
-
-def _flan(name: str, layers: int, hidden: int, heads: int, ffn: int) -> ModelShape:
-    return replace(_t5(name, layers, hidden, heads, ffn), gated=True, activation="gelu_new")
-
-
-def _vit(name: str, layers: int, hidden: int, heads: int, patch: int) -> ModelShape:
-    return ModelShape(layers, hidden, heads, 0, name, "vit", image=224, patch=patch, labels=1000)
-
-
-_SHAPES = (
-    _gpt2("gpt2", 12, 768, 12),
-    _gpt2("gpt2-medium", 24, 1024, 16),
-    _gpt2("gpt2-large", 36, 1280, 20),
-    _gpt2("gpt2-xl", 48, 1600, 25),
-    _llama("llama-2-7b", 32, 4096, 32, 32, 11_008, 32_000),
-    _llama("llama-2-13b", 40, 5120, 40, 40, 13_824, 32_000),
-    _llama("llama-2-70b", 80, 8192, 64, 8, 28_672, 32_000),
-    _llama("llama-3-8b", 32, 4096, 32, 8, 14_336, 128_256),
-    _llama("llama-3-70b", 80, 8192, 64, 8, 28_672, 128_256),
-    replace(_llama("llama-3.2-1b", 16, 2048, 32, 8, 8192, 128_256), tied_embeddings=True),
-    replace(_llama("llama-3.2-3b", 28, 3072, 24, 8, 8192, 128_256), tied_embeddings=True),
-    _llama("mistral-7b", 32, 4096, 32, 8, 14_336, 32_000),
-    replace(
-        _llama("mixtral-8x7b", 32, 4096, 32, 8, 14_336, 32_000), experts=8, experts_per_token=2
-    ),
-    replace(
-        _llama("mixtral-8x22b", 56, 6144, 48, 8, 16_384, 32_768), experts=8, experts_per_token=2
-    ),
-    _qwen2("qwen2-0.5b", 24, 896, 14, 2, 4864),
-    _qwen2("qwen2-1.5b", 28, 1536, 12, 2, 8960),
-    _qwen2("qwen2-7b", 28, 3584, 28, 4, 18_944),
-    _qwen2("qwen2-72b", 80, 8192, 64, 8, 29_568),
-    _qwen2("qwen2.5-0.5b", 24, 896, 14, 2, 4864),
-    _qwen2("qwen2.5-1.5b", 28, 1536, 12, 2, 8960),
-    _qwen2("qwen2.5-3b", 36, 2048, 16, 2, 11_008),
-    _qwen2("qwen2.5-7b", 28, 3584, 28, 4, 18_944),
-    _qwen2("qwen2.5-14b", 48, 5120, 40, 8, 13_824),
-    _qwen2("qwen2.5-32b", 64, 5120, 40, 8, 27_648),
-    _qwen2("qwen2.5-72b", 80, 8192, 64, 8, 29_568),
-    _gemma("gemma-2b", 18, 2048, 8, 1, 16_384),
-    _gemma("gemma-7b", 28, 3072, 16, 16, 24_576),
-    ModelShape(24, 2048, 32, 51_200, "phi-1.5", "phi", ffn=8192),
-    ModelShape(32, 2560, 32, 51_200, "phi-2", "phi", ffn=10_240),
-    ModelShape(32, 3072, 32, 32_064, "phi-3-mini", "phi3", ffn=8192, tied_embeddings=False),
-    replace(
-        _gpt2("santacoder", 24, 2048, 16),
-        family="gpt_bigcode",
-        kv_heads=1,
-        vocab=49_280,
-        positions=2048,
-    ),
-    replace(
-        _gpt2("starcoder", 40, 6144, 48),
-        family="gpt_bigcode",
-        kv_heads=1,
-        vocab=49_152,
-        positions=8192,
-    ),
-    ModelShape(32, 4096, 32, 50_432, "pythia-6.9b", "gpt_neox", ffn=16_384),
-    ModelShape(16, 2048, 8, 50_304, "pythia-1b", "gpt_neox", ffn=8192),
-    ModelShape(44, 6144, 64, 50_432, "gpt-neox-20b", "gpt_neox", ffn=24_576),
-    _bert("bert-base", 12, 768, 12),
-    _bert("bert-large", 24, 1024, 16),
-    _roberta("roberta-base", 12, 768, 12),
-    _roberta("roberta-large", 24, 1024, 16),
-    _t5("t5-small", 6, 512, 8, 2048),
-    _t5("t5-base", 12, 768, 12, 3072),
-    _t5("t5-large", 24, 1024, 16, 4096),
-    _t5("t5-3b", 24, 1024, 32, 16_384, 128),
-    _t5("t5-11b", 24, 1024, 128, 65_536, 128),
-    _flan("flan-t5-small", 8, 512, 6, 1024),
-    _flan("flan-t5-base", 12, 768, 12, 2048),
-    _flan("flan-t5-large", 24, 1024, 16, 2816),
-    _flan("flan-t5-xl", 24, 2048, 32, 5120),
-    _flan("flan-t5-xxl", 24, 4096, 64, 10_240),
-    _vit("vit-b-16", 12, 768, 12, 16),
-    _vit("vit-b-32", 12, 768, 12, 32),
-    _vit("vit-l-16", 24, 1024, 16, 16),
-    _vit("vit-h-14", 32, 1280, 16, 14),
+CONFIGS = cast(
+    dict[str, dict[str, Any]],
+    json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8")),
 )
-
-PRESETS = {shape.name: shape for shape in _SHAPES}
+"""The config of each model, by its short name."""
+PRESETS = {
+    name: from_config(config, name=name)
+    for name, config in CONFIGS.items()
+    if ALIASES.get(config["model_type"], config["model_type"]) in FAMILIES
+}
+"""The shapes of those whose family the formula knows."""
+_VARIANT = re.compile(
+    r"hf|meta|instruct|chat|it|pt|base|sft|dpo|coder|math|python|thinking|uncased|cased|"
+    r"discriminator|generator|in\d+k|ft|\d+k|\d+h|224|v0\.\d|v1|v1\.0|2[45]\d\d|"
+    r"bnb|4bit|unsloth|gptq|awq|int[48]|fp8|intermediate|step"
+)
+"""Words in a name that leave the shape as it is."""
 _OTHER_NAMES = {
     "llama-7b": "llama-2-7b",
     "llama-13b": "llama-2-13b",
     "llama-70b": "llama-2-70b",
     "llama-8b": "llama-3-8b",
     "llama2-7b": "llama-2-7b",
+    "llama2-13b": "llama-2-13b",
+    "llama2-70b": "llama-2-70b",
     "llama3-8b": "llama-3-8b",
+    "llama3-70b": "llama-3-70b",
     "llama-3.1-8b": "llama-3-8b",
     "llama-3.1-70b": "llama-3-70b",
+    "llama-3.3-70b": "llama-3-70b",
+    "vicuna-7b-v1.5": "llama-2-7b",
+    "vicuna-13b-v1.5": "llama-2-13b",
+    "tinyllama": "tinyllama-1.1b",
+    "smollm-135m": "smollm2-135m",
+    "smollm-360m": "smollm2-360m",
     "mixtral": "mixtral-8x7b",
     "mistral": "mistral-7b",
-    "bert-base-uncased": "bert-base",
-    "bert-large-uncased": "bert-large",
+    "mistral-nemo": "mistral-nemo-12b",
+    "zephyr-7b-beta": "mistral-7b",
+    "deepseek-r1-distill-qwen-7b": "qwen2.5-7b",
+    "deepseek-r1-distill-qwen-14b": "qwen2.5-14b",
+    "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
+    "deepseek-r1-distill-llama-8b": "llama-3-8b",
+    "deepseek-r1-distill-llama-70b": "llama-3-70b",
+    "qwq-32b": "qwen2.5-32b",
+    "gemma-1.1-2b": "gemma-2b",
+    "gemma-1.1-7b": "gemma-7b",
+    "phi-1-5": "phi-1.5",
+    "phi-3.5-mini": "phi-3-mini",
+    **{f"granite-3.{n}-{size}": f"granite-3-{size}" for n in range(4) for size in ("2b", "8b")},
+    "gpt2-small": "gpt2",
+    "whisper-large": "whisper-large-v2",
     "vit-b": "vit-b-16",
     "vit-l": "vit-l-16",
     "vit-h": "vit-h-14",
-    "vit-base-patch16-224": "vit-b-16",
-    "gpt2-small": "gpt2",
+    "vit-base-patch16": "vit-b-16",
+    "vit-base-patch32": "vit-b-32",
+    "vit-large-patch16": "vit-l-16",
+    "vit-huge-patch14": "vit-h-14",
+    "swin-tiny": "swin-tiny-patch4-window7-224",
+    "swin-base": "swin-base-patch4-window7-224",
+    **{f"resnet{n}": f"resnet-{n}" for n in (18, 34, 50, 101, 152)},
 }
 
 
-def preset(name: str) -> ModelShape:
-    """Return a model's shape by name, in any case, with or without owner
-    (`meta-llama/Llama-2-7b-hf`).
+@cache
+def canonical_name(name: str) -> str | None:
+    """Return the short name of a model, with or without owner, in any case; None if unknown."""
+    key = name.lower().rpartition("/")[2].replace("_", "-")
+    words = key.split("-")
+    while True:
+        key = "-".join(words)
+        key = _OTHER_NAMES.get(key, key)
+        if key in CONFIGS:
+            return key
+        variant = next((w for w in reversed(words) if _VARIANT.fullmatch(w)), None)
+        if variant is None or len(words) == 1:
+            return None
+        words.pop(len(words) - 1 - words[::-1].index(variant))
 
-    Raises UnknownModelError that lists the nearest names.
+
+def model_config(name: str) -> dict[str, Any] | None:
+    """Return the config of a model by name; None if it's unknown."""
+    key = canonical_name(name)
+    return None if key is None else dict(CONFIGS[key])
+
+
+def preset(name: str) -> ModelShape:
+    """Return a model's shape by name, as the hub spells it (`meta-llama/Llama-2-7b-hf`).
+
+    Raises UnknownModelError that says what would trace it, or lists the nearest names.
     """
-    key = name.lower().rpartition("/")[2].removesuffix("-hf").removesuffix("-v0.1")
-    shape = PRESETS.get(_OTHER_NAMES.get(key, key))
-    if shape is None:
-        near = get_close_matches(key, [*PRESETS, *_OTHER_NAMES], 4, 0.4) or sorted(PRESETS)
+    key = canonical_name(name)
+    if key in PRESETS:
+        return PRESETS[key]
+    if key is not None:
         raise UnknownModelError(
-            f"model {name!r} is not known to the formula: did you mean {', '.join(near)}? "
-            "Any other model can be traced: give its config.json, or path.py:factory."
+            f"{name} is a {CONFIGS[key]['model_type']}, which the formula doesn't know. It can be "
+            "traced: pip install torch transformers"
         )
-    return shape
+    near = get_close_matches(name.lower().rpartition("/")[2], [*CONFIGS, *_OTHER_NAMES], 4, 0.4)
+    raise UnknownModelError(
+        f"model {name!r} is not known: did you mean {', '.join(near or ['gpt2', 'llama-3-8b'])}? "
+        "Any other model can be traced: give its config.json, or path.py:factory."
+    )

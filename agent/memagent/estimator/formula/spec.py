@@ -88,7 +88,9 @@ class TrainingSpec:
     - attention: `math` is SDPA's fall-back, which holds scores as eager attention does.
     - loss: `eager` is transformers' own. `chunked` and `fused` (Liger, cut cross-entropy) never
       hold all logits. `inplace` (Unsloth, FOAK, flash-attn) overwrites them with their gradient.
-    - shifted_copy: the loss copies logits to shift them (transformers before 4.50).
+    - shifted_copy: the loss copies logits to shift them (transformers before 4.50). frees_logits:
+      the model replaces its logits by their fp32 copy before the loss (before 4.46). Both follow
+      from `transformers`, a version, if it's given.
     - logits_upcast overrides whether the model's loss converts them to fp32.
     - keeps_output: the model's output is referenced during backward, as in
       `output = model(**batch); output.loss.backward()`. The Trainer drops it.
@@ -117,6 +119,8 @@ class TrainingSpec:
     loss: Loss = "eager"
     loss_chunks: int = 8
     shifted_copy: bool = False
+    frees_logits: bool = False
+    transformers: str | None = None
     accumulation: int = 1
     no_sync: bool = True
     set_to_none: bool = True
@@ -147,6 +151,10 @@ class TrainingSpec:
         for name in ("sequence", "target_sequence", "lora_rank", "parameter_count"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise EstimateError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if self.transformers is not None:
+            release = _release(self.transformers)
+            object.__setattr__(self, "shifted_copy", release < (4, 50))
+            object.__setattr__(self, "frees_logits", release < (4, 46))
         # unknown names are refused here, not later
         self.optimizer_rule, self.dtype_bytes, self.card  # noqa: B018
         if self.quantised is not None:
@@ -191,6 +199,15 @@ class TrainingSpec:
         if self.device == "cpu":
             return "single"
         return "fused" if self.dtype_bytes.master else "foreach"
+
+    @property
+    def upcasts_shards(self) -> bool:
+        """Return True if a frozen model's shards are held in fp32 as well as in two bytes.
+
+        accelerate does so for FSDP under mixed precision. Trained weights have a master copy.
+        """
+        is_frozen = self.lora_rank is not None and self.quantised is None
+        return is_frozen and self.parallel.shards(3) > 1 and self.precision != "fp32"
 
     @property
     def casts_logits(self) -> bool:
@@ -251,3 +268,11 @@ class TrainingSpec:
 
     def lora_matrices(self) -> tuple[Matrix, ...]:
         return tuple(matrix for matrix in matrices(self.model) if self.is_target(matrix))
+
+
+def _release(version: str) -> tuple[int, int]:
+    """Return major and minor. Raises EstimateError if it isn't a version."""
+    parts = version.split(".")
+    if not all(part.isdigit() for part in parts[:2]):
+        raise EstimateError(f"transformers is {version!r}: give a version such as 4.48")
+    return int(parts[0]), int(parts[1]) if len(parts) > 1 else 0

@@ -39,6 +39,8 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         share * m.parameters * _weight_bytes(spec, m) for m, share in shares if not m.layered
     )
     weights = scale * (layered + loose)
+    if spec.upcasts_shards:
+        weights += 4 * scale * sum(share * m.parameters for m, share in shares)
     if spec.lora_rank is None:
         trained = scale * sum(share * m.parameters for m, share in shares)
         largest = scale * max((share / m.copies * m.parameters for m, share in shares), default=0.0)

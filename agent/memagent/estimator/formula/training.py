@@ -107,7 +107,7 @@ def step_peaks(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> 
         activations=parts.stack + parts.recomputed + parts.edges + parts.loss.saved,
         working=parts.working + static.temporaries,
         terms=terms,
-        phases=_phases(spec, static, sum(terms.values()), parts),
+        phases=_phases(spec, static, terms, parts),
     )
 
 
@@ -131,9 +131,9 @@ def _activations(spec: TrainingSpec, *, first: bool, last: bool) -> _Activations
 
 
 def _phases(
-    spec: TrainingSpec, static: StaticBytes, terms: float, parts: _Activations
+    spec: TrainingSpec, static: StaticBytes, terms: dict[str, float], parts: _Activations
 ) -> dict[str, float]:
-    persistent = static.parameters + static.state + terms - parts.casts
+    persistent = static.parameters + static.state + sum(terms.values()) - parts.casts
     gradients = _gradients(spec, static)
     before = gradients if spec.accumulation > 1 or not spec.set_to_none else 0.0
     full = persistent + parts.casts + parts.stack + parts.edges + before
@@ -147,11 +147,14 @@ def _phases(
         persistent + before + (gradients - before) + parts.output + parts.largest + parts.working,
         persistent + gradients + parts.output + static.embedding_gradient,
     )
+    # after backward no layer is gathered, and ZeRO's buckets are scattered; DDP's stay
+    backward_terms = terms.get("gathered_layers", 0.0)
+    backward_terms += terms.get("reduction_buckets", 0.0) if spec.parallel.zero >= 2 else 0.0
     forward = max(parts.loss.forward + parts.local + parts.cache, parts.working / 2)
     return {
         "forward": full + forward,
         "backward": max(backward),
-        "optimizer": persistent + static.gradients + static.temporaries,
+        "optimizer": persistent - backward_terms + static.gradients + static.temporaries,
     }
 
 
@@ -268,6 +271,8 @@ def _assumptions(spec: TrainingSpec) -> dict[str, Any]:
         "batch": spec.batch,
         "sequence": spec.positions,
     }
+    if spec.transformers is not None:
+        assumptions["transformers"] = spec.transformers
     if spec.lora_rank is not None:
         assumptions["lora"] = f"rank {spec.lora_rank} at {', '.join(spec.lora_targets)}"
     if spec.quantised is not None:

@@ -130,7 +130,10 @@ def _eager_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes:
     cast = inner if inner > shifting else 0.0  # autocast's, within cross-entropy
     shifted = shifting if spec.shifted_copy else 0.0
     returned = logits + output if output != logits else logits
-    forward = max(logits + copy + shifted + cast + inner, inner + returned)
+    logits_bytes = 0.0 if spec.frees_logits and copy else logits
+    if not logits_bytes:
+        returned = output = max(output, copy)
+    forward = max(logits_bytes + copy + shifted + cast + inner, inner + returned)
     live_output = output if spec.keeps_output else 0.0
     return LossBytes(values * inner, values * forward, values * (live_output + 3 * inner))
 

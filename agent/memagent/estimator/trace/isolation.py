@@ -34,6 +34,8 @@ from memagent.probe.detached import fork_detached, fork_without_hooks
 from memagent.probe.host_limits import close_own, file_id, read_text
 
 _POLL_S = 0.05
+_MAX_WALL_RATIO = 10
+"""Wall time over processor time at which a process that waits is given up."""
 _START = struct.Struct("<QQ")
 """The first message: process ids of the supervisor and of the process that works."""
 _HEADER = struct.Struct("<q")
@@ -72,6 +74,23 @@ class MemoryGrowth:
         return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if pages else 0
 
 
+class ProcessorTime:
+    """Measures the processor time of a process since now: a busy host doesn't shorten a budget."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+        self._initial_s = self._total_s()
+
+    def seconds(self) -> float:
+        """Return user and system time, 0 if the process has ended."""
+        return max(0.0, self._total_s() - self._initial_s)
+
+    def _total_s(self) -> float:
+        # the name may contain spaces and brackets: fields count from the last bracket
+        fields = read_text(f"/proc/{self._process}/stat").rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
 class ForkedProcess:
     """A detached process that runs `work` and sends each of its results, which are bytes.
 
@@ -105,23 +124,30 @@ class ForkedProcess:
     def receive(self, *, timeout_s: float, limit_growth_bytes: int | None = None) -> bytes | None:
         """Return the next result; b"" if the child ended without one, None at the timeout.
 
-        Raises TraceError if the child grows by more than the limit.
+        The timeout is processor time of the child, or ten times that of waiting. Raises TraceError
+        if the child grows by more than the limit.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + _MAX_WALL_RATIO * timeout_s
         if self._processes is None:
-            start = self._read(_START.size, deadline, None)
+            start = self._read(_START.size, deadline)
             if not start:
                 return start
             self._processes = _START.unpack(start)
         growth = MemoryGrowth(limit_growth_bytes, self._processes[1])
-        header = self._read(_HEADER.size, deadline, growth)
+        used = ProcessorTime(self._processes[1])
+
+        def is_over() -> bool:
+            growth.check()
+            return used.seconds() > timeout_s
+
+        header = self._read(_HEADER.size, deadline, is_over)
         if not header:
             return header
         (size,) = _HEADER.unpack(header)
         if size < 0:
             self._wait_status = -1 - size
             return b""
-        return self._read(size, deadline, growth)
+        return self._read(size, deadline, is_over)
 
     def end(self) -> int:
         """Kill the child if it still runs.
@@ -140,8 +166,10 @@ class ForkedProcess:
         with suppress(IndexError):  # cancelled before
             close_own(*self._lifeline.pop())
 
-    def _read(self, size: int, deadline: float, growth: MemoryGrowth | None) -> bytes | None:
-        """Read `size` bytes and check the growth while waiting; see `receive` for b"" and None."""
+    def _read(
+        self, size: int, deadline: float, is_over: Callable[[], bool] = lambda: False
+    ) -> bytes | None:
+        """Read `size` bytes, and call `is_over` while waiting; see `receive` for b"" and None."""
         data = bytearray()
         while len(data) < size:
             remaining_s = deadline - time.monotonic()
@@ -152,8 +180,8 @@ class ForkedProcess:
             except OSError:
                 is_ready = [self._reader]
             if not is_ready:
-                if growth is not None:
-                    growth.check()
+                if is_over():
+                    return None
                 continue
             if file_id(self._reader) != self._file_id:  # the script has closed all files
                 return b""

@@ -65,7 +65,7 @@ def record_trace(
     - `device`: "cuda" (CUDA's rules, no GPU needed) or "cpu".
 
     Raises TraceError, with the operator's name in `op`, for a step that can't be traced, takes
-    longer than `timeout_s` seconds, or makes the tracing process grow by more than
+    more than `timeout_s` seconds of processor time, or makes the tracing process grow by more than
     `limit_growth_bytes`. The calling process doesn't change: neither its random state, nor the
     model, nor a device.
     """
@@ -174,7 +174,10 @@ def _run_and_encode(job: TraceJob) -> bytes:
 
 def _decode(result: bytes | None, timeout_s: float, exit_code: int) -> Trace:
     if result is None:
-        raise TraceError(f"the trace was aborted: it was not done after {timeout_s:g} s")
+        raise TraceError(
+            f"the trace was aborted: it was not done after {timeout_s:g} s of "
+            "processor time; --timeout or timeout_s allows more"
+        )
     if not result:
         reason = f"exit code {exit_code}"
         if exit_code < 0:

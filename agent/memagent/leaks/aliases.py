@@ -27,10 +27,12 @@ ADDING_METHODS = frozenset(
             "add_",
             "cat_",
             "index_add_",
+            "resize_",
         ),
     )
 )
 """Methods that make their object grow."""
+_COPYING = frozenset(("list", "dict", "set", "tuple", "deque", "copy", "deepcopy"))
 
 
 def accessors(file: str, name: str) -> set[str]:
@@ -64,21 +66,54 @@ def aliases_of(root: ast.AST, names: set[str]) -> set[str]:
             target, value = node.targets[0], node.value
             if isinstance(target, ast.Name) and is_adding_method(value, names):
                 aliases.add(f"{target.id}!")
-                continue
-            is_reference = isinstance(value, ast.Name | ast.Attribute | ast.Subscript) or (
-                isinstance(value, ast.Call) and f"{function_name(value)}()" in names
-            )
-            is_item = is_reference and is_mention(value, names)
-            if isinstance(target, ast.Name) and (is_item or _gets_item(value, names)):
-                aliases.add(target.id)
+            elif _refers(value, names) or _gets_item(value, names):
+                # also `count, rows = name`
+                parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+                aliases.update(part.id for part in parts if isinstance(part, ast.Name))
         elif isinstance(node, ast.For) and _is_looped(node.iter, names):
             aliases.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
     return aliases
 
 
+def _refers(value: ast.expr, names: set[str]) -> bool:
+    """Return True for a mention of what is there, `name if x else y` and `name or x` too."""
+    if isinstance(value, ast.IfExp):
+        return any(_refers(part, names) for part in (value.body, value.orelse))
+    if isinstance(value, ast.BoolOp):
+        return any(_refers(part, names) for part in value.values)
+    is_reference = isinstance(value, ast.Name | ast.Attribute | ast.Subscript) or (
+        isinstance(value, ast.Call) and f"{function_name(value)}()" in names
+    )
+    return is_reference and is_mention(value, names)
+
+
+def copies_of(root: ast.AST, names: set[str]) -> set[str]:
+    """Return variables that begin as a copy: `merged = dict(name)`, `rows = [*name]`."""
+    return {
+        target.id
+        for node, _ in walk(root)
+        if isinstance(node, ast.Assign) and _copies(node.value, names)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def _copies(value: ast.expr, names: set[str]) -> bool:
+    if isinstance(value, ast.Call):
+        is_method = isinstance(value.func, ast.Attribute) and value.func.attr == "copy"
+        parts = [value.func.value] if is_method else value.args[:1]  # type: ignore[attr-defined]
+        known = is_method or function_name(value) in _COPYING
+        return known and any(is_mention(part, names) for part in parts)
+    if isinstance(value, ast.List | ast.Tuple):
+        return any(isinstance(part, ast.Starred) and is_mention(part, names) for part in value.elts)
+    is_union = isinstance(value, ast.Dict) and None in value.keys
+    return is_union and any(is_mention(part, names) for part in value.values)  # type: ignore[attr-defined]
+
+
 def _gets_item(value: ast.expr, names: set[str]) -> bool:
     """Return True for `name.setdefault(key, [])`, and `x.get("name")` for the name `.name`."""
-    if not isinstance(value, ast.Call) or function_name(value) not in ("setdefault", "get"):
+    getters = ("setdefault", "get", "getattr")
+    if not isinstance(value, ast.Call) or function_name(value) not in getters:
         return False
     return is_mention(value, names) or any(is_key(item, names) for item in value.args[:1])
 
@@ -107,6 +142,8 @@ def functions_with(root: ast.AST, names: set[str]) -> set[str]:
 
 def _is_looped(value: ast.expr, names: set[str]) -> bool:
     """Return True for `name`, `name.values()`, `enumerate(name)`, `zip(a, name)`."""
+    if isinstance(value, ast.Tuple | ast.List):  # of several that are added to in turn
+        return any(_is_looped(part, names) for part in value.elts)
     wrappers = ("enumerate", "zip", "reversed", "list")
     if isinstance(value, ast.Call) and function_name(value) in wrappers:
         return any(_is_looped(argument, names) for argument in value.args)

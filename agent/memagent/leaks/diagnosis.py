@@ -3,7 +3,7 @@
 1. For tensors that survived and became more: what holds them (`group_suspects`).
 2. For a graph that grew and isn't explained yet, and for tensors that become longer: what is
    carried from step to step (`carried_tensors`).
-3. For tensors that nothing explains: reference cycles.
+3. For tensors that nothing explains: reference cycles (`cycle_suspects`).
 
 The comparison is made at once; the searches are cut into slices between steps. Where a generator
 yields, its frame must not hold an object of the script: only lists that the search knows may.
@@ -17,6 +17,7 @@ from typing import Any
 from memagent.leaks import autograd_graphs, census
 from memagent.leaks.carried_tensors import GraphGrowth, suspects_of_graphs, suspects_of_lengthening
 from memagent.leaks.census import Census, GroupCount, GroupGrowth
+from memagent.leaks.cycle_suspects import suspects_of_cycles
 from memagent.leaks.detectors.base import CodePosition, Work
 from memagent.leaks.group_suspects import GroupSearch
 from memagent.leaks.lengthening import LengtheningTensor, lengthening_tensors
@@ -107,7 +108,8 @@ def _search_all(
         suspects += yield from suspects_of_graphs(search, budget, graphs)
     if not suspects and case.unheld_bytes_per_step:
         yield from search.pause_if_due()
-        suspects += yield from case.suspects_of_cycles(growths)
+        rate = case.unheld_bytes_per_step
+        suspects += yield from suspects_of_cycles(search, growths, case.steps, rate)
     return suspects
 
 

@@ -3,13 +3,11 @@
 1. Search upwards from a sample of the group to the container that holds them (`referrers`), name
    it, and find the line that fills it (`growth`).
 2. For those that nothing in Python holds: look for an attribute of a custom autograd function's
-   context, gradients with a graph, and reference cycles.
+   context, and gradients with a graph.
 """
 
 from __future__ import annotations
 
-import gc
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +17,6 @@ from memagent.components import live_objects, safe_reads
 from memagent.leaks import autograd_graphs, origins, source_lines
 from memagent.leaks.carried_tensors import suspect_gradient
 from memagent.leaks.census import GroupGrowth
-from memagent.leaks.cycles import can_name_cycle, name_cycle
 from memagent.leaks.detectors.base import CodePosition, Work
 from memagent.leaks.loop_iterators import loop_of
 from memagent.leaks.object_names import ObjectName
@@ -197,60 +194,10 @@ class GroupSearch:
         rate = growth.bytes_per_step
         return suspect_at(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
 
-    def suspects_of_cycles(self, growths: Sequence[GroupGrowth]) -> Work[list[Suspect]]:
-        """Name what refers to tensors that no variable leads to, then collect garbage.
-
-        What it frees was in a reference cycle. What stays is held by C++, such as a graph whose
-        hook refers to the object that keeps the graph.
-        """
-        for growth in growths:
-            growth.survivors[:] = present(growth.survivors)
-            if len(growth.survivors) < 0.8 * self.steps:
-                continue  # the collector has freed some of it, and will again
-            if self.budget.is_over():
-                break
-            referrers = yield from self.search.referrers_until(growth.survivors[-1], can_name_cycle)
-            cycle = name_cycle(present(referrers))
-            self.search.clear()
-            named = self._attribute_of(growth.survivors[-1]) if cycle is None else cycle
-            if named is None:
-                continue
-            yield from self.search.pause_if_due()
-            self.search.close()
-            name, line = named
-            rate = self.unheld_bytes_per_step
-            is_freed = _frees_most(growth.survivors, growths)
-            if is_freed and cycle is not None:
-                text = f"{name.expression}: reference cycle"
-                return [suspect_at(name, line, text, "cycle", rate, 0.7)]
-            if not is_freed and cycle is None:
-                text = f"{name.expression}: held by a graph"
-                return [suspect_at(name, line, text, "object", rate, 0.5)]
-            break
-        return []
-
-    def _attribute_of(self, tensor: Any) -> tuple[ObjectName, SourceLine] | None:
-        """Return the attribute of a script's object that holds a tensor, with its line."""
-        name = self.search.name(tensor).name
-        self.search.clear()
-        if name is None or name.owner is None or not name.is_in_script:
-            return None
-        line = next(iter(origins.lines_of(self.scopes, name)), None)
-        return None if line is None else (name, line)
-
 
 def _plain_containers(holders: Sequence[HolderPath]) -> set[int]:
     containers = [holder.container for holder in holders]
     return {id(item) for item in containers if type(item) in (list, tuple, set)}
-
-
-def _frees_most(survivors: Sequence[Any], growths: Sequence[GroupGrowth]) -> bool:
-    """Return True if the garbage collector frees most survivors of a group. Clears all groups."""
-    references = [weakref.ref(tensor) for tensor in present(survivors)]
-    for group in growths:
-        group.survivors.clear()
-    gc.collect()
-    return 2 * sum(reference() is None for reference in references) >= len(references)
 
 
 def _is_lasting(growth: GroupGrowth, count: int, holder: HolderPath | None) -> bool:

@@ -25,9 +25,16 @@ from memagent.leaks.aliases import (
     ADDING_METHODS,
     accessors,
     aliases_of,
+    copies_of,
     derived_variables,
     functions_with,
-    is_adding_method,
+)
+from memagent.leaks.growing_statements import (
+    adds_items,
+    changes_in_place,
+    growth_strength,
+    is_reference,
+    runs_once,
 )
 from memagent.leaks.source_lines import (
     GROWS,
@@ -35,7 +42,6 @@ from memagent.leaks.source_lines import (
     SETS,
     SourceLine,
     SourceScope,
-    is_in_loop,
     root_of,
     source_line,
 )
@@ -44,7 +50,6 @@ from memagent.leaks.syntax import (
     Parents,
     assignment_targets,
     function_name,
-    is_key,
     is_mention,
     syntax_tree,
     uses,
@@ -59,7 +64,6 @@ _STORING_METHODS = frozenset(
 )
 _MAX_CALLS = 4
 """Calls that a parameter is followed through."""
-_ADDING_FUNCTIONS = frozenset(("heappush", "insort", "insort_left", "insort_right", "heappushpop"))
 
 
 def growing_lines(scopes: Sequence[SourceScope], names: Sequence[str]) -> list[SourceLine]:
@@ -68,7 +72,7 @@ def growing_lines(scopes: Sequence[SourceScope], names: Sequence[str]) -> list[S
     Among equally sure ones, earlier names go before later ones, then earlier scopes.
     """
     ranked = [
-        ((line.strength, -name_rank, -scope_rank, line.in_loop, -position), line)
+        ((_certainty(line), -name_rank, -scope_rank, line.in_loop, -position), line)
         for scope_rank, scope in enumerate(scopes)
         for name_rank, name in enumerate(dict.fromkeys(names))
         for position, line in enumerate(_lines_of_name(scope, name))
@@ -78,6 +82,10 @@ def growing_lines(scopes: Sequence[SourceScope], names: Sequence[str]) -> list[S
     for _, line in ranked:
         lines.setdefault((line.file, line.line), line)
     return list(lines.values())
+
+
+def _certainty(line: SourceLine) -> int:
+    return SETS if runs_once(line) else line.strength
 
 
 def lines_adding_to_self(scope: SourceScope) -> list[SourceLine]:
@@ -118,112 +126,53 @@ def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
     wrappers = functions_with(root, derived)
     for node, parents in walk(root):
         if isinstance(node, ast.stmt):
-            strength = _strength(node, names, parents, name)
+            strength = growth_strength(node, names, parents, name)
             value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
             uses_itself = value is not None and (
-                uses(value, derived) or (isinstance(value, ast.Name) and value.id in wrappers)
+                (uses(value, derived) and not is_reference(value, names))
+                or (isinstance(value, ast.Name) and value.id in wrappers)
             )
             if strength == SETS and uses_itself:
                 strength = GROWS
-            uses_itself |= _changes_in_place(node, aliases)
+            uses_itself |= changes_in_place(node, aliases)
             if strength:
                 line = source_line(scope.file, node, strength, parents)
-                yield replace(line, uses_itself=uses_itself)
+                inner = _lines_in_value(scope.file, value, names, parents)
+                yield from inner or [replace(line, uses_itself=uses_itself)]
             elif isinstance(node, ast.Expr | ast.Assign | ast.Return | ast.AugAssign):
                 yield from _passing_lines(scope.file, node, names, parents)
         elif isinstance(node, ast.NamedExpr) and node.target.id in names:
             yield source_line(scope.file, node, SETS, parents)
 
 
-def _changes_in_place(node: ast.stmt, aliases: set[str]) -> bool:
-    """Return True for `name += x`, and `item[rows] = x` where `item` is a part of what is named."""
-    if isinstance(node, ast.AugAssign):
-        return True
-    targets = assignment_targets(node) if isinstance(node, ast.Assign) else []
-    items = [part.value for part in targets if isinstance(part, ast.Subscript)]
-    return any(isinstance(item, ast.Name) and item.id in aliases for item in items)
-
-
-def _strength(node: ast.stmt, names: set[str], parents: Parents, name: str) -> int:
-    """Return how surely a statement makes the names grow, 0 if it doesn't."""
-    if isinstance(node, ast.Expr):
-        return GROWS * _adds(node.value, names)
-    if isinstance(node, ast.AugAssign):
-        return GROWS * any(is_mention(part, names) for part in assignment_targets(node))
-    if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
-        return 0
-    return _assignment_strength(node, node.value, names, parents, name)
-
-
-def _assignment_strength(
-    node: ast.Assign | ast.AnnAssign, value: ast.expr, names: set[str], parents: Parents, name: str
-) -> int:
-    targets = assignment_targets(node)
-    if _adds(value, names):
-        # `items = name.setdefault(key, [])` gets an alias, which another line may add to
-        is_alias = isinstance(value, ast.Call) and function_name(value) == "setdefault"
-        return PASSES if is_alias else GROWS
-    items = [part for part in targets if isinstance(part, ast.Subscript)]
-    items = [part for part in items if is_mention(part.value, names)]
-    if items:
-        # `state["step"] = state["step"] + 1` makes no mapping grow
-        return PASSES if all(_is_other_key(item, names) for item in items) else GROWS
-    if not any(is_mention(part, {name}) for part in targets):
-        return 0
-    return GROWS if uses(value, names) else SETS * _runs_often(parents)
-
-
-def _is_other_key(item: ast.Subscript, names: set[str]) -> bool:
-    """Return True for a constant key that is none of the names."""
-    return isinstance(item.slice, ast.Constant) and not is_key(item.slice, names)
-
-
-def _adds(call: ast.expr, names: set[str]) -> bool:
-    """Return True if a call adds something to one of the names."""
-    if isinstance(call, ast.Await):
-        return _adds(call.value, names)
-    if not isinstance(call, ast.Call):
-        return False
-    function, arguments, called = call.func, call.args, function_name(call)
-    if called in ("register_buffer", "setattr"):
-        # The attribute's name is a string: `setattr(module, "name", value)`.
-        place = 0 if called == "register_buffer" else 1
-        return (
-            len(arguments) > place + 1
-            and is_key(arguments[place], names)
-            and uses(arguments[place + 1], names)
-        )
-    if any(is_adding_method(item, names) for item in arguments) or _sets_value(call, names):
-        return True
-    is_method = isinstance(function, ast.Attribute) and called in ADDING_METHODS
-    if is_method and is_mention(function.value, names):  # type: ignore[attr-defined]
-        return True
-    is_function = called in _ADDING_FUNCTIONS and len(arguments) > 0
-    return (is_function and is_mention(arguments[0], names)) or (
-        isinstance(function, ast.Name) and f"{called}!" in names  # an alias: add = name.append
-    )
-
-
-def _sets_value(call: ast.Call, names: set[str]) -> bool:
-    """Return True for a context variable that is set from itself: `var.set((*var.get(), x))`."""
-    function = call.func
-    is_setter = isinstance(function, ast.Attribute) and function.attr == "set"
-    return (
-        is_setter
-        and is_mention(function.value, names)  # type: ignore[attr-defined]
-        and any(uses(item, names) for item in call.args)
-    )
+def _lines_in_value(
+    file: str, value: ast.expr | None, names: set[str], parents: Parents
+) -> list[SourceLine]:
+    """Return the lines of a function that adds items to what it's passed: `state = add(state)`."""
+    if not isinstance(value, ast.Call):
+        return []
+    lines = _passing_lines(file, ast.Expr(value), names, parents, are_items=True)
+    return [replace(line, strength=GROWS) for line in lines]
 
 
 def _passing_lines(
-    file: str, node: ast.stmt, names: set[str], parents: Parents, calls: int = _MAX_CALLS
+    file: str,
+    node: ast.stmt,
+    names: set[str],
+    parents: Parents,
+    calls: int = _MAX_CALLS,
+    *,
+    are_items: bool = False,
 ) -> Iterator[SourceLine]:
-    """Yield lines of functions that make an argument grow, and calls of storing methods."""
+    """Yield lines of functions that make an argument grow, and calls of storing methods.
+
+    are_items: only those that add items to it.
+    """
     for call in [part for part in ast.walk(node) if isinstance(part, ast.Call)]:
         function, called = call.func, function_name(call)
         is_method = isinstance(function, ast.Attribute)
         is_storing = is_method and called in _STORING_METHODS
-        if is_storing and is_mention(function.value, names):  # type: ignore[attr-defined]
+        if is_storing and not are_items and is_mention(function.value, names):  # type: ignore[attr-defined]
             yield source_line(file, node, PASSES, parents)
         keywords = ((item.arg, item.value) for item in call.keywords)
         arguments = call.args
@@ -233,11 +182,19 @@ def _passing_lines(
             called = getattr(function, "attr", "") or getattr(function, "id", "")
         for place, argument in [*enumerate(arguments), *keywords]:
             if called and calls and is_mention(argument, names):
-                yield from _lines_in_function(file, called, place, calls - 1, is_method=is_method)
+                yield from _lines_in_function(
+                    file, called, place, calls - 1, is_method=is_method, are_items=are_items
+                )
 
 
 def _lines_in_function(
-    file: str, called: str, place: int | str | None, calls: int, *, is_method: bool
+    file: str,
+    called: str,
+    place: int | str | None,
+    calls: int,
+    *,
+    is_method: bool,
+    are_items: bool = False,
 ) -> Iterator[SourceLine]:
     """Yield the lines in a function of the file that make the parameter at `place` grow.
 
@@ -258,18 +215,25 @@ def _lines_in_function(
             name = parameters[place] if place < len(parameters) else None
         if not isinstance(name, str) or not name:
             continue
-        yield from _lines_of_parameter(file, node, name, calls)
+        yield from _lines_of_parameter(file, node, name, calls, are_items=are_items)
         if is_constructor and owner is not None:
             for attribute in _attributes_set_to(node, name):
                 yield from _lines_of_parameter(file, owner, attribute, 0)
 
 
-def _lines_of_parameter(file: str, root: ast.AST, name: str, calls: int) -> Iterator[SourceLine]:
+def _lines_of_parameter(
+    file: str, root: ast.AST, name: str, calls: int, *, are_items: bool = False
+) -> Iterator[SourceLine]:
+    names = {name, *copies_of(root, {name})}
+    names |= aliases_of(root, names)
     for node, parents in walk(root):
-        if isinstance(node, ast.stmt) and _strength(node, {name}, parents, name) == GROWS:
+        if not isinstance(node, ast.stmt):
+            continue
+        strength = growth_strength(node, names, parents, name)
+        if strength == GROWS and (not are_items or adds_items(node, names)):
             yield source_line(file, node, PASSES, parents)
         elif isinstance(node, ast.Expr | ast.Assign | ast.Return):
-            yield from _passing_lines(file, node, {name}, parents, calls)
+            yield from _passing_lines(file, node, names, parents, calls, are_items=are_items)
 
 
 def _attributes_set_to(function: ast.AST, name: str) -> list[str]:
@@ -281,9 +245,3 @@ def _attributes_set_to(function: ast.AST, name: str) -> list[str]:
         for target in node.targets
         if node.value.id == name and isinstance(target, ast.Attribute)
     ]
-
-
-def _runs_often(parents: Parents) -> bool:
-    """Return True in a loop, or in a function other than `__init__` and `main`."""
-    functions = [item.name for item in parents if isinstance(item, FUNCTIONS)]
-    return is_in_loop(parents) or bool(functions and functions[-1] not in ("__init__", "main"))

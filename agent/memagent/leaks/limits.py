@@ -81,9 +81,17 @@ def replaces_items(file: str, line: int) -> bool:
     for node, parents in walk(syntax_tree(file)):
         if isinstance(node, ast.stmt) and node.lineno == line:
             later = (item for item, _ in _later_uses(node, parents, line))
-            if any(map(_is_keyed, (node, *later))):
+            if any(map(_is_keyed, (node, *later))) and not _lengthens_item(node):
                 return True
     return False
+
+
+def _lengthens_item(node: ast.stmt) -> bool:
+    """Return True for `rows[key] = concatenate([rows[key], x])`: the item grows by itself."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        return False
+    target = ast.unparse(node.targets[0])
+    return any(ast.unparse(part) == target for part in ast.walk(node.value))
 
 
 def _growing_names(node: ast.stmt) -> Iterator[str]:

@@ -7,28 +7,25 @@ before it.
 from __future__ import annotations
 
 import functools
-import re
 import sys
 import threading
-import weakref
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from types import CellType, CodeType, FrameType, FunctionType, GeneratorType
 from typing import Any
 
 from memagent.components import safe_reads
-from memagent.leaks.user_code import UserScopes, is_script, is_script_class, main_file, namespace
+from memagent.leaks.object_labels import (
+    attribute_of,
+    identifiers_of,
+    is_namespace_of,
+    key_of,
+    labels_of,
+)
+from memagent.leaks.user_code import UserScopes, is_script, is_script_class, main_file
 
-_MAX_KEYS = 1_000_000
-"""Dicts with more keys aren't searched."""
-_MAX_LABELS = 12
-_MAX_INDEX = 8
-_MAX_THREADS = 1_000
 _MODULE_ATTRIBUTES = frozenset(name for name in globals() if name.startswith("__"))
 """Names that every module has."""
-_MODULE_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 MODULE_REGISTRIES = ("_buffers", "_parameters", "_modules")
 
 
@@ -64,7 +61,7 @@ class ObjectName:
 
 def variable_names(scopes: UserScopes, path: Sequence[Any]) -> list[ObjectName]:
     """Return the names through variables of running functions that hold the path's end."""
-    labels, identifiers = _labels(path), _identifiers(path)
+    labels, identifiers = labels_of(path), identifiers_of(path)
     return [
         ObjectName(
             variable.name + labels,
@@ -89,6 +86,8 @@ def name_from(scopes: UserScopes, holder: Any, path: Sequence[Any]) -> ObjectNam
     name = None
     if path and isinstance(holder, FunctionType):
         name = _in_function(holder, path)
+    elif len(path) > 1 and isinstance(holder, functools.partial):
+        name = _in_partial(holder, path)
     elif path and isinstance(holder, type):
         name = _in_class(holder, path)
     elif path and isinstance(holder, GeneratorType):
@@ -120,11 +119,11 @@ def _in_module(
 ) -> ObjectName | None:
     if not path:
         return ObjectName(f"globals of {module}", (), file, "<module>")
-    key = _key_of(space, path[-1])
+    key = key_of(space, path[-1])
     if not isinstance(key, str) or key in _MODULE_ATTRIBUTES:
         return None
-    identifiers = (*_identifiers(path), key, f".{key}")
-    return ObjectName(f"{key}{_labels(path)}", identifiers, file, "<module>")
+    identifiers = (*identifiers_of(path), key, f".{key}")
+    return ObjectName(f"{key}{labels_of(path)}", identifiers, file, "<module>")
 
 
 def _cached_function(wrapper: Any) -> ObjectName | None:
@@ -138,17 +137,17 @@ def _cached_function(wrapper: Any) -> ObjectName | None:
 
 
 def _in_object(owner: Any, path: Sequence[Any]) -> ObjectName | None:
-    attribute, inner = _attribute(owner, path[-1]), path
-    if attribute is None and len(path) > 1 and _is_namespace_of(path[-1], owner):
-        attribute, inner = _key_of(path[-1], path[-2]), path[:-1]
+    attribute, inner = attribute_of(owner, path[-1]), path
+    if attribute is None and len(path) > 1 and is_namespace_of(path[-1], owner):
+        attribute, inner = key_of(path[-1], path[-2]), path[:-1]
     if attribute is None and len(path) > 2 and isinstance(owner, threading.local):
         # a namespace per thread, in a dict by thread
-        attribute, inner = _key_of(path[-2], path[-3]), path[:-2]
+        attribute, inner = key_of(path[-2], path[-3]), path[:-2]
     if attribute is None:
         return None
     if attribute in MODULE_REGISTRIES and len(inner) > 1:
         # An entry of an nn.Module's registry reads as an attribute of the module.
-        attribute, inner = _key_of(inner[-1], inner[-2]), inner[:-1]
+        attribute, inner = key_of(inner[-1], inner[-2]), inner[:-1]
     return _attribute_name(type(owner), attribute, inner)
 
 
@@ -156,17 +155,17 @@ def _in_class(kind: type, path: Sequence[Any]) -> ObjectName | None:
     if not is_script_class(kind):
         return None
     space = kind.__dict__
-    key, inner = _key_of(space, path[-1]), path
+    key, inner = key_of(space, path[-1]), path
     if key is None and isinstance(path[-1], dict) and len(path) > 1:
-        key, inner = _key_of(space, path[-2]), path[:-1]  # through the class's own namespace
+        key, inner = key_of(space, path[-2]), path[:-1]  # through the class's own namespace
     if not isinstance(key, str) or key.startswith("__"):
         return None
     return _attribute_name(kind, key, inner)
 
 
 def _attribute_name(kind: type, attribute: Any, inner: Sequence[Any]) -> ObjectName:
-    text = f"{kind.__name__}.{attribute}{_labels(inner)}"
-    identifiers = (*_identifiers(inner), f".{attribute}")
+    text = f"{kind.__name__}.{attribute}{labels_of(inner)}"
+    identifiers = (*identifiers_of(inner), f".{attribute}")
     return ObjectName(text, identifiers, file_of(kind), kind.__name__, owner=kind)
 
 
@@ -179,16 +178,16 @@ def _in_function(function: FunctionType, path: Sequence[Any]) -> ObjectName | No
     name: str | None
     cell = next((item for item in path if isinstance(item, CellType)), None)
     if cell is None:
-        name = _default_argument(function, path) or _attribute(function, path[-1])
+        name = _default_argument(function, path) or attribute_of(function, path[-1])
     else:
         inner = path[: next(index for index, item in enumerate(path) if item is cell)]
         names = dict(zip(map(id, function.__closure__ or ()), code.co_freevars, strict=False))
         name = names.get(id(cell))
     if name is None or not inner:
         return None
-    identifiers = (*_identifiers(inner), name)
+    identifiers = (*identifiers_of(inner), name)
     return ObjectName(
-        name + _labels(inner), identifiers, code.co_filename, function.__qualname__, code=code
+        name + labels_of(inner), identifiers, code.co_filename, function.__qualname__, code=code
     )
 
 
@@ -203,88 +202,30 @@ def _default_argument(function: FunctionType, path: Sequence[Any]) -> str | None
     return next((name for name, value in pairs if any(value is item for item in path)), None)
 
 
+def _in_partial(holder: functools.partial[Any], path: Sequence[Any]) -> ObjectName | None:
+    """Return the parameter that an argument of `functools.partial` stands for."""
+    code = getattr(getattr(holder.func, "__func__", holder.func), "__code__", None)
+    if code is None or not is_script(code.co_filename):
+        return None
+    names = code.co_varnames[hasattr(holder.func, "__func__") : code.co_argcount]
+    values = dict(zip(map(id, holder.args), names, strict=False))
+    name = values.get(id(path[-2])) or key_of(holder.keywords, path[-2])
+    if name is None:
+        return None
+    inner = path[:-1]
+    text, identifiers = f"{name}{labels_of(inner)}", (*identifiers_of(inner), name)
+    return ObjectName(text, identifiers, code.co_filename, code.co_name, code=code)
+
+
 def _in_generator(frame: FrameType | None, function: str, path: Sequence[Any]) -> ObjectName | None:
     """Return the name of a variable of a suspended generator."""
     if frame is None or not is_script(frame.f_code.co_filename):
         return None
-    name = _key_of(safe_reads.read_frame(frame).variables, path[-1])
+    name = key_of(safe_reads.read_frame(frame).variables, path[-1])
     if name is None:
         return None
     code = frame.f_code
-    identifiers = (*_identifiers(path), name)
-    return ObjectName(f"{name}{_labels(path)}", identifiers, code.co_filename, function, code=code)
-
-
-# -- labels -------------------------------------------------------------------------------------
-
-
-def _labels(path: Sequence[Any]) -> str:
-    """Return how the path's first object is reached from its last: `.attribute['key']`."""
-    links = zip(path, path[1:], [*path[2:], None], strict=False)
-    labels = [_label(outer, inner, owner) for inner, outer, owner in reversed(list(links))]
-    if len(path) > _MAX_LABELS:  # a chain of links
-        return next(filter(None, labels), "") + "..."
-    text = "".join(labels)
-    # `._modules['0']` reads as `[0]`, `._modules['head']` as `.head`.
-    return _MODULE_PART.sub(
-        lambda part: f"[{part[1]}]" if part[1].isdigit() else f".{part[1]}", text
+    identifiers = (*identifiers_of(path), name)
+    return ObjectName(
+        f"{name}{labels_of(path)}", identifiers, code.co_filename, function, code=code
     )
-
-
-def _label(outer: Any, inner: Any, owner: Any) -> str:
-    if isinstance(outer, dict):
-        key = _key_of(outer, inner)
-        if isinstance(owner, threading.local):
-            return ""
-        if isinstance(owner, type) or namespace(owner) is outer or _is_dict_by_thread(owner):
-            return f".{key}"
-        return f"[{key!r}]" if isinstance(key, str | int) else "[...]"
-    if isinstance(outer, list | tuple | deque):
-        ids = list(map(id, outer)) if len(outer) <= _MAX_INDEX else []
-        return f"[{ids.index(id(inner))}]" if id(inner) in ids else "[...]"
-    attribute = None if isinstance(outer, CellType) else _attribute(outer, inner)
-    return f".{attribute}" if attribute else ""
-
-
-def _is_dict_by_thread(item: Any) -> bool:
-    """Return True for what a `threading.local` keeps its namespaces in."""
-    key = next(iter(item), None) if type(item) is dict and len(item) < _MAX_THREADS else None
-    return isinstance(key, weakref.ref) and type(key()).__name__ == "_localdummy"
-
-
-def _identifiers(path: Sequence[Any]) -> tuple[str, ...]:
-    """Return the attributes and keys on the path, nearest to the first object first."""
-    names = []
-    for inner, outer in pairwise(path):
-        name = _key_of(outer, inner) if isinstance(outer, dict) else _attribute(outer, inner)
-        if isinstance(name, str) and name.isidentifier():
-            names.append(f".{name}")
-    return tuple(names)
-
-
-def _is_namespace_of(item: Any, owner: Any) -> bool:
-    return isinstance(item, dict) and item is namespace(owner)
-
-
-def _attribute(owner: Any, item: Any) -> str | None:
-    """Return the attribute or slot of `owner` that holds `item`, without running its code."""
-    space = namespace(owner)
-    if space is not None and (key := _key_of(space, item)) is not None:
-        return str(key)
-    for kind in type(owner).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for slot in (slots,) if isinstance(slots, str) else tuple(slots):
-            try:
-                # not getattr, which would run a __getattr__ or a property of the script
-                if safe_reads.value_id(object.__getattribute__, owner, slot) == id(item):
-                    return str(slot)
-            except (AttributeError, TypeError):
-                continue
-    return None
-
-
-def _key_of(space: Mapping[Any, Any], item: Any) -> Any:
-    if len(space) > _MAX_KEYS:
-        return None
-    # by identity: == runs the script's code
-    return safe_reads.key_of(space, item)

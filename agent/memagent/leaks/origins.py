@@ -21,6 +21,7 @@ from typing import Any
 
 from memagent.components import safe_reads
 from memagent.leaks import source_lines
+from memagent.leaks.aliases import ADDING_METHODS
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.growth import growing_lines, lines_adding_to_self
 from memagent.leaks.library_calls import library_calls
@@ -28,7 +29,14 @@ from memagent.leaks.object_names import MODULE_REGISTRIES, ObjectName, file_of
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SourceLine, SourceScope
 from memagent.leaks.suspect import WAITING, Kind
-from memagent.leaks.syntax import assignment_targets, function_name, syntax_tree, walk
+from memagent.leaks.syntax import (
+    DYNAMIC,
+    assignment_targets,
+    function_name,
+    is_namespace,
+    syntax_tree,
+    walk,
+)
 from memagent.leaks.user_code import UserScopes, is_script, is_script_class, namespace
 
 _MAX_SCOPES = 12
@@ -43,11 +51,18 @@ def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> Source
     if holder.name is None:
         return None
     line = _line_that_fills(scopes, holder, holder.name, kind)
-    if line is None or line.strength < GROWS:
+    if line is None or line.strength < GROWS or _overrides_adding(type(holder.container)):
         line = _line_in_collection(holder) or line
     if line is None or line.strength < PASSES:
         line = origin_line(holder, scopes.files) or line
     return line
+
+
+def _overrides_adding(kind: type) -> bool:
+    """Return True if a class of the script has its own `append`, or the like."""
+    methods = ADDING_METHODS | {"__iadd__", "__ior__"}
+    bases = filter(is_script_class, kind.__mro__)
+    return any(not methods.isdisjoint(base.__dict__) for base in bases)
 
 
 def _line_in_collection(holder: HolderPath) -> SourceLine | None:
@@ -74,7 +89,11 @@ def _line_that_fills(
         functions = {item.__name__ for item in holder.below if isinstance(item, _NAMED)}
         calls = (source_lines.hook_calls(file, registry, functions) for file in scopes.files)
         return next((lines[0] for lines in calls if lines), None)
-    return next(iter(lines_of(scopes, name)), None)
+    line = next(iter(lines_of(scopes, name)), None)
+    if (line is None or line.strength < PASSES) and name.owner is not None:
+        dynamic = growing_lines(_class_scopes(name), [DYNAMIC])
+        line = next((item for item in dynamic if item.strength == GROWS), line)
+    return line
 
 
 def lines_of(scopes: UserScopes, name: ObjectName) -> list[SourceLine]:
@@ -84,8 +103,7 @@ def lines_of(scopes: UserScopes, name: ObjectName) -> list[SourceLine]:
     """
     where: list[SourceScope] = []
     if name.owner is not None:
-        bases = filter(is_script_class, name.owner.__mro__)
-        where += [SourceScope(file_of(base) or name.file, None, base.__name__) for base in bases]
+        where += _class_scopes(name)
     elif name.code is not None and is_script(name.file):
         where.append(SourceScope(name.file, name.code.co_firstlineno))
     files = dict.fromkeys([name.file, *scopes.files])
@@ -94,6 +112,12 @@ def lines_of(scopes: UserScopes, name: ObjectName) -> list[SourceLine]:
     if not any(line.strength == GROWS for line in lines):
         lines = growing_lines(where[:_MAX_SCOPES], name.identifiers)
     return lines
+
+
+def _class_scopes(name: ObjectName) -> list[SourceScope]:
+    """Return the classes of the script that define the owner of an attribute."""
+    bases = filter(is_script_class, name.owner.__mro__ if name.owner is not None else ())
+    return [SourceScope(file_of(base) or name.file, None, base.__name__) for base in bases]
 
 
 def origin_line(holder: HolderPath, files: Sequence[str]) -> SourceLine | None:
@@ -192,7 +216,7 @@ def _computed_attributes(scope: SourceScope) -> list[SourceLine]:
 def _sets_computed_attribute(node: ast.Expr | ast.Assign) -> bool:
     if isinstance(node, ast.Assign):
         return any(
-            isinstance(target, ast.Subscript) and _is_namespace(target.value)
+            isinstance(target, ast.Subscript) and is_namespace(target.value)
             for target in assignment_targets(node)
         )
     call = node.value
@@ -201,14 +225,7 @@ def _sets_computed_attribute(node: ast.Expr | ast.Assign) -> bool:
     if function_name(call) in _SETTERS:
         return not any(isinstance(item, ast.Constant) for item in call.args[:2])
     is_update = isinstance(call.func, ast.Attribute) and call.func.attr == "update"
-    return is_update and _is_namespace(call.func.value)  # type: ignore[attr-defined]
-
-
-def _is_namespace(value: ast.expr) -> bool:
-    """Return True for `x.__dict__` and `vars(x)`."""
-    if isinstance(value, ast.Call):
-        return function_name(value) in ("vars", "globals")
-    return isinstance(value, ast.Attribute) and value.attr == "__dict__"
+    return is_update and is_namespace(call.func.value)  # type: ignore[attr-defined]
 
 
 def _origins(item: Any, files: Sequence[str]) -> Iterator[SourceLine]:

@@ -17,7 +17,7 @@ import contextvars
 import sys
 import weakref
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
@@ -41,8 +41,10 @@ _MAX_CHECKED = 50_000
 """Items up to which it's looked at with the others for what it holds itself."""
 _CONTAINERS = frozenset((list, dict, tuple, set, deque))
 _OBJECTS_PER_CHECK = 10_000
+_MAX_SAMPLE = 200
 _MIN_COVERAGE = 0.6
 _MIN_BRANCH = 0.2
+_MIN_LINKS = 4
 
 
 def holders_from_variables(
@@ -54,27 +56,59 @@ def holders_from_variables(
     in the same way: `state[key].append(x)`. But those may as well be the items of what grows.
     without: ids of objects that the search doesn't go through.
     """
-    walk = _Walk(tensors, without)
+    wanted = set(map(id, tensors))
+    walk = _Walk(lambda items: wanted.intersection(map(id, items)), len(wanted), without)
     walk.run(scopes, budget)
-    ways = walk.ways_up(tensors)
+    return _holders(scopes, walk.ways_up(tensors), len(tensors))
+
+
+def holders_of_kept(
+    scopes: UserScopes, find: Callable[[list[Any]], set[int]], budget: TimeBudget
+) -> list[HolderPath]:
+    """Return the named objects that most of the objects are in that `find` selects, likely first.
+
+    find: returns the ids of those among some objects that are wanted.
+    """
+    walk = _Walk(find, _MAX_SAMPLE)
+    walk.run(scopes, budget)
+    ways = walk.ways_up(walk.reached.values())
+    return _holders(scopes, ways, len(ways))
+
+
+def _holders(scopes: UserScopes, ways: list[list[Any]], count: int) -> list[HolderPath]:
+    """Return the named objects that most of the ways lead through. count: of objects in all."""
     leads_to = Counter(id(item) for way in ways for item in way[1:])
     enough = max(2, _MIN_COVERAGE * len(ways))
-    for way in ways:  # any of those that the container leads to will do
+    places = []
+    for way in ways:
         place = next((index for index, item in enumerate(way) if leads_to[id(item)] >= enough), 0)
         if place:
-            coverage = leads_to[id(way[place])] / len(tensors)
-            branch = place
-            while branch > 1 and leads_to[id(way[branch - 1])] >= max(3, _MIN_BRANCH * len(ways)):
-                branch -= 1
-            places = dict.fromkeys((branch, place))
-            holders = [_named(scopes, way, item, coverage) for item in places]
-            return [holder for holder in holders if holder is not None]
-    return []
+            places.append((leads_to[id(way[place])], way, place))
+    if not places:
+        return []
+    # a variable with the newest object leads there as well, but not to the others
+    fewest, way, place = min(places, key=lambda item: item[0])
+    top = branch = _end_of_chain(way, place)
+    least = max(3, _MIN_BRANCH * len(ways))
+    while top == place and branch > 1 and leads_to[id(way[branch - 1])] >= least:
+        branch -= 1
+    holders = [_named(scopes, way, item, fewest / count) for item in dict.fromkeys((branch, top))]
+    return [holder for holder in holders if holder is not None]
+
+
+def _end_of_chain(way: list[Any], place: int) -> int:
+    """Return the place of the outermost link, if the item is one of a chain: `node.previous`."""
+    kind = type(way[place])
+    links = [index for index in range(place, len(way)) if type(way[index]) is kind]
+    if kind in _CONTAINERS - {tuple} or len(links) < _MIN_LINKS:
+        return place
+    return links[-1]
 
 
 def nearest_name(search: ReferrerSearch, target: Any, budget: TimeBudget) -> HolderPath:
     """Return the nearest name of a single object, else the best one that its referrers have."""
-    walk = _Walk([target])
+    wanted = {id(target)}
+    walk = _Walk(lambda items: wanted.intersection(map(id, items)), 1)
     walk.run(search.scopes, budget)
     holders = (_named(search.scopes, way, 0, 1.0) for way in walk.ways_up([target]))
     return next(filter(None, holders), None) or search.name(target)
@@ -117,11 +151,15 @@ class _Walk:
     few objects tell the parent.
     """
 
-    def __init__(self, wanted: Sequence[Any], without: Collection[int] = ()) -> None:
+    def __init__(
+        self, find: Callable[[list[Any]], set[int]], count: int, without: Collection[int] = ()
+    ) -> None:
+        """`find` returns the ids of wanted objects among some; the walk ends after `count`."""
         self._without = without
-        self._wanted = set(map(id, wanted))
-        self.reached: set[int] = set()
-        """Ids of wanted objects."""
+        self._find = find
+        self._count = count
+        self.reached: dict[int, Any] = {}
+        """The wanted objects by id."""
         self._chunk_of: dict[int, int] = {}
         """Number of the chunk that each object was reached from, -1 for variables."""
         self._chunks: list[list[Any]] = []
@@ -133,7 +171,8 @@ class _Walk:
     def run(self, scopes: UserScopes, budget: TimeBudget) -> None:
         roots = [item for item in _roots(scopes) if id(item) not in self._without]
         self._chunk_of = dict.fromkeys(map(id, roots), -1)
-        self.reached = self._wanted & self._chunk_of.keys()
+        wanted = self._find(roots)
+        self.reached = {id(item): item for item in roots if id(item) in wanted}
         self._walk(roots, budget)
         while self._large and not self._is_over(budget):
             container = self._large.pop(0)
@@ -141,7 +180,7 @@ class _Walk:
 
     def _walk(self, level: list[Any], budget: TimeBudget) -> None:
         next_check = _OBJECTS_PER_CHECK
-        while level and self.reached != self._wanted:
+        while level and len(self.reached) < self._count:
             following: list[Any] = []
             for start in range(0, len(level), _CHUNK_SIZE):
                 chunk = self._without_large(level[start : start + _CHUNK_SIZE])
@@ -153,7 +192,7 @@ class _Walk:
             level = following
 
     def _is_over(self, budget: TimeBudget) -> bool:
-        is_full = len(self._chunk_of) >= _MAX_OBJECTS or self.reached == self._wanted
+        is_full = len(self._chunk_of) >= _MAX_OBJECTS or len(self.reached) >= self._count
         return is_full or budget.is_over()
 
     def _without_large(self, chunk: list[Any]) -> list[Any]:
@@ -163,8 +202,8 @@ class _Walk:
             return chunk
         for item in large:
             contents = _contents(item) if len(item) <= _MAX_CHECKED else []
-            if not self._wanted.isdisjoint(map(id, contents)):
-                self._visit([item], [part for part in contents if id(part) in self._wanted])
+            if wanted := self._find(contents):
+                self._visit([item], [part for part in contents if id(part) in wanted])
         self._large += large
         return [item for item in chunk if not any(item is other for other in large)]
 
@@ -192,14 +231,14 @@ class _Walk:
 
     def _visit(self, chunk: list[Any], parts: list[Any]) -> list[Any]:
         """Note the parts of a chunk that are new. Return those to go on from."""
-        number, known, wanted = len(self._chunks), self._chunk_of, self._wanted
+        number, known, wanted = len(self._chunks), self._chunk_of, self._find(parts)
         following = []
         for part in parts:
             key = id(part)
             if key in wanted:
                 if key not in known:
                     known[key] = number
-                    self.reached.add(key)
+                    self.reached[key] = part
             elif key not in known and key not in self._without:
                 passes = self._passes.get(type(part))
                 if passes is None:

@@ -200,11 +200,20 @@ def lengthens(file: str, number: int, functions: Collection[int]) -> bool:
     for node, parents in walk(syntax_tree(file)):
         if not isinstance(node, ast.Assign | ast.AugAssign) or node.lineno != number:
             continue
+        targets = assignment_targets(node)
         function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
         ends = function is not None and function.lineno not in functions
-        targets = assignment_targets(node)
-        if ends and all(isinstance(part, ast.Name) for part in targets):
+        if ends and all(_ends_with(function, part) for part in targets):  # type: ignore[arg-type]
             return False
         names = {mention_of(part) for part in targets}
         return isinstance(node, ast.AugAssign) or uses(node.value, names)
     return False
+
+
+def _ends_with(function: ast.FunctionDef | ast.AsyncFunctionDef, target: ast.expr) -> bool:
+    """Return True for a variable of a function that isn't a generator, and doesn't wait."""
+    parts = list(ast.walk(function))
+    outer = (part for part in parts if isinstance(part, ast.Global | ast.Nonlocal))
+    waits = any(isinstance(part, ast.Yield | ast.YieldFrom | ast.Await) for part in parts)
+    is_local = isinstance(target, ast.Name) and not any(target.id in item.names for item in outer)
+    return is_local and not waits

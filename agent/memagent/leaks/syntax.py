@@ -15,6 +15,8 @@ from functools import lru_cache
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 
+DYNAMIC = ".*"
+"""Name of attributes whose names are computed: `getattr(x, key)`, `vars(x)[key]`."""
 Parents = tuple[ast.AST, ...]
 """Nodes from the root to the one that holds a node."""
 
@@ -75,7 +77,8 @@ def is_mention(node: ast.expr, names: set[str]) -> bool:
     if isinstance(node, ast.Attribute):
         return "." + node.attr in names or is_mention(node.value, names)
     if isinstance(node, ast.Subscript):
-        return is_key(node.slice, names) or is_mention(node.value, names)
+        is_dynamic = DYNAMIC in names and is_namespace(node.value)
+        return is_dynamic or is_key(node.slice, names) or is_mention(node.value, names)
     if isinstance(node, ast.Call):
         return _is_mentioning_call(node, names)
     return isinstance(node, ast.Starred) and is_mention(node.value, names)
@@ -84,13 +87,22 @@ def is_mention(node: ast.expr, names: set[str]) -> bool:
 def _is_mentioning_call(node: ast.Call, names: set[str]) -> bool:
     called = function_name(node)
     if called in ("getattr", "vars"):
-        return any(is_key(item, names) for item in node.args)
+        key = node.args[1] if len(node.args) > 1 else None
+        is_dynamic = DYNAMIC in names and key is not None and not isinstance(key, ast.Constant)
+        return is_dynamic or any(is_key(item, names) for item in node.args)
     if called in ("setdefault", "get") and any(is_key(item, names) for item in node.args[:1]):
         return True
     is_method = isinstance(node.func, ast.Attribute)
     return f"{called}()" in names or (
         is_method and is_mention(node.func.value, names)  # type: ignore[attr-defined]
     )
+
+
+def is_namespace(value: ast.expr) -> bool:
+    """Return True for `x.__dict__` and `vars(x)`."""
+    if isinstance(value, ast.Call):
+        return function_name(value) in ("vars", "globals")
+    return isinstance(value, ast.Attribute) and value.attr == "__dict__"
 
 
 def uses(value: ast.expr, names: set[str]) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 
 import pytest
 
 from memagent.leaks.growth import growing_lines, lines_adding_to_self
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceScope, lengthens
+from memagent.leaks.syntax import DYNAMIC
 
 GROWING = {
     "append": ("kept", "kept = []\nfor x in xs:\n    kept.append(x)  #!\n"),
@@ -59,6 +61,44 @@ GROWING = {
         "def wrap(m):\n    inner = m.forward\n    def outer(x):\n        return inner(x)\n"
         "    m.forward = outer  #!\n",
     ),
+    "a builtin's method": ("kept", "for x in xs:\n    list.append(kept, x)  #!\n"),
+    "an operator": ("kept", "for x in xs:\n    operator.iadd(kept, [x])  #!\n"),
+    "a method that is mapped": ("kept", "deque(map(kept.append, xs), maxlen=0)  #!\n"),
+    "in a result": (
+        ".ids",
+        "class A:\n    def encode(self, words):\n"
+        "        return [self.ids.setdefault(word, len(self.ids)) for word in words]  #!\n",
+    ),
+    "a computed attribute": ("kept", "for x in xs:\n    setattr(kept, f'x{x}', x)  #!\n"),
+    "an attribute with a computed name": (
+        DYNAMIC,
+        "class A:\n    def add(self, x):\n        for name in self.names:\n"
+        "            getattr(self, name).append(x)  #!\n",
+    ),
+    "several in turn": ("b", "for rows, x in zip((a, b), pair):\n    rows.append(x)  #!\n"),
+    "a part": (
+        "state",
+        "def add(state, x):\n    count, rows = state\n    rows.append(x)  #!\n    return count, rows\n"
+        "for x in xs:\n    state = add(state, x)\n",
+    ),
+    "a copy": (
+        "kept",
+        "def add(old, x):\n    new = dict(old)\n    new[x] = x  #!\n    return new\n"
+        "for x in xs:\n    kept = add(kept, x)\n",
+    ),
+    "in a function rather than once": (
+        "kept",
+        "kept[0] = []\ndef add(x):\n    kept[0].append(x)  #!\n",
+    ),
+    "an attribute's own name": (
+        ".rows",
+        "class A:\n    def __init__(self, rows):\n        self.rows = rows\n"
+        "    def add(self, x):\n        rows = self.rows\n        rows.append(x)  #!\n",
+    ),
+    "a tensor made larger": (
+        "log",
+        "for x in xs:\n    log.resize_(log.numel() + 9)  #!\n    log[-9:] = x\n",
+    ),
     "asynchronous": (
         "kept",
         "async def f():\n    async for x in xs:\n        await kept.put(x)  #!\n",
@@ -87,6 +127,55 @@ def growth_and_line(tmp_path, name: str, source: str):
 @pytest.mark.parametrize("case", GROWING)
 def test_it_finds_the_line_that_grows(case, tmp_path):
     line, marked = growth_and_line(tmp_path, *GROWING[case])
+    assert (line.line, line.strength) == (marked, GROWS), line
+
+
+PLACES = {
+    "global": ("kept", "kept = {new}\ndef add(x):\n    global kept\n    {statement}  #!\n"),
+    "loop": ("kept", "kept = {new}\nfor x in xs:\n    {statement}  #!\n"),
+    "attribute": (
+        ".kept",
+        "class A:\n    def __init__(self):\n        self.kept = {new}\n    def add(self, x):\n        {statement}  #!\n",
+    ),
+    "class": (
+        ".kept",
+        "class A:\n    kept = {new}\n    @classmethod\n    def add(self, x):\n        {statement}  #!\n",
+    ),
+    "closure": (
+        "kept",
+        "def f():\n    kept = {new}\n    def add(x):\n        nonlocal kept\n        {statement}  #!\n    return add\n",
+    ),
+    "generator": ("kept", "def f():\n    kept = {new}\n    while True:\n        x = yield\n        {statement}  #!\n"),
+    "entry": (".kept", "state = {{'kept': {new}}}\nfor x in xs:\n    {statement}  #!\n"),
+}  # fmt: skip
+OWNERS = {"attribute": "self.kept", "class": "self.kept", "entry": 'state["kept"]'}
+STATEMENTS = {
+    "[]": [
+        "K.append(x)", "K += [x]", "K.extend([x])", "K.insert(0, x)", "K[len(K):] = [x]", "K = K + [x]",
+        "K = [*K, x]", "K = [old for old in (*K, x)]", "heapq.heappush(K, x)", "any(K.append(y) for y in x)",
+    ],
+    "{}": [
+        "K[x.step] = x", "K.setdefault(x.step, x)", "K.setdefault(x.step, []).append(x)", "K.update({1: x})",
+        "K |= {1: x}", "K = {**K, 1: x}", "K = K | {1: x}", "K[f'key{x}'] = x",
+    ],
+    "()": ["K += (x,)", "K = (x, K)"],
+    "set()": ["K.add(x)", "K |= {x}", "K = K.union([x])"],
+    "deque()": ["K.appendleft(x)", "K.extend((x,))"],
+    "Queue()": ["K.put(x)", "K.put_nowait(x)"],
+    "''": ["K += x", "K = ''.join([K, x])", "K = f'{K}{x}'"],
+    "zeros(0)": ["K = torch.cat([K, x])", "K = numpy.append(K, x)"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("new", "statement"), [(new, item) for new, items in STATEMENTS.items() for item in items]
+)
+def test_it_finds_each_statement_in_each_place(new, statement, place, tmp_path):
+    name, source = PLACES[place]
+    # other quotes than those of a statement, for f-strings before Python 3.12
+    text = re.sub(r"\bK\b", OWNERS.get(place, "kept"), statement)
+    line, marked = growth_and_line(tmp_path, name, source.format(new=new, statement=text))
     assert (line.line, line.strength) == (marked, GROWS), line
 
 

@@ -42,6 +42,11 @@ class StackAllocation:
         return Stack(frames=frames, size_bytes=self.size_bytes, blocks=max(0, self.blocks))
 
 
+def script_position(positions: Sequence[CodePosition]) -> CodePosition | None:
+    """Return the innermost position in the script, None if all are a library's."""
+    return next((position for position in reversed(positions) if is_script(position[0])), None)
+
+
 def frame_text(frame: StackFrame) -> str:
     """Return `function (file:line)` as on the wire, or `file:line` if the function is unknown."""
     file, line, function = frame

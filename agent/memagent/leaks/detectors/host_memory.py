@@ -13,13 +13,14 @@ from typing import Any
 from memagent.components import safe_reads
 from memagent.components.live_objects import young_ids
 from memagent.leaks.census import MIN_SHARE
-from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation
+from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation, script_position
 from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
 from memagent.leaks.limits import replaces_items
 from memagent.leaks.object_sizes import newest_item
 from memagent.leaks.source_lines import code_text, lengthens
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.traced_holders import holders_of_lines, traceback_of
 from memagent.leaks.user_code import is_own, is_script, running_code
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
@@ -33,9 +34,6 @@ _MAX_LEVELS = 3
 _MAX_PARTS = 64
 _MIN_TEXT = 256
 """Length of a text that was made for what refers to it, and is no name."""
-
-# of the module behind tracemalloc, whose own function is in Python
-_traceback_of: Any = tracemalloc._get_object_traceback  # type: ignore[attr-defined]
 
 TracedBlocks = dict[tuple[CodePosition, ...], tuple[int, int]]
 """Bytes and blocks by call stack, outermost position first."""
@@ -70,6 +68,7 @@ class HostMemoryDetector(Detector):
         self._tensor_bytes = 0
         self._first_step = 0
         self._lines: list[Suspect] = []
+        self._holders: dict[CodePosition, Suspect] = {}
         self._containers = ContainerCensus()
         self._sites: dict[CodePosition, float] = {} if sites is None else sites
 
@@ -98,6 +97,7 @@ class HostMemoryDetector(Detector):
         steps = step - self._middle_step, self._middle_step - self._first_step
         self._sites.update(steady_tensors(self._tensors(), self._middle_tensors, *steps))
         self._lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
+        self._holders = holders_of_lines(self._lines)
         tracemalloc.clear_traces()
 
     def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
@@ -105,10 +105,11 @@ class HostMemoryDetector(Detector):
             return []
         young = young_ids()  # before the readings make objects that age them
         lines = lasting_lines(self._lines, bytes_by_line(_traced_blocks()))
-        containers = self._containers.end(step, young, is_new=_traceback_of)
+        containers = self._containers.end(step, young, is_new=traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._stop()
-        return most_specific(suspects_of_containers(containers, sites, lines, budget), lines)
+        named = suspects_of_containers(containers, sites, lines, budget)
+        return most_specific(named, lines, self._holders)
 
     def close(self) -> None:
         self._stop()
@@ -116,6 +117,7 @@ class HostMemoryDetector(Detector):
         self._middle = {}
         self._middle_tensors = Counter()
         self._lines = []
+        self._holders = {}
         self._sites = {}
         self._containers = ContainerCensus()
 
@@ -170,7 +172,7 @@ def allocation_site(newest: Callable[[], Iterable[Any]]) -> CodePosition | None:
     # Python 3.11 doesn't find the trace of an instance, and a short tuple may be in an old block;
     # what they refer to has one
     # one call in C for the object itself
-    for frames in list(filter(None, map(_traceback_of, newest()))):
+    for frames in list(filter(None, map(traceback_of, newest()))):
         if (site := script_position(frames[::-1])) is not None:
             return site
     objects = safe_reads.items_of(newest()).others
@@ -191,11 +193,6 @@ def allocation_site(newest: Callable[[], Iterable[Any]]) -> CodePosition | None:
 
 def _is_large(item: Any) -> bool:
     return type(item) in (str, bytes) and len(item) >= _MIN_TEXT
-
-
-def script_position(positions: Sequence[CodePosition]) -> CodePosition | None:
-    """Return the innermost position in the script, None if all are a library's."""
-    return next((position for position in reversed(positions) if is_script(position[0])), None)
 
 
 def bytes_by_line(traced: TracedBlocks) -> Counter[CodePosition]:
@@ -249,12 +246,21 @@ def lasting_lines(lines: Sequence[Suspect], last_step: Mapping[CodePosition, int
     ]
 
 
-def most_specific(containers: list[Suspect], lines: list[Suspect]) -> list[Suspect]:
-    """Return the containers alone if they explain most of what the lines allocate."""
+def most_specific(
+    containers: list[Suspect], lines: list[Suspect], holders: Mapping[CodePosition, Suspect]
+) -> list[Suspect]:
+    """Return the containers alone if they explain most of what the lines allocate.
+
+    Else also the lines, or what keeps the objects that they make.
+    """
     rate, total_rate = (
         sum(item.bytes_per_step or 0 for item in items) for items in (containers, lines)
     )
-    return containers if 2 * rate >= total_rate else [*containers, *lines]
+    if 2 * rate >= total_rate:
+        return containers
+    keepers = [holders.get((item.file, item.line), item) for item in lines]
+    known = {(item.file, item.line) for item in keepers}
+    return [*keepers, *(item for item in containers if (item.file, item.line) not in known)]
 
 
 def _is_own_allocation(positions: tuple[CodePosition, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 
 import pytest
 
@@ -15,6 +16,10 @@ OBJECTS = 3000
 
 def suspected(make):
     """The lines of this file that a window suspects of 20 steps in which `make` made OBJECTS objects that stay."""
+    return [item.line for item in suspects_of(make) if item.file == __file__]
+
+
+def suspects_of(make):
     retained: list[object] = [None] * OBJECTS
     window = HostMemoryDetector()
     window.begin(0)
@@ -25,9 +30,7 @@ def suspected(make):
             if number == OBJECTS * 19 // 20:
                 window.before_last(19)
             retained[number] = make(number)
-        return [
-            suspect.line for suspect in window.end(20, TimeBudget()) if suspect.file == __file__
-        ]
+        return window.end(20, TimeBudget())
     finally:
         window.close()
 
@@ -37,7 +40,25 @@ def keep_nine(number):
 
 
 def test_it_names_the_line_that_retains_more():
-    assert suspected(keep_nine)[0] == keep_nine.__code__.co_firstlineno + 1
+    lines, first = inspect.getsourcelines(suspects_of)
+    stores = next(n for n, text in enumerate(lines, first) if "retained[number] =" in text)
+    assert suspected(keep_nine)[0] == stores
+
+
+class Chain:
+    newest: object = None
+
+
+def link(number):
+    made = [number] * 9
+    Chain.newest = (made, Chain.newest)
+
+
+def test_it_names_what_keeps_what_a_line_makes():
+    """No container becomes longer: each tuple has the one before."""
+    first = suspects_of(link)[0]
+    assert first.line == link.__code__.co_firstlineno + 2
+    assert first.holder == "Chain.newest: tuple of 2"
 
 
 def test_what_is_made_in_one_half_of_the_window_only_is_no_suspect():

@@ -15,7 +15,7 @@ class TraceWriter:
         self.pickler = pickle.Pickler(self.file, protocol=4)
 
     def write(self, step, **arrays):
-        self.pickler.dump({"step": step, **arrays})  # LEAK any pickler.dump
+        self.pickler.dump({"step": step, **arrays})  # LEAK any TraceWriter.pickler
 
     def close(self):
         self.file.close()

@@ -61,6 +61,7 @@ def run(script: str) -> int:
     install_hook(finder, numbers.get("BEGIN", BEGIN_AT_STEP))
     try:
         sys.argv = [script]
+        sys.path.insert(0, str(Path(script).parent))
         runpy.run_path(script, run_name="__main__")
     except BaseException:
         traceback.print_exc()

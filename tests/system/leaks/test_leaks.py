@@ -1,10 +1,12 @@
 """Scripts that leak: the finder must name the holder and the line, and stay silent on clean ones.
 
 A script marks its line with `# LEAK kind holder`; `any` stands for a kind that may be one of
-several. `cases` has one of each kind and some patterns, `reported` comes from public threads,
-`variants` has the same leaks written differently, `clean` has none. `patterns` and `patterns_clean`
-were written before the finder was changed for them, and so were `threads` and `threads_clean`, by
-other authors and from other public threads.
+several. Where several lines can rightly be blamed each has a mark, and a mark can have several
+holders: `a|b`. Modules of a script are in a folder beside it, `<stem>_lib`. `cases` has one of each
+kind and some patterns, `reported` comes from public threads, `variants` has the same leaks written
+differently, `clean` has none. `patterns` and `patterns_clean` were written before the finder was changed for them, and so were `threads` and `threads_clean`, by
+other authors and from other public threads. `held_out` and `held_out_clean` come from an examiner
+who knew neither the finder nor these folders; each takes its number of steps as an argument.
 
 All scripts of a folder are forked from one process, which saves each the import of torch, so one
 worker of pytest-xdist runs them.
@@ -23,7 +25,15 @@ import pytest
 from tests.python_fork import ForkServer
 
 HERE = Path(__file__).parent
-KNOWN_MISSES = {"tee_loader": "both iterators lead to the batches, and the other one is named"}
+KNOWN_MISSES = {
+    "tee_loader": "both iterators lead to the batches, and the other one is named",
+    "born_again_teacher": "it grows at every sixteenth step, and only within the module's own copy",
+    "gymnasium_clips": "the line that makes the frames is named instead of the list",
+    "ignite_running_average": "another dict holds the newest value of the graph, and is named",
+    "prioritized_ring": "a line that makes objects stays a suspect after the ring is full",
+    "pyro_gradient_hooks": "hooks of a tensor are taken for a state of its optimizer",
+    "stringio_report": "the line that makes the stream is named, and no csv writer is followed",
+}
 """Why a script's line or holder isn't named yet, by its file's stem."""
 
 
@@ -33,6 +43,16 @@ def scripts(folder: str, *marks: pytest.MarkDecorator) -> list[Any]:
         pytest.param(path, id=f"{folder}-{path.stem}", marks=[together, *marks, *misses(path)])
         for path in sorted((HERE / folder).glob("*.py"))
     ]
+
+
+def marks(path: Path) -> dict[tuple[str, int], str]:
+    """Return the kind and the holders of each marked line, by file and number."""
+    return {
+        (str(file), number): text.partition("# LEAK ")[2]
+        for file in (path, *path.with_name(f"{path.stem}_lib").glob("*.py"))
+        for number, text in enumerate(file.read_text().splitlines(), 1)
+        if "# LEAK " in text
+    }
 
 
 def misses(path: Path) -> list[pytest.MarkDecorator]:
@@ -65,21 +85,21 @@ def suspects_of(fork_server: ForkServer) -> Callable[[Path], list[dict[str, Any]
         *scripts("variants", pytest.mark.long),
         *scripts("patterns", pytest.mark.long),
         *scripts("threads", pytest.mark.long),
+        *scripts("held_out", pytest.mark.long),
     ],
 )
 def test_it_names_the_holder_and_the_line(
     path: Path, suspects_of: Callable[[Path], list[dict[str, Any]]]
 ) -> None:
-    number, text = next(
-        (n, t) for n, t in enumerate(path.read_text().splitlines(), 1) if "# LEAK " in t
-    )
-    kind, _, holder = text.partition("# LEAK ")[2].partition(" ")
     suspects = suspects_of(path)
     assert suspects, "no suspect"
     first = suspects[0]
-    assert (first["file"], first["line"]) == (str(path), number), first
+    mark = marks(path).get((first["file"], first["line"]))
+    assert mark is not None, first
+    kind, _, holders = mark.partition(" ")
     assert kind in ("any", first["kind"]), first
-    assert holder in first["holder"] and first["fix"] and first["bytes_per_step"] > 0
+    assert any(holder in first["holder"] for holder in holders.split("|")), first
+    assert first["fix"] and first["bytes_per_step"] > 0
 
 
 @pytest.mark.parametrize(
@@ -88,6 +108,7 @@ def test_it_names_the_holder_and_the_line(
         *scripts("clean"),
         *scripts("patterns_clean", pytest.mark.long),
         *scripts("threads_clean", pytest.mark.long),
+        *scripts("held_out_clean", pytest.mark.long),
     ],
 )
 def test_a_clean_script_has_no_suspects(

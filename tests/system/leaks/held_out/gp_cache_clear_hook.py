@@ -1,12 +1,13 @@
 """A hook on the grad_fn of a cached tensor refers to the strategy that has the cache: a cycle through
 C++ that no collector finds. https://github.com/cornellius-gp/gpytorch/pull/2734"""
 
-import functools
+import sys
+from functools import partial
 
 import torch
 from torch import nn
 
-STEPS = 150
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 150
 
 
 def clear_cache_hook(strategy, *_):
@@ -26,8 +27,8 @@ class PredictionStrategy:
             covariance = self.kernel(self.inputs, self.inputs)
             covariance = covariance + 0.1 * torch.eye(len(self.inputs))
             mean = torch.linalg.solve(covariance, self.targets)
-            mean.grad_fn.register_hook(functools.partial(clear_cache_hook, self))
-            self.memo["mean"] = mean  # LEAK any memo
+            mean.grad_fn.register_hook(partial(clear_cache_hook, self))  # LEAK any memo|Strategy
+            self.memo["mean"] = mean  # LEAK any memo|Strategy
         return self.memo["mean"]
 
     def predict(self, points):

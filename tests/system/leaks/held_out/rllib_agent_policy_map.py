@@ -1,13 +1,14 @@
 """Each episode of a multi-agent worker enters (agent, episode) pairs that nobody takes out again.
 https://github.com/ray-project/ray/pull/15815"""
 
+import sys
 import uuid
 
 import numpy as np
 import torch
 from torch import nn
 
-STEPS = 150
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 150
 AGENTS = [f"agent_{n}" for n in range(24)]
 
 
@@ -32,9 +33,8 @@ class Sampler:
         key = (agent, episode)
         if key not in self.agent_to_policy:
             policy = self.policies[hash(agent) % len(self.policies)]
-            self.agent_to_policy[key] = PolicyBinding(
-                agent, episode, policy, step
-            )  # LEAK any agent_to_policy
+            binding = PolicyBinding(agent, episode, policy, step)
+            self.agent_to_policy[key] = binding  # LEAK any agent_to_policy
         return self.agent_to_policy[key].policy
 
     def sample(self, step):

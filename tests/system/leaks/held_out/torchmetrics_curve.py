@@ -1,10 +1,12 @@
 """A curve metric without thresholds keeps every prediction, and compute() doesn't reset it.
 https://github.com/Lightning-AI/torchmetrics/issues/2921"""
 
+import sys
+
 import torch
 from torch import nn
 
-STEPS = 150
+STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 150
 
 
 class Metric(nn.Module):
@@ -34,7 +36,7 @@ class PrecisionRecallCurve(Metric):
 
     def update(self, preds, target):
         for name, value in (("preds", preds), ("target", target)):
-            getattr(self, name).append(value)  # LEAK any PrecisionRecallCurve
+            getattr(self, name).append(value)  # LEAK any preds|target
 
     def compute(self):
         preds, target = self.preds[-1], self.target[-1]

@@ -33,7 +33,7 @@ NEEDED = {"estimate": "--model gpt2", "replay": "x.json", "db": "current"}
         ("demo --limit plenty", 2, "24GiB"),
         ("replay nowhere.memagent", 2, "nowhere.memagent does not exist"),
         ("replay --total-steps 0 nowhere.memagent", 2, "--total-steps must be 1 or more, got 0"),
-        ("estimate --model nobody", 2, "model 'nobody' is not known"),
+        ("estimate --model nobody", 1, "model 'nobody' is not known"),
         ("sync", 2, "MEMAGENT_SERVER"),
         ("sync --server http://127.0.0.1:1 nowhere", 2, "nowhere does not exist"),
         ("runs --limit 0", 2, "--limit must be 1 to 200, got 0"),

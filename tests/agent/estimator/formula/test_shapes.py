@@ -72,7 +72,9 @@ def config_of(zoo, shape: ModelShape):
     if family == "bert":
         kind = transformers.RobertaConfig if "roberta" in shape.name else transformers.BertConfig
         more = {"max_position_embeddings": shape.positions, "type_vocab_size": shape.token_types}
-        return kind(**sizes, **more, vocab_size=shape.vocab), transformers.AutoModelForMaskedLM
+        config = kind(**sizes, **more, vocab_size=shape.vocab)
+        has_head = shape.head != "none"
+        return config, transformers.AutoModelForMaskedLM if has_head else transformers.AutoModel
     more = {
         "tie_word_embeddings": shape.is_tied,
         "pad_token_id": 0,
@@ -85,6 +87,7 @@ def config_of(zoo, shape: ModelShape):
         more["head_dim"] = shape.head_dim
     name = {
         "qwen2": "Qwen2",
+        "qwen3": "Qwen3",
         "gemma": "Gemma",
         "phi": "Phi",
         "phi3": "Phi3",

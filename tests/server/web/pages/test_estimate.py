@@ -127,7 +127,7 @@ def test_the_verdict_is_the_apis_word(client, limit, word):
 
 def test_a_model_that_the_formula_does_not_know_gets_a_sentence_and_no_number(client):
     html = page(client, model="resnet-50", batch="256", gpu="a10")
-    assert "is not known to the formula" in html and 'class="headline"' not in html
+    assert "is a resnet, which the formula" in html and 'class="headline"' not in html
     response = client.post("/api/v1/estimate", json={"model": "resnet-50", "gpu": "a10"})
     assert response.status_code == 422 and "can be traced" in response.get_json()["detail"]
 

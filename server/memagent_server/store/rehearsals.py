@@ -3,7 +3,8 @@
 1. The newest rehearsal on the run's own card counts, else the newest that fits its card.
 2. A rehearsal that ran out of memory shows what another card would need at least, so it counts for
    its own card only.
-3. The newest MAX_REHEARSALS of a fingerprint are kept.
+3. The newest MAX_REHEARSALS of a fingerprint are kept, and the newest MAX_OF_PROJECT of a project:
+   each edit of a script has another fingerprint.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from msgspec import convert
 from msgspec.structs import replace
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.elements import ColumnElement
 
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import Device, PredictionMessage, RehearsalMessage, RunStart
@@ -23,11 +25,12 @@ from memagent_server.store.predictions import add_prediction
 from memagent_server.store.reading import iso, newest_page, to_schema
 
 MAX_REHEARSALS = 10
+MAX_OF_PROJECT = 1_000
 _FIELDS = ("fingerprint", "project", "script", "gpu", "world_size", "user", "host", "fits")
 
 
 def add_rehearsal(session: Session, message: RehearsalMessage, now: float) -> RehearsalRow:
-    """Store a rehearsal, and delete the oldest of its fingerprint beyond MAX_REHEARSALS."""
+    """Store a rehearsal, and delete the oldest beyond the limits."""
     rehearsal = RehearsalRow(
         **{name: getattr(message, name) for name in _FIELDS},
         created_at=now,
@@ -35,14 +38,10 @@ def add_rehearsal(session: Session, message: RehearsalMessage, now: float) -> Re
     )
     session.add(rehearsal)
     session.flush()
-    newest = _newest(session, message.project, message.fingerprint)
-    session.execute(
-        delete(RehearsalRow).where(
-            RehearsalRow.project == message.project,
-            RehearsalRow.fingerprint == message.fingerprint,
-            RehearsalRow.id.not_in([row.id for row in newest]),
-        )
-    )
+    of_project = RehearsalRow.project == message.project
+    of_script = RehearsalRow.fingerprint == message.fingerprint
+    _keep_newest(session, MAX_REHEARSALS, of_project, of_script)
+    _keep_newest(session, MAX_OF_PROJECT, of_project)
     return rehearsal
 
 
@@ -89,6 +88,13 @@ def _newest(session: Session, project: str, fingerprint: str) -> Sequence[Rehear
         .limit(MAX_REHEARSALS)
     )
     return session.scalars(query).all()
+
+
+def _keep_newest(session: Session, count: int, *conditions: ColumnElement[bool]) -> None:
+    ids = select(RehearsalRow.id).where(*conditions).order_by(RehearsalRow.id.desc())
+    newest_excess = session.scalar(ids.offset(count).limit(1))
+    if newest_excess is not None:
+        session.execute(delete(RehearsalRow).where(*conditions, RehearsalRow.id <= newest_excess))
 
 
 def _choose(candidates: Sequence[RehearsalRow], device: Device) -> RehearsalRow | None:

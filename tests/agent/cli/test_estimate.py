@@ -279,14 +279,14 @@ def test_it_lists_the_largest_tensors_and_advice_of_a_factory(estimate, factory)
 @pytest.mark.long
 def test_a_factorys_largest_batch_is_found_by_tracing(estimate, factory):
     status, out, _ = estimate(
-        "--model", factory, "--input", "64x512", "--gpu", "1GiB", "--max-batch", "--json"
+        "--model", factory, "--input", "64x512", "--gpu", "2GiB", "--max-batch", "--json"
     )
     batch = json.loads(out)["batch"]
     assert status == 0 and batch > 64
 
     def fits(size: int) -> bool:
         return json.loads(
-            estimate("--model", factory, "--input", f"{size}x512", "--gpu", "1GiB", "--json")[1]
+            estimate("--model", factory, "--input", f"{size}x512", "--gpu", "2GiB", "--json")[1]
         )["fits"]
 
     assert fits(batch) and not fits(batch + batch // 32)

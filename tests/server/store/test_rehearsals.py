@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.units import GIB
+from memagent_server.store import rehearsals
 from memagent_server.store.rehearsals import MAX_REHEARSALS
 
 DEVICE = {"id": "GPU-1", "kind": "cuda", "name": "NVIDIA L4"}
@@ -96,6 +97,15 @@ def test_the_newest_of_a_fingerprint_are_kept_and_listed(client, rehearsed):
     pages = client.get("/estimate", headers={"Accept": "text/html"}).get_data(as_text=True)
     assert "Newest rehearsals" in pages
     assert "train.py 8" in pages
+
+
+def test_the_newest_of_a_project_are_kept(client, rehearsed, monkeypatch):
+    """Each edit of a script has another fingerprint."""
+    monkeypatch.setattr(rehearsals, "MAX_OF_PROJECT", 2)
+    elsewhere = rehearsed(project="elsewhere")
+    ids = [rehearsed(fingerprint=f"edit-{number}") for number in range(4)]
+    rows = client.get("/api/v1/rehearsals").get_json()["rehearsals"]
+    assert [row["id"] for row in rows] == [*ids[:1:-1], elsewhere]
 
 
 def test_it_counts_before_a_trace_that_keeps_its_advice(client, rehearsed, predicted):

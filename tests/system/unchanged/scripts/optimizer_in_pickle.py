@@ -27,7 +27,7 @@ for step in range(4):
     model.zero_grad()
     data = pickle.dumps(whole)
     with open(f"{step}.pickle", "wb") as file:
-        file.write(re.sub(rb"\d{10,}", b"address", data))
+        file.write(re.sub(rb"\d{8,}", b"address", data))
     print(b"memagent" in data, pickle.loads(pickle.dumps(referenced)) is referenced)
     duplicate, deep = copy.copy(whole), copy.deepcopy(whole)
     print(sorted(duplicate.__dict__), [len(v) for k, v in deep.__dict__.items() if "hooks" in k])

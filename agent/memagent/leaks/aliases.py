@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
 from memagent.leaks.syntax import (
     FUNCTIONS,
@@ -89,13 +90,7 @@ def _refers(value: ast.expr, names: set[str]) -> bool:
 
 def copies_of(root: ast.AST, names: set[str]) -> set[str]:
     """Return variables that begin as a copy: `merged = dict(name)`, `rows = [*name]`."""
-    return {
-        target.id
-        for node, _ in walk(root)
-        if isinstance(node, ast.Assign) and _copies(node.value, names)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    return _assigned(root, lambda value: _copies(value, names))
 
 
 def _copies(value: ast.expr, names: set[str]) -> bool:
@@ -120,10 +115,15 @@ def _gets_item(value: ast.expr, names: set[str]) -> bool:
 
 def derived_variables(root: ast.AST, names: set[str]) -> set[str]:
     """Return variables computed from a mention: `stacked = torch.cat([self.bank, x])`."""
+    return _assigned(root, lambda value: uses(value, names))
+
+
+def _assigned(root: ast.AST, is_source: Callable[[ast.expr], bool]) -> set[str]:
+    """Return variables that are assigned such a value."""
     return {
         target.id
         for node, _ in walk(root)
-        if isinstance(node, ast.Assign) and uses(node.value, names)
+        if isinstance(node, ast.Assign) and is_source(node.value)
         for target in node.targets
         if isinstance(target, ast.Name)
     }

@@ -108,9 +108,13 @@ _BY_SQLSTATE = {
     "XX002": DAMAGED,
 }
 """By the beginning of the code: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
-_INTERNAL = "XX000"
-_KILLED_COORDINATOR = "postmaster was shut down"
-"""What Citus reports, without a code of its own, while its coordinator is killed."""
+_BY_INTERNAL_MESSAGE = {
+    "postmaster was shut down": UNAVAILABLE,
+    "terminating connection": UNAVAILABLE,
+    "connection marked as essential": UNAVAILABLE,
+    "No space left on device": DISK_FULL,
+}
+"""By part of the message, of errors that Citus hands on from its nodes with the code XX000."""
 
 
 def problem_of(error: BaseException) -> DatabaseProblem | None:
@@ -130,8 +134,8 @@ def problem_of(error: BaseException) -> DatabaseProblem | None:
 def _problem_of_driver(error: BaseException | None) -> DatabaseProblem | None:
     state: str | None = getattr(error, "sqlstate", None)
     if state is not None:
-        if state == _INTERNAL and _KILLED_COORDINATOR in str(error):
-            return UNAVAILABLE
+        if state == "XX000":
+            return _by_message(_BY_INTERNAL_MESSAGE, error)
         # longer codes come before their class in the table: the first match counts
         problems = (problem for code, problem in _BY_SQLSTATE.items() if state.startswith(code))
         return next(problems, None)
@@ -139,8 +143,14 @@ def _problem_of_driver(error: BaseException | None) -> DatabaseProblem | None:
         # an OperationalError without a code is about the connection: refused, lost or timed out
         kinds = (kind.__name__ for kind in type(error).__mro__)
         return UNAVAILABLE if "OperationalError" in kinds else None
+    return _by_message(_BY_SQLITE_MESSAGE, error)
+
+
+def _by_message(
+    problems: dict[str, DatabaseProblem], error: BaseException | None
+) -> DatabaseProblem | None:
     message = str(error)
-    return next((problem for part, problem in _BY_SQLITE_MESSAGE.items() if part in message), None)
+    return next((problem for part, problem in problems.items() if part in message), None)
 
 
 def reason_of(error: SQLAlchemyError) -> str:

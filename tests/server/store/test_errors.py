@@ -106,3 +106,26 @@ def test_a_programming_error_is_not_a_database_problem(database):
         session.execute(text("SELECT * FROM no_such_table"))
     assert errors.problem_of(caught.value) is None
     assert errors.problem_of(ValueError()) is None
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("state", "message", "problem"),
+    [
+        ("XX000", 'could not extend file "base/1/2": No space left on device', errors.DISK_FULL),
+        ("XX000", "failure on connection marked as essential: node:5432", errors.UNAVAILABLE),
+        ("XX000", "the postmaster was shut down", errors.UNAVAILABLE),
+        ("XX000", "terminating connection due to administrator command", errors.UNAVAILABLE),
+        ("57P01", "terminating connection due to administrator command", errors.UNAVAILABLE),
+        ("XX000", "tuple concurrently updated", None),
+    ],
+)
+def test_what_citus_hands_on_from_its_nodes_is_a_database_problem(
+    postgres_url, state, message, problem
+):
+    code = f"DO $$ BEGIN RAISE EXCEPTION '{message}' USING ERRCODE = '{state}'; END $$"
+    database = Database(postgres_url)
+    with pytest.raises(DBAPIError) as caught, database.read() as session:
+        session.execute(text(code))
+    assert errors.problem_of(caught.value) == problem
+    database.close()

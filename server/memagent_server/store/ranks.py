@@ -14,12 +14,15 @@ from __future__ import annotations
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
+from memagent.errors import WireError
 from memagent.units import format_bytes
 from memagent.wire.messages import KILLING_LIMITS
 from memagent_server.store.models import RankRow, RunRow, StreamRow
 
 OOM_KILLER_RATIO = 0.9
 """Share of the host's limit in the last sample (up to 1 s old) that makes the OOM killer likely."""
+MAX_RANKS = 131_072
+"""Limit for a run with all its launches: sixteen of 8,192 ranks."""
 _FROM_WORST = ("running", "oom", "failed", "lost_contact", "completed")
 
 
@@ -51,7 +54,7 @@ def enter_rank(
             row.status = "running"
             row.finished_at = None
             row.error = None
-            settle(session, run, now)
+            _reopen(run)
     return row
 
 
@@ -64,21 +67,21 @@ def is_entered(status: str, is_replayed: bool, *, live: bool) -> bool:
 
 def settle(session: Session, run: RunRow, now: float) -> None:
     """Set the run's status, end and error from its current ranks."""
-    # the query below must see the changes of this transaction
+    # the queries below must see the changes of this transaction
     session.flush()
-    ranks = session.scalars(
-        select(RankRow).where(RankRow.run_id == run.id, RankRow.is_current).order_by(RankRow.rank)
-    ).all()
-    run.status = worst_of(*(row.status for row in ranks))
+    current = (RankRow.run_id == run.id, RankRow.is_current)
+    ends = select(RankRow.status, func.max(RankRow.finished_at)).where(*current)
+    by_status = dict(session.execute(ends.group_by(RankRow.status)).all())
+    run.status = worst_of(*by_status)
     if run.status == "running":
-        run.finished_at = None
-        run.error = None
+        _reopen(run)
         return
-    ends = (row.finished_at for row in ranks if row.finished_at is not None)
-    run.finished_at = max(ends, default=now)
-    # of the rank that decided the status
-    errors = (row.error for row in ranks if row.status == run.status and row.error)
-    run.error = next(errors, None)
+    run.finished_at = max((end for end in by_status.values() if end is not None), default=now)
+    # of the first rank that decided the status
+    decided = (*current, RankRow.status == run.status, RankRow.error != "")
+    run.error = session.scalar(
+        select(RankRow.error).where(*decided).order_by(RankRow.rank).limit(1)
+    )
 
 
 def worst_of(*statuses: str) -> str:
@@ -131,6 +134,9 @@ def oom_killer_hint(session: Session, rank: RankRow) -> str | None:
 
 
 def _create(session: Session, run: RunRow, rank: int, attempt: int, now: float) -> RankRow:
+    """Create a rank's row. Raises WireError for one more than MAX_RANKS."""
+    if (session.scalar(select(func.count()).where(RankRow.run_id == run.id)) or 0) >= MAX_RANKS:
+        raise WireError(f"A run has at most {MAX_RANKS} ranks, each counted once a launch.")
     newest = session.scalar(
         select(func.max(RankRow.attempt)).where(RankRow.run_id == run.id, RankRow.rank == rank)
     )
@@ -153,11 +159,19 @@ def _create(session: Session, run: RunRow, rank: int, attempt: int, now: float) 
     session.add(row)
     if is_newest:
         run.attempt = max(run.attempt, attempt)
-        settle(session, run, now)
+        _reopen(run)
     return row
 
 
+def _reopen(run: RunRow) -> None:
+    """Set the state of a run with a running rank."""
+    run.status = "running"
+    run.finished_at = None
+    run.error = None
+
+
 def _begin_launch(session: Session, run: RunRow) -> None:
-    session.execute(update(RankRow).where(RankRow.run_id == run.id).values(is_current=False))
-    session.execute(update(StreamRow).where(StreamRow.run_id == run.id).values(is_current=False))
+    for table in (RankRow, StreamRow):
+        current = (table.run_id == run.id, table.is_current)
+        session.execute(update(table).where(*current).values(is_current=False))
     run.step = 0

@@ -6,9 +6,11 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
+from memagent.errors import WireError
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
+from memagent_server.store import ranks
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import Base, RankRow, RunRow, StreamRow
 from memagent_server.store.runs import delete_run, finish_run, get_run, lose_contact, start_run
@@ -274,3 +276,32 @@ def test_ranks_can_start_concurrently(database):
             session.scalar(select(func.count()).select_from(RankRow).where(RankRow.is_current)) == 8
         )
         assert session.scalar(select(func.count()).select_from(StreamRow)) == 8
+
+
+def test_a_run_has_a_bounded_number_of_ranks(start, monkeypatch):
+    monkeypatch.setattr(ranks, "MAX_RANKS", 3)
+    for rank in range(3):
+        start(rank=rank)
+    with pytest.raises(WireError, match="at most 3 ranks"):
+        start(rank=3)
+    with pytest.raises(WireError, match="at most 3 ranks"):
+        start(attempt=1)
+    assert start(rank=2)[0].status == "running"
+    start("other", rank=3)
+
+
+def test_a_rank_that_starts_or_ends_reads_no_other(start, finish):
+    for rank in range(20):
+        start(rank=rank)
+    read = []
+
+    def note(row, _context):
+        read.append(row.rank)
+
+    event.listen(RankRow, "load", note)
+    try:
+        start(rank=20)
+        finish("completed", rank=5)
+    finally:
+        event.remove(RankRow, "load", note)
+    assert read == [5]

@@ -35,7 +35,12 @@ def _text(description: str, max_length: int = 1000) -> Meta:
 Project = Annotated[str, _text("Only this project.")]
 OfRun = Annotated[str, _text("Only this run.")]
 ColumnName = Annotated[
-    str, Meta(pattern=r"^[^,\s\x00][^,\x00]{0,127}$", examples=["allocated_bytes"])
+    str,
+    Meta(
+        title="a column's name of at most 128 characters",
+        pattern=r"^[^,\s\x00][^,\x00]{0,127}$",
+        examples=["allocated_bytes"],
+    ),
 ]
 Cursor = Annotated[str, _text("`next_cursor` of the previous page.")]
 FirstStep = Annotated[int, Meta(ge=0, le=2**62, description="First step.")]
@@ -115,7 +120,13 @@ class SeriesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "la
 
 class RanksQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
     field: Annotated[
-        str, Meta(max_length=128, pattern=r"^(?!\*$)[^\x00]*$", description="A column.")
+        str,
+        Meta(
+            title="one column's name of at most 128 characters",
+            max_length=128,
+            pattern=r"^(?!\*$)[^\x00]*$",
+            description="A column.",
+        ),
     ] = "peak_allocated_bytes"
     first: FirstStep | None = None
     last: LastStep | None = None

@@ -83,8 +83,15 @@ def _expected(kind: Any) -> str:
             if max_items
             else "a list, separated by commas"
         )
-        options = _options(schema["items"])
-        return f"{listed}, each one of {', '.join(options)}" if options else listed
+        items = schema["items"]
+        is_described = "title" in items or _options(items)
+        return f"{listed}, each {_expected_one(items)}" if is_described else listed
+    return _expected_one(schema)
+
+
+def _expected_one(schema: JsonObject) -> str:
+    if "title" in schema:
+        return str(schema["title"])
     if options := _options(schema):
         return f"one of {', '.join(options)}"
     if schema.get("type") == "integer":

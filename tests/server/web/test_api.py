@@ -274,6 +274,17 @@ def test_bad_parameters_are_named(sqlite_client, path, field):
     )
 
 
+def test_a_refused_list_or_column_says_what_each_may_be(sqlite_client):
+    sqlite_client.post("/api/v1/runs", json={"run_id": "r"})
+
+    def detail(path):
+        return sqlite_client.get(f"/api/v1/runs{path}").get_json(force=True)["detail"]
+
+    assert "'*' is not one column's name" in detail("/r/ranks?field=*")
+    assert "each a column's name of at most 128" in detail("/r/series?fields=" + "f" * 129)
+    assert "each one of " in detail("?fields=*")
+
+
 def test_health_and_readiness(client, database):
     assert client.get("/healthz").get_json() == {"status": "ok", "version": memagent.__version__}
     assert client.get("/readyz").status_code == 200

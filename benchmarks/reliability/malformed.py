@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from benchmarks.reliability.expected_samples import STREAMS, batch_of
-from memagent.wire.codec import JSON, MSGPACK, decode
+from memagent.wire.codec import JSON, MSGPACK
 from memagent.wire.columns import MAGIC, ChunkHeader, ColumnHeader
 from memagent.wire.messages import (
     Batch,
@@ -37,7 +37,7 @@ from memagent.wire.messages import (
     Suspect,
 )
 from memagent_server.http.problems import PROBLEM_JSON
-from memagent_server.ingest.body import decompress
+from memagent_server.ingest.body import read_packed
 
 RUN = "malformed"
 MOST_RSS_BYTES = 600 * 2**20
@@ -131,14 +131,14 @@ def _judge(siege: Siege, post: Post, answer: urllib3.BaseHTTPResponse) -> None:
         assert answer.headers["Content-Type"] == PROBLEM_JSON
         assert answer.json()["detail"]
     elif post.kind == "batch":
-        batch = _understood(post)
+        batch = understood(post)
         siege.accepted[batch.rank, batch.attempt, batch.seq] = answer.json()["accepted"]
 
 
-def _understood(post: Post) -> Batch:
-    """Decode a batch that the server accepted, with the agent's codec."""
+def understood(post: Post) -> Batch:
+    """Decode a batch that the server accepted as the server does, which takes 0.0 for 0."""
     content_type = MSGPACK if "msgpack" in post.content_type else JSON
-    return decode(decompress(post.body, post.encoding), Batch, content_type)
+    return read_packed(post.body, Batch, content_type, post.encoding)
 
 
 # -- the posts -------------------------------------------------------------------------------------------------------------------------

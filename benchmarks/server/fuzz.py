@@ -121,15 +121,21 @@ class Outcome:
     warm_bytes: Counter[str] = field(default_factory=Counter)
     last_bytes: Counter[str] = field(default_factory=Counter)
     slowest_s: float = 0.0
+    slowest: bytes = b""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def total(self) -> int:
         return self.statuses.total()
 
+    @property
+    def slowest_note(self) -> str:
+        return f"slowest {self.slowest_s:.2f} s: {self.slowest!r}"
+
     def note(self, statuses: list[str], request: bytes, took_s: float, *, is_batch: bool) -> None:
         with self.lock:
-            self.slowest_s = max(self.slowest_s, took_s)
+            if took_s > self.slowest_s:
+                self.slowest_s, self.slowest = took_s, request[:300]
             for status in statuses:
                 self._note_one(status, request, is_batch=is_batch)
 
@@ -187,7 +193,7 @@ def fuzz(
     return [
         Figure("requests", "", outcome.total, note=f"{statuses}; batches stored {outcome.stored:,}"),
         Figure("5xx", "", outcome.errors, goal=0, note="; ".join(outcome.failures)),
-        Figure("without an answer", "", outcome.hangs, goal=0, note=f"slowest {outcome.slowest_s:.2f} s"),
+        Figure("without an answer", "", outcome.hangs, goal=0, note=outcome.slowest_note),
         Figure(
             "resident memory, last by warm", "MiB", growth.total() / 2**20, goal=MAX_GROWTH_MIB,
             note=f"{by_role}; {outcome.warm_bytes.total() / 2**20:.0f} MiB once {WARM:,} were sent",

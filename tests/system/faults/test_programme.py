@@ -14,6 +14,7 @@ import pytest
 from benchmarks.reliability.check import judge
 from benchmarks.reliability.expected_samples import ROWS, STREAMS, rows_of
 from benchmarks.reliability.load import Load, Record, shortened_delays
+from benchmarks.reliability.malformed import Post, understood
 from benchmarks.reliability.proxy import FAIR, Proxy, Weather
 
 BATCH = ROWS * len(STREAMS)
@@ -127,3 +128,9 @@ def test_a_permanent_refusal_is_recorded(start_server, tmp_path):
         load.wait_until_told(" answered 409 ")
         assert any(" answered 409 " in message for message in load.record.wrong)
         assert not load.drain(0.1)
+
+
+def test_an_accepted_batch_is_known_by_integral_floats_too():
+    post = Post("batch", b'{"rank": 2.0, "seq": 0.0}', "application/json", "")
+    batch = understood(post)
+    assert (batch.rank, batch.attempt, batch.seq) == (2, 0, 0)

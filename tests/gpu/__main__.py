@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 
-from memagent.rehearsal import build, cards, launch
+from memagent.rehearsal import build, launch
 from tests import cuda_environment
 
 CARD = "a100"
@@ -22,7 +22,7 @@ def main() -> int:
         print(f"{FOLDER}: not run: {cuda_environment.MISSING}", file=sys.stderr)
         return 1 if os.environ.get("CI") else 0
     device = build.prepare(cuda_environment.torch_folder(python))
-    machine = launch.Machine(cards.card_named(CARD))
+    machine = launch.Machine(launch.cuda_card(CARD))
     command = [str(python), "-m", "pytest", "-m", "gpu", "--require-gpu", *sys.argv[1:], FOLDER]
     environment = launch.environment_of(os.environ, device, machine)
     return subprocess.run(command, env=environment, check=False).returncode

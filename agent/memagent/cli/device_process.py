@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,7 @@ def main(argv: list[str]) -> int:
     _leave_mode_in_children()
 
     def end(error: BaseException | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal and the verb both interrupt
         measurement.read_peaks()
         measurement.details["versions"] = _versions()
         _describe_end(measurement, error)

@@ -1,6 +1,6 @@
 """The rehearsal device: an unmodified CUDA build of torch, on a GPU that is only address space.
 
-`cards` knows the GPUs, `build` compiles the library in `device/`, `stubs` and `elf` write a second
+`build` compiles the library in `device/`, `stubs` and `elf` write a second
 one with what torch imports and needs no behaviour, `launch` makes the environment of a process that
-uses both. In that process `values` computes small tensors on the CPU.
+uses both, on a card. In that process `values` computes small tensors on the CPU.
 """

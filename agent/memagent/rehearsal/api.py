@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from memagent.diagnostics import notify_user
-from memagent.errors import RehearsalError, SettingError
+from memagent.errors import SettingError
 from memagent.estimator.devices import CONTEXT_BYTES
 from memagent.rehearsal import build
-from memagent.rehearsal.cards import card_named
-from memagent.rehearsal.launch import MAX_DEVICES, Machine
+from memagent.rehearsal.launch import MAX_DEVICES, Machine, cuda_card
 from memagent.rehearsal.prediction import store
+from memagent.rehearsal.reaper import temporary_folder
 from memagent.rehearsal.report import Rehearsal, rehearsal_of
 from memagent.rehearsal.sandbox import Sandbox
 from memagent.rehearsal.script import Script, run_script
@@ -87,10 +87,7 @@ def machine_of(
     context_bytes: int | str | None = None,
 ) -> Machine:
     """Return the machine that these arguments describe. Raises SettingError."""
-    try:
-        card = card_named(gpu)
-    except RehearsalError as error:
-        raise SettingError(str(error)) from error
+    card = cuda_card(gpu)
     if not 1 <= gpus <= MAX_DEVICES:
         raise SettingError(f"gpus {gpus}: a rehearsal has 1 to {MAX_DEVICES}.")
     if ranks < 1:
@@ -118,8 +115,8 @@ def run_in_sandbox(
 
     An interrupt ends the script, and what is known by then is returned.
     """
-    sandbox = Sandbox.of(Path.cwd())
-    try:
+    with temporary_folder() as scratch:
+        sandbox = Sandbox.of(Path.cwd(), scratch)
         state = run_script(script, device, machine, sandbox, on_state)
         return rehearsal_of(
             machine,
@@ -127,8 +124,6 @@ def run_in_sandbox(
             sandbox.changes(),
             sandbox.writes_outside(),
         )
-    finally:
-        sandbox.remove()
 
 
 def _size(value: int | str) -> int:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from memagent.environment import REHEARSAL_PREFIX
-from memagent.errors import RehearsalError
-from memagent.estimator.cards import Card
+from memagent.errors import EstimateError, RehearsalError, SettingError
+from memagent.estimator.cards import CARDS, PAGE_BYTES, Card, card_named, find_card
 from memagent.estimator.devices import CONTEXT_BYTES
 from memagent.rehearsal.build import Build
+from memagent.units import parse_bytes
 
 MAX_DEVICES = 16
 TRACKERS_OFF = {
@@ -46,6 +47,26 @@ class Machine:
     addresses: Literal["growing", "falling"] = "growing"
     ledger: Path | None = None
     """A file through which processes share the devices."""
+
+
+def cuda_card(text: str) -> Card:
+    """Return the card. `NAME:24GiB` has that memory; an unknown NAME is like an A100 otherwise.
+
+    Raises SettingError.
+    """
+    name, _, size = text.partition(":")
+    try:
+        card = find_card(name) if size else card_named(name)
+    except EstimateError as error:
+        raise SettingError(f"{error}; NAME:24GiB is a card with another memory.") from error
+    if card is not None and not card.multiprocessors:
+        raise SettingError(f"{card.name} has no CUDA: a rehearsal needs one of NVIDIA's cards.")
+    if card is not None and not size:
+        return card
+    total = parse_bytes(size) // PAGE_BYTES * PAGE_BYTES
+    if not total:
+        raise SettingError(f"GPU {text!r} has no memory: its size needs a unit, as in 24GiB.")
+    return replace(card or replace(CARDS["a100"], name=name), total_bytes=total)
 
 
 def environment_of(

@@ -3,7 +3,7 @@
 1. Small files are copied. Large ones are symbolic links, which the device turns into files when the
    script opens them for writing (`device/files.c`).
 2. Hidden folders, and all beyond MAX_ENTRIES, are links as a whole: writes there are not caught.
-3. `changes` lists what the script wrote. `remove` removes the copy; links lead nowhere meanwhile.
+3. `changes` lists what the script wrote. The copy is removed with its scratch folder.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from memagent.rehearsal.reaper import TemporaryFolder
+
 MAX_COPY_BYTES = 1 << 18
 MAX_ENTRIES = 20_000
 _SHARED_FOLDERS = ("__pycache__", "node_modules", "site-packages", "venv")
@@ -23,40 +25,40 @@ _Signature = tuple[int, int]
 
 @dataclass
 class Sandbox:
-    """A copy of `original` in `folder`, in a new scratch place."""
+    """A copy of `original` in `folder`, in a scratch folder."""
 
     original: Path
-    scratch: Path
+    scratch: TemporaryFolder
     shared: list[str] = field(default_factory=list)
     """Folders that are links as a whole, relative to `original`; hidden ones aren't listed."""
     _copied: dict[str, _Signature] = field(default_factory=dict)
     _entries: int = 0
 
     @classmethod
-    def of(cls, original: Path) -> Sandbox:
-        sandbox = cls(original.resolve(), Path(tempfile.mkdtemp(prefix="memagent-rehearsal-")))
+    def of(cls, original: Path, scratch: TemporaryFolder) -> Sandbox:
+        sandbox = cls(original.resolve(), scratch)
         sandbox.folder.mkdir()
         sandbox._fill(sandbox.original, sandbox.folder)
         return sandbox
 
     @property
     def folder(self) -> Path:
-        return self.scratch / "folder"
+        return self.scratch.folder / "folder"
 
     @property
     def records(self) -> Path:
         """Folder of the agent's record."""
-        return self.scratch / "records"
+        return self.scratch.folder / "records"
 
     @property
     def state(self) -> Path:
         """File in which the script's process writes what it has measured."""
-        return self.scratch / "state.json"
+        return self.scratch.folder / "state.json"
 
     @property
     def writes(self) -> Path:
         """File in which the device lists what the script changed outside."""
-        return self.scratch / "writes"
+        return self.scratch.folder / "writes"
 
     def inside(self, argument: str) -> str:
         """Return an argument of the script with the original's path replaced by the copy's."""
@@ -88,12 +90,9 @@ class Sandbox:
             lines = self.writes.read_text(errors="replace").splitlines()
         except OSError:
             return []
-        usual = (str(self.scratch), tempfile.gettempdir(), "/dev/", "/proc/", "/sys/")
+        usual = (str(self.scratch.folder), tempfile.gettempdir(), "/dev/", "/proc/", "/sys/")
         others = {line for line in lines if not line.startswith(usual)}
         return sorted(line for line in others if not any(cache in line for cache in _CACHES))
-
-    def remove(self) -> None:
-        shutil.rmtree(self.scratch, ignore_errors=True)
 
     def _fill(self, source: Path, target: Path) -> None:
         with os.scandir(source) as entries:

@@ -74,15 +74,13 @@ def run_script(
         stdout=output,
         stderr=output,
     )
-    reason = None
+    sandbox.scratch.add_process(process.pid)
     try:
         reason = _wait(process, sandbox, script.patience_s, on_state)
     except KeyboardInterrupt:
         reason = "interrupted"
-        _end(process, 0)  # the terminal has interrupted it, too
     finally:
-        if process.poll() is None:
-            _end(process, signal.SIGINT)
+        _end(process)
     state = read_state(sandbox)
     if state.get("status") in (None, "running", "interrupted"):
         state["status"] = reason or "killed"
@@ -100,7 +98,7 @@ def script_environment(environment: Mapping[str, str], sandbox: Sandbox) -> dict
         **inherited,
         **TRACKERS_OFF,
         "HF_HUB_OFFLINE": offline,
-        "MLFLOW_TRACKING_URI": (sandbox.scratch / "mlflow").as_uri(),
+        "MLFLOW_TRACKING_URI": (sandbox.scratch.folder / "mlflow").as_uri(),
         "MEMAGENT_DIR": str(sandbox.records),
         "PWD": str(sandbox.folder),
     }
@@ -134,10 +132,10 @@ def _wait(
     return None
 
 
-def _end(process: subprocess.Popen[bytes], number: int) -> None:
-    """Interrupt the process, then kill it."""
-    if number:
-        process.send_signal(number)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Interrupt the process if it hasn't ended, then kill it."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGINT)
     try:
         process.wait(_END_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):

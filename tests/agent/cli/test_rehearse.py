@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.snippets import ROOT, blocks
+from tests.waiting import wait_until
 
 MANUAL = ROOT / "docs" / "rehearsal.md"
 SCRIPT = """
@@ -100,14 +101,14 @@ import json
 import memagent
 from memagent.rehearsal import build
 from memagent.rehearsal.api import run_in_sandbox
-from memagent.rehearsal.cards import card_named
+from memagent.rehearsal.launch import cuda_card
 from memagent.rehearsal.launch import Machine
 from memagent.rehearsal.script import Script
 
 device = build.prepare(build.torch_folder())
 now = memagent.rehearse("blocks.py", ["--width", 256], gpu="t4", steps=2)
 script = Script("blocks.py", steps=2, change="checkpointing")
-then = run_in_sandbox(script, device, Machine(card_named("t4")), lambda _: None)
+then = run_in_sandbox(script, device, Machine(cuda_card("t4")), lambda _: None)
 print(json.dumps([now.to_dict(), then.to_dict()]))
 """
 AGENT = str(Path(__file__).parents[3] / "agent")
@@ -230,19 +231,46 @@ def test_python_rehearses_a_script_and_checkpointing_of_it(cuda_python: Path, fo
     assert now["peak_allocated_bytes"] == max(now["phases"].values())
 
 
-@pytest.mark.long  # once, beside another worker, the verb hadn't ended after two minutes
-def test_an_interrupt_gives_what_is_known(cuda_python: Path, folder: Path) -> None:
-    options = ("--gpu", "a100", "train.py", "--mode", "sleep")
-    process = subprocess.Popen(
-        command(cuda_python, *options), cwd=folder, env=environment(folder), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline() == "sleeping\n"
-    os.killpg(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
+@pytest.fixture
+def sleeping(cuda_python: Path, folder: Path):
+    """Start a command whose script sleeps after a step."""
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(cuda_python), *words], cwd=folder, env=environment(folder), text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        assert process.stdout is not None
+        assert process.stdout.readline() == "sleeping\n"
+        return process
+
+    return start
+
+
+VERB = ("-m", "memagent", "rehearse", "--gpu", "a100", "train.py", "--mode", "sleep")
+CALL = ("-c", "import memagent; memagent.rehearse('train.py', ['--mode', 'sleep'], gpu='a100')")
+
+
+def test_an_interrupt_gives_what_is_known(sleeping, folder: Path) -> None:
+    process = sleeping(*VERB)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate()
     assert "no verdict: interrupted, after 1 steps; up to there" in output
+    assert "held" in output  # from the end of the script's process, which was interrupted, too
     assert process.returncode == 1
+    assert not list(folder.parent.glob("memagent-rehearsal-*"))
+
+
+@pytest.mark.parametrize(("words", "number"), [(VERB, signal.SIGTERM), (CALL, signal.SIGKILL)])
+def test_nothing_is_left_after_a_signal(
+    sleeping, folder: Path, words: tuple[str, ...], number: int
+) -> None:
+    process = sleeping(*words)
+    process.send_signal(number)
+    process.communicate()  # until the script's process has ended, too
+    assert process.returncode == -number
+    gone = lambda: not list(folder.parent.glob("memagent-rehearsal-*"))  # noqa: E731
+    wait_until(gone, "the removal of the copy")
 
 
 def test_the_manual_shows_what_the_verb_prints(cuda_python: Path, tmp_path: Path) -> None:

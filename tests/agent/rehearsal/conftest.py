@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from memagent.rehearsal import build, cards, launch
+from memagent.rehearsal import build, launch
 from tests import cuda_environment
 
 CASES = Path(__file__).with_name("cases.py")
@@ -44,7 +44,7 @@ def rehearse(cuda_python: Path, device_build: build.Build) -> Rehearse:
         environment = launch.environment_of(
             {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": conf, "PYTHONPATH": AGENT},
             device_build,
-            launch.Machine(cards.card_named(card), **machine),
+            launch.Machine(launch.cuda_card(card), **machine),
         )
         command = [str(cuda_python), str(CASES), case, option]
         ended = subprocess.run(

@@ -7,13 +7,12 @@ import pytest
 from memagent.cli.rehearse_view import batch_line, batch_sentence
 from memagent.errors import RehearsalError, SettingError
 from memagent.rehearsal.batch_search import BatchSearch, find_batch, next_batch, slot_of
-from memagent.rehearsal.cards import card_named
-from memagent.rehearsal.launch import Machine
+from memagent.rehearsal.launch import Machine, cuda_card
 from memagent.rehearsal.report import Rehearsal
 from memagent.rehearsal.script import Script
 from memagent.units import GIB, MIB
 
-MACHINE = Machine(card_named("own:24GiB"))
+MACHINE = Machine(cuda_card("own:24GiB"))
 
 
 def result_of(need: int | None, status: str = "stopped") -> Rehearsal:

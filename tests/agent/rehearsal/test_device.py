@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from memagent.estimator.cards import CARDS
 from memagent.estimator.devices import CUBLAS_WORKSPACE_BYTES
 from memagent.rehearsal import build
-from memagent.rehearsal.cards import CARDS
 from memagent.units import GIB, MIB
 
 CONTEXT = 500 * MIB

@@ -9,8 +9,7 @@ import pytest
 
 from memagent.delivery.api_client import ApiClient
 from memagent.record.fingerprint import Launch, fingerprint
-from memagent.rehearsal.cards import card_named
-from memagent.rehearsal.launch import Machine
+from memagent.rehearsal.launch import Machine, cuda_card
 from memagent.rehearsal.prediction import message_of, store
 from memagent.rehearsal.report import Rehearsal
 from memagent.rehearsal.script import Script
@@ -27,7 +26,7 @@ def script(tmp_path: Path) -> Script:
 
 def result(status: str = "stopped") -> Rehearsal:
     return Rehearsal(
-        Machine(card_named("a100-40gb"), ranks=8),
+        Machine(cuda_card("a100-40gb"), ranks=8),
         status,
         steps=3,
         peak_allocated_bytes=2 * GIB,

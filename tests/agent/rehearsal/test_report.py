@@ -9,12 +9,11 @@ import pytest
 
 from memagent.cli.rehearse_view import render, verdict
 from memagent.errors import RehearsalError
-from memagent.rehearsal.cards import card_named
-from memagent.rehearsal.launch import Machine
+from memagent.rehearsal.launch import Machine, cuda_card
 from memagent.rehearsal.report import Rehearsal, rehearsal_of
 from memagent.units import GIB, MIB
 
-MACHINE = Machine(card_named("own:24GiB"))
+MACHINE = Machine(cuda_card("own:24GiB"))
 
 
 def result_of(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from memagent.rehearsal import build, sandbox
+from memagent.rehearsal.reaper import TemporaryFolder, temporary_folder
 from memagent.rehearsal.sandbox import MAX_COPY_BYTES, Sandbox
 
 LARGE = b"k" * (MAX_COPY_BYTES + 1)
@@ -30,11 +31,15 @@ def original(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def copy(original: Path):
-    made = Sandbox.of(original)
-    yield made
-    made.remove()
-    assert not made.scratch.exists()
+def scratch():
+    with temporary_folder() as made:
+        yield made
+    assert not made.folder.exists()
+
+
+@pytest.fixture
+def copy(original: Path, scratch: TemporaryFolder) -> Sandbox:
+    return Sandbox.of(original, scratch)
 
 
 def test_small_files_are_copied_and_large_ones_linked(original: Path, copy: Sandbox) -> None:
@@ -53,10 +58,10 @@ def test_paths_lead_into_the_copy_and_back(original: Path, copy: Sandbox) -> Non
 
 def test_beyond_many_entries_folders_are_shared(original: Path, monkeypatch) -> None:
     monkeypatch.setattr(sandbox, "MAX_ENTRIES", 1)
-    made = Sandbox.of(original)
-    assert made.shared == ["data"]
-    assert (made.folder / "data").is_symlink()
-    made.remove()
+    with temporary_folder() as scratch:
+        made = Sandbox.of(original, scratch)
+        assert made.shared == ["data"]
+        assert (made.folder / "data").is_symlink()
     assert (original / "data" / "large.bin").read_bytes() == LARGE
 
 

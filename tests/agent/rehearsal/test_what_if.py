@@ -12,8 +12,7 @@ import pytest
 
 from memagent.cli.rehearse_view import what_if_lines
 from memagent.rehearsal.batch_search import BatchSlot, slot_of
-from memagent.rehearsal.cards import card_named
-from memagent.rehearsal.launch import Machine
+from memagent.rehearsal.launch import Machine, cuda_card
 from memagent.rehearsal.report import Rehearsal
 from memagent.rehearsal.script import Script
 from memagent.rehearsal.what_if import (
@@ -26,7 +25,7 @@ from memagent.rehearsal.what_if import (
 )
 from memagent.units import GIB
 
-MACHINE = Machine(card_named("own:24GiB"))
+MACHINE = Machine(cuda_card("own:24GiB"))
 NOW = Rehearsal(MACHINE, "stopped", 3, 10 * GIB, 12 * GIB)
 SCRIPTS = [ChangedScript(name, Script("train.py")) for name in ("less", "more", "none")]
 CASE = """

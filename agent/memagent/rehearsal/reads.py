@@ -12,7 +12,7 @@ from typing import Any
 
 MAX_REPEATED_READS = 20_000
 """Reads at one line without an optimizer step in between: the script waits for a value."""
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib")})
+_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib")})
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
 
@@ -86,4 +86,5 @@ def place_of_error(error: BaseException) -> Place | None:
 
 def is_of_script(file: str) -> bool:
     """Return False for files of libraries, of memagent, and code without a file."""
-    return not file.startswith((*_LIBRARIES, _PACKAGE, "<"))
+    is_installed = "/site-packages/" in file or "/dist-packages/" in file  # of the user, too
+    return not is_installed and not file.startswith((*_LIBRARIES, _PACKAGE, "<"))

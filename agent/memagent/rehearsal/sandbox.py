@@ -3,6 +3,7 @@
 1. Small files are copied. Large ones are symbolic links, which the device turns into files when the
    script opens them for writing (`device/files.c`).
 2. Hidden folders, and all beyond MAX_ENTRIES, are links as a whole: writes there are not caught.
+   So are neighbours of the folder and of those above it: `../data` leads to the original.
 3. `changes` lists what the script wrote. The copy is removed with its scratch folder.
 """
 
@@ -11,7 +12,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 from memagent.rehearsal.reaper import TemporaryFolder
@@ -37,13 +40,20 @@ class Sandbox:
     @classmethod
     def of(cls, original: Path, scratch: TemporaryFolder) -> Sandbox:
         sandbox = cls(original.resolve(), scratch)
-        sandbox.folder.mkdir()
+        sandbox.folder.mkdir(parents=True)
+        for place in sandbox.original.parents:
+            sandbox._link_entries(place)
         sandbox._fill(sandbox.original, sandbox.folder)
         return sandbox
 
     @property
+    def tree(self) -> Path:
+        """Folder that stands for the root of the file system."""
+        return self.scratch.folder / "tree"
+
+    @property
     def folder(self) -> Path:
-        return self.scratch.folder / "folder"
+        return self._copy_of(self.original)
 
     @property
     def records(self) -> Path:
@@ -67,16 +77,16 @@ class Sandbox:
         return str(self.folder) + argument[len(text) :] if is_path else argument
 
     def outside(self, text: str) -> str:
-        """Return `text` with the copy's path replaced by the original's."""
-        return text.replace(str(self.folder), str(self.original))
+        """Return `text` with paths of copies replaced by those of the originals."""
+        return text.replace(str(self.tree), "")
 
     def changes(self) -> list[tuple[str, int]]:
-        """Return files that the script wrote, relative, with their sizes."""
+        """Return files that the script wrote, relative to its folder, with their sizes."""
         changes = []
-        for place, _, names in os.walk(self.folder):
+        for place, _, names in os.walk(self.tree):
             for name in names:
                 path = Path(place) / name
-                relative = str(path.relative_to(self.folder))
+                relative = os.path.relpath(path, self.folder)
                 if path.is_symlink() or "__pycache__" in relative:
                     continue
                 signature = _signature(path)
@@ -93,6 +103,16 @@ class Sandbox:
         usual = (str(self.scratch.folder), tempfile.gettempdir(), "/dev/", "/proc/", "/sys/")
         others = {line for line in lines if not line.startswith(usual)}
         return sorted(line for line in others if not any(cache in line for cache in _CACHES))
+
+    def _copy_of(self, original: Path) -> Path:
+        return self.tree / original.relative_to(original.anchor)
+
+    def _link_entries(self, place: Path) -> None:
+        with suppress(PermissionError), os.scandir(place) as entries:
+            for entry in islice(entries, MAX_ENTRIES):
+                copy = self._copy_of(Path(entry.path))
+                if not copy.exists():
+                    copy.symlink_to(entry.path)
 
     def _fill(self, source: Path, target: Path) -> None:
         with os.scandir(source) as entries:

@@ -63,7 +63,7 @@ def run_script(
         **environment_of(script_environment(inherited, sandbox), build, machine),
         **rank_environment(machine.ranks, machine.count),
         CHANGE_VARIABLE: script.change,
-        REHEARSAL_FOLDER: str(sandbox.folder),
+        REHEARSAL_FOLDER: str(sandbox.tree),
         REHEARSAL_PREFIX + "WRITES": str(sandbox.writes),
     }
     output = subprocess.DEVNULL if script.is_silent else None

@@ -6,7 +6,8 @@
 3. An operator whose sizes depend on values (`nonzero`, a boolean mask) runs on the CPU alone; the
    device gets tensors of these sizes.
 4. If the CUDA operator fails since it read such a value, the result is that of the CPU.
-5. Autograd's threads inherit the mode of the thread that called `backward`.
+5. What a higher-order operator calls isn't computed, such as random numbers of a DTensor.
+6. Autograd's threads inherit the mode of the thread that called `backward`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from memagent.rehearsal.accumulation import ADD, accumulate
@@ -50,6 +52,8 @@ class Plan:
 
     @classmethod
     def of(cls, operator: Any) -> Plan:
+        if isinstance(operator, HigherOrderOperator):
+            return cls(operator._name, *(False,) * 6)
         name = operator.overloadpacket.__name__
         is_indexing = name in _INDEXING
         return cls(
@@ -72,6 +76,8 @@ def _is_view(operator: Any) -> bool:
 
 class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Computes operators on small tensors; `on_read` is called if the host reads the device."""
+
+    supports_higher_order_operators = True
 
     def __init__(self, on_read: OnRead = lambda _name: None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

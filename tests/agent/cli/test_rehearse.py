@@ -56,6 +56,7 @@ model = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(8))).cuda()
 for layer in model:
     fully_shard(layer)
 fully_shard(model)
+nn.init.normal_(model[0].weight)
 optimizer = torch.optim.AdamW(model.parameters())
 for step in range(1000):
     loss = model(torch.randn(64, 2048, device="cuda")).sum()

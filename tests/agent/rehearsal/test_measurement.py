@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from memagent.rehearsal.measurement import MAX_STEPS, Measurement, RehearsalEnd
-from memagent.rehearsal.reads import HostReads, Place, place_of_error
+from memagent.rehearsal.reads import HostReads, Place, is_of_script, place_of_error
 
 OPTIMIZER, OTHER = object(), object()
 
@@ -100,6 +100,20 @@ def test_a_line_that_reads_for_ever_waits_for_a_value() -> None:
     (place,) = waiting
     assert place.file == __file__
     assert [item["reads"] for item in reads.most_common(2)] == [5, 4]
+
+
+@pytest.mark.parametrize(
+    ("file", "is_its_own"),
+    [
+        ("/home/me/train.py", True),
+        ("/home/me/.local/lib/python3.12/site-packages/timm/cuda.py", False),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", False),
+        (json.__file__, False),
+        ("<string>", False),
+    ],
+)
+def test_places_are_lines_of_the_script(file: str, is_its_own: bool) -> None:
+    assert is_of_script(file) is is_its_own
 
 
 def test_an_error_has_the_innermost_line_of_the_script() -> None:

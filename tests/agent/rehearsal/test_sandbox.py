@@ -92,7 +92,7 @@ def test_the_original_stays_as_it_is(
     environment = {
         **os.environ,
         "LD_PRELOAD": str(device),
-        "MEMAGENT_REHEARSAL_FOLDER": str(copy.folder),
+        "MEMAGENT_REHEARSAL_FOLDER": str(copy.tree),
         "MEMAGENT_REHEARSAL_WRITES": str(copy.writes),
     }
     script = f"import ctypes, os, shutil\n{action}\nopen('log.txt', 'w').write('changed')"
@@ -114,9 +114,11 @@ def test_the_original_stays_as_it_is(
 def elsewhere(tmp_path: Path, monkeypatch) -> Path:
     """A folder that isn't the script's, with a file and a folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
     folder = tmp_path / "elsewhere"
     (folder / "old").mkdir(parents=True)
     (folder / "old.txt").write_text("old")
+    (tmp_path / "beside.txt").write_text("beside")
     return folder
 
 
@@ -126,25 +128,60 @@ def elsewhere(tmp_path: Path, monkeypatch) -> Path:
         ("open(f'{e}/new.txt', 'w'); open('log.txt', 'a'); open('/dev/null', 'w')", ["new.txt"]),
         ("os.mkdir(f'{e}/new'); os.mkdir('new'); os.rmdir('new')", ["new/"]),
         ("os.mkdir('new', dir_fd=os.open(e, 0))", ["new/"]),
-        ("os.rmdir(f'{e}/old/')", ["old/"]),
-        ("os.unlink(f'{e}/old.txt'); os.unlink('log.txt')", ["old.txt"]),
-        ("os.replace(f'{e}/old.txt', f'{e}/new.txt')", ["new.txt", "old.txt"]),
-        ("os.rename(f'{e}/old.txt', 'log.txt')", ["old.txt"]),
-        ("shutil.rmtree(f'{e}/old')", ["old/"]),
-        ("ctypes.CDLL(None).remove(f'{e}/old'.encode())", ["old/"]),
+        ("os.mkdir(f'{e}/new'); os.rmdir(f'{e}/new/')", ["new/"]),
+        ("open(f'{e}/new', 'w'); os.unlink(f'{e}/new'); os.unlink('log.txt')", ["new"]),
+        ("open('a', 'w'); os.rename('a', f'{e}/new')", ["new"]),
         ("os.mkdir(f'{e}/__pycache__')", []),
         ("ctypes.CDLL(None).mkdir(f'{e}/old'.encode(), 0o700)", []),
     ],
 )
 def test_changes_elsewhere_are_listed(
-    copy: Sandbox, device: Path, elsewhere: Path, action: str, listed: list[str]
+    elsewhere: Path, copy: Sandbox, device: Path, action: str, listed: list[str]
 ) -> None:
+    run(copy, device, elsewhere, action)
+    assert copy.writes_outside() == [f"{elsewhere}/{name}" for name in listed]
+
+
+@pytest.mark.parametrize(
+    ("action", "seen"),
+    [
+        ("open(f'{e}/old.txt', 'w').write('new')", None),
+        ("ctypes.CDLL(None).fopen(f'{e}/old.txt'.encode(), b'w')", None),
+        (
+            "f = open(f'{e}/old.txt', 'a+'); f.write('er'); f.seek(0)\n"
+            "open('log.txt', 'w').write(f.read())",
+            b"older",
+        ),
+        ("os.unlink(f'{e}/old.txt'); shutil.rmtree(f'{e}/old')", None),
+        (
+            "os.replace(f'{e}/old.txt', f'{e}/new.txt')\n"
+            "shutil.copy(f'{e}/new.txt', 'log.txt'); os.unlink(f'{e}/new.txt')",
+            b"old",
+        ),
+        ("os.rename('log.txt', f'{e}/old.txt'); open('log.txt', 'x')", b""),
+        ("os.rename(f'{e}/old.txt', 'log.txt'); open('log.txt', 'a').write('er')", b"older"),
+        ("open('../elsewhere/old.txt', 'w').write('new')", None),
+        ("open('../beside.txt', 'a').write('new')", None),
+    ],
+)  # fmt: skip
+def test_what_was_elsewhere_stays(
+    elsewhere: Path, copy: Sandbox, device: Path, action: str, seen: bytes | None
+) -> None:
+    run(copy, device, elsewhere, action)
+    assert (elsewhere / "old.txt").read_bytes() == b"old"
+    assert (elsewhere / "old").is_dir() and not (elsewhere / "new.txt").exists()
+    assert (elsewhere.parent / "beside.txt").read_text() == "beside"
+    if seen is not None:
+        assert (copy.folder / "log.txt").read_bytes() == seen
+
+
+def run(copy: Sandbox, device: Path, elsewhere: Path, action: str) -> None:
     environment = {
         **os.environ,
         "LD_PRELOAD": str(device),
-        "MEMAGENT_REHEARSAL_FOLDER": str(copy.folder),
+        "MEMAGENT_REHEARSAL_FOLDER": str(copy.tree),
         "MEMAGENT_REHEARSAL_WRITES": str(copy.writes),
+        "TMPDIR": tempfile.gettempdir(),
     }
     script = f"import ctypes, os, shutil\ne = {str(elsewhere)!r}\n{action}"
     subprocess.run([sys.executable, "-c", script], cwd=copy.folder, env=environment, check=True)
-    assert copy.writes_outside() == [f"{elsewhere}/{name}" for name in listed]

@@ -69,6 +69,22 @@ def test_guesses_at_the_same_time_count_one_after_the_other(server):
     assert statuses == {401: MAX_FAILURES, 429: 3 * MAX_FAILURES}
 
 
+def test_a_login_without_a_token_is_no_guess(server):
+    forms = [{"other": "x"}] * (MAX_FAILURES + 5)
+    assert {ask(server, "127.0.4.1", "/login", None, form) for form in forms} == {401}
+    assert ask(server, "127.0.4.1", "/api/v1/runs", ADMIN_TOKEN) == 200
+
+
+def test_nobody_is_blocked_at_an_open_server(tmp_path):
+    server = LiveServer.start(tmp_path, "127.0.0.1:0", ("--role", "web"), {"MEMAGENT_OPEN": "1"})
+    try:
+        forms = [{"token": f"guess {number}"} for number in range(MAX_FAILURES + 5)]
+        assert {ask(server, "127.0.0.1", "/login", None, form) for form in forms} == {303}
+        assert ask(server, "127.0.0.1", "/api/v1/runs", "a token of an agent") == 200
+    finally:
+        server.kill()
+
+
 def test_a_valid_header_does_not_exempt_the_login_form(server):
     assert ask(server, "127.0.3.1", "/api/v1/runs", ADMIN_TOKEN) == 200
     statuses = Counter(

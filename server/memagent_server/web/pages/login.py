@@ -27,8 +27,11 @@ def log_in() -> Response:
     context = current()
     token = request.form.get("token", "").strip()
     with context.database.read() as session:
+        if credentials.is_unprotected(session, context.settings):
+            return redirect_to(request.form.get("next"))
         access = credentials.check_token(session, context.settings, token, context.clock())
-    login_throttle.add_check(token, is_valid=access is not None)
+    if token:
+        login_throttle.add_check(token, is_valid=access is not None)
     if access is None:
         return _login_form(
             "Unknown, revoked or expired token. Check that you pasted all of it.", 401

@@ -121,7 +121,8 @@ def flame(stacks: Sequence[JsonObject]) -> tuple[list[FlameBlock], int]:
     if not root.size:
         return [], 0
     blocks = list(_blocks(root, 0.0, 0, WIDTH / root.size, root.size))
-    return blocks, max(block.y for block in blocks) + ROW_HEIGHT
+    # all of many small stacks may be too narrow
+    return blocks, max((block.y for block in blocks), default=-ROW_HEIGHT) + ROW_HEIGHT
 
 
 def _add(root: _Node, frames: Sequence[str], size: int) -> None:

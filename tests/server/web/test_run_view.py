@@ -39,6 +39,7 @@ def test_names_are_truncated_and_complete_in_the_title():
 
 def test_no_stacks_draw_nothing():
     assert flame([]) == ([], 0)
+    assert flame([a_stack(1, str(number)) for number in range(2_000)]) == ([], 0)
 
 
 def test_stacks_of_any_depth_are_drawn():

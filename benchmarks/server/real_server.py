@@ -16,21 +16,37 @@ import psutil
 
 from memagent_server.store import migrate
 from memagent_server.store.engine import Database
+from tests.postgres import find_programs, temporary_cluster
 
 LOG_SHOWN_BYTES = 4_096
 SECRET_KEY = "a secret for benchmarks only"
 
 
 @contextmanager
-def fresh_database() -> Iterator[Database]:
-    """Create an empty SQLite database with the current schema in a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="memagent-benchmark-") as folder:
-        database = Database(f"sqlite:///{folder}/memagent.db")
+def fresh_database(*, postgres: bool = False) -> Iterator[Database]:
+    """Create an empty database with the current schema: SQLite, or PostgreSQL in its own server."""
+    with _postgres_url() if postgres else _sqlite_url() as url:
+        database = Database(url)
         migrate.upgrade(database)
         try:
             yield database
         finally:
             database.close()
+
+
+@contextmanager
+def _sqlite_url() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="memagent-benchmark-") as folder:
+        yield f"sqlite:///{folder}/memagent.db"
+
+
+@contextmanager
+def _postgres_url() -> Iterator[str]:
+    programs = find_programs()
+    if programs is None:
+        raise RuntimeError("PostgreSQL is not installed")
+    with temporary_cluster(programs) as cluster, cluster.database() as url:
+        yield url
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from urllib.parse import urlsplit
 
-_EXPORT = b"GET /api/v1/runs/long/export HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-_HEAD = b"POST /api/v1/runs/long/batches HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+from benchmarks.server.load import TOKEN
+
+_KNOWN = f"Host: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n".encode()
+_EXPORT = b"GET /api/v1/runs/long/export HTTP/1.1\r\n" + _KNOWN + b"\r\n"
+_HEAD = b"POST /api/v1/runs/long/batches HTTP/1.1\r\nContent-Type: application/json\r\n" + _KNOWN
+_PAGES = 3 * (b"GET /openapi.json HTTP/1.1\r\n" + _KNOWN + b"\r\n")
 _HALF_OPEN = (
     b"",
     _HEAD,
@@ -29,9 +33,14 @@ _TURN_S, _SLOW_BYTES, _FAST_BYTES = 0.05, 1_024, 2**20
 _BUFFER_BYTES = 4_096
 REFUSED_S = 1.0
 
-KINDS = ("none", "busy", "half-open", "unread", "slow", "reading")
-"""A `busy` one is no client but a loop: what readers cost beyond it is the server's doing."""
+KINDS = ("none", "busy", "half-open", "unread", "slow", "reading", "all")
+"""A `busy` one is no client but a loop: what readers cost beyond it is the server's doing. Of `all`,
+the first READERS read fast, and the others are of the other kinds in turn; the unread and slow ones
+request pages, as they would be refused most exports.
+"""
+READERS = 10
 _FAST = "reading"
+_OTHERS = ("half-open", "half-open", "half-open", "half-open", "unread", "slow")
 
 
 @dataclass
@@ -97,21 +106,22 @@ def _keep(url: str, kind: str, count: int, ready: Event, stop: Event, end: Conne
         return
     parts = urlsplit(url)
     address = (parts.hostname or "", parts.port or 80)
-    clients = [_Client(address, kind, number) for number in range(count)]
+    clients = [_client(address, kind, number) for number in range(count)]
+    fast = [client for client in clients if client.kind == _FAST]
     ready.set()
-    began_at = last_at = time.monotonic()
+    began_at = last_at = turn_at = time.monotonic()
     readings, busy_s = Readings(), 0.0
     while not stop.is_set():
         # fast readers wait for data only; the others are looked at in turns
-        fast = [client.connection for client in clients if kind == _FAST and client.is_open]
-        if fast:
-            select.select(fast, [], [], _TURN_S)
-        else:
-            time.sleep(_TURN_S)
+        waiting = [client.connection for client in fast if client.is_open]
+        select.select(waiting, [], [], max(0.0, turn_at - last_at))
         now = time.monotonic()
-        busy_s += (now - last_at) * sum(client.is_reading for client in clients)
+        readers = clients if kind != "all" else fast
+        busy_s += (now - last_at) * sum(client.is_reading for client in readers)
         last_at = now
-        for client in clients:
+        is_turn = now >= turn_at
+        turn_at = now + _TURN_S if is_turn else turn_at
+        for client in clients if is_turn else fast:
             client.go_on(now, readings)
     readings.seconds = last_at - began_at
     readings.reading = busy_s / max(readings.seconds, 1e-9)
@@ -120,24 +130,31 @@ def _keep(url: str, kind: str, count: int, ready: Event, stop: Event, end: Conne
         client.connection.close()
 
 
-class _Client:
-    """One connection. `is_reading` is True while the server sends it an export."""
+def _client(address: tuple[str, int], kind: str, number: int) -> _Client:
+    wanted = _EXPORT
+    if kind == "all":
+        kind = _FAST if number < READERS else _OTHERS[number % len(_OTHERS)]
+        wanted = _EXPORT if kind == _FAST else _PAGES
+    if kind == "half-open":
+        wanted = _HALF_OPEN[number % len(_HALF_OPEN)]
+    return _Client(address, kind, wanted)
 
-    def __init__(self, address: tuple[str, int], kind: str, number: int) -> None:
+
+class _Client:
+    """One connection. `is_reading` is True while the server sends it what it `wanted`."""
+
+    def __init__(self, address: tuple[str, int], kind: str, wanted: bytes) -> None:
         self._address = address
-        self._kind = kind
-        self._number = number
+        self.kind = kind
+        self._wanted = wanted
         self._open()
 
     def _open(self) -> None:
         self.connection = socket.socket()
-        if self._kind in ("unread", "slow"):
+        if self.kind in ("unread", "slow"):
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
         self.connection.connect(self._address)
-        is_half_open = self._kind == "half-open"
-        self.connection.sendall(
-            _HALF_OPEN[self._number % len(_HALF_OPEN)] if is_half_open else _EXPORT
-        )
+        self.connection.sendall(self._wanted)
         self.connection.setblocking(False)
         self.is_open = True
         self.is_reading = False
@@ -154,12 +171,12 @@ class _Client:
         watched.register(self.connection, select.POLLRDHUP)
         if watched.poll(0):
             self._close(now)
-        elif self._kind in ("slow", "reading"):
+        elif self.kind in ("slow", "reading"):
             self._read(now, readings)
 
     def _read(self, now: float, readings: Readings) -> None:
         try:
-            received = self.connection.recv(_SLOW_BYTES if self._kind == "slow" else _FAST_BYTES)
+            received = self.connection.recv(_SLOW_BYTES if self.kind == "slow" else _FAST_BYTES)
         except BlockingIOError:
             return
         if not self._tail and received and not received.startswith(b"HTTP/1.1 200"):

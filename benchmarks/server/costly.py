@@ -41,8 +41,9 @@ class Request:
 
     name: str
     path: str
-    body: bytes
+    body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
+    method: str = "POST"
 
     @classmethod
     def of(cls, name: str, path: str, message: Any, *, form: str = "msgpack") -> Request:
@@ -67,6 +68,7 @@ def shapes() -> Iterator[Request]:
     yield from _batches()
     yield from _snapshots()
     yield from _others()
+    yield from _reads()
 
 
 def mixtures(count: int) -> Iterator[Request]:
@@ -225,6 +227,24 @@ def _others() -> Iterator[Request]:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     yield Request("login: a form of all names", "/login", b"a&" * (128 * 1024 - 1), form)
     yield Request("login: a form of escapes", "/login", b"token=" + b"%41" * (80 * 1024), form)
+
+
+def _reads() -> Iterator[Request]:
+    """Yield requests for what the others have stored, without exports: these pause for others."""
+    keys = {f"key{n}": n for n in range(MAX_FREE_VALUES // 3)}
+    yield Request.of("start: another", _START, {"run_id": f"{RUN}-2", "config": keys})
+    of_run = (
+        "",
+        "/series?fields=*&points=10000",
+        "/ranks?points=1000",
+        "/events?limit=200",
+        "/snapshots",
+    )
+    both = f"compare?runs={RUN},{RUN}-2"
+    others = ("/", f"/runs/{RUN}", f"/{both}", "/api/v1/runs", f"/api/v1/{both}", "/metrics")
+    paths = (*(f"/api/v1/runs/{RUN}{path}" for path in of_run), *others)
+    for path in paths:
+        yield Request(f"GET {path}", path, method="GET")
 
 
 def _packed(

@@ -67,7 +67,7 @@ def _cost(
     Path(f"/proc/{web.pid}/clear_refs").write_text("5")  # from here on, the peak is this request's
     before_s, before = _processor_s(web), web.memory_info().rss
     status = pool.request(
-        "POST", server.url + one.path, body=one.body, headers=one.headers, retries=False
+        one.method, server.url + one.path, body=one.body, headers=one.headers, retries=False
     ).status
     sizes = (_peak_bytes(web) - before, web.memory_info().rss - rest)
     return Cost(one.name, status, _processor_s(web) - before_s, *(size / 2**20 for size in sizes))

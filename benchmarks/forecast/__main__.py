@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import benchmarks.forecast
-from benchmarks.forecast import generated, generator, recorded, simulated
+from benchmarks.forecast import generated, generator, recorded, series, simulated
 from benchmarks.forecast.baselines import DETECTORS
 from benchmarks.forecast.mechanisms import MECHANISMS
 from benchmarks.forecast.programs import PROGRAMS
@@ -32,10 +32,17 @@ def main() -> None:
     parser.add_argument(
         "--bench", type=Path, metavar="PATH", help="folder of a generator of labelled traces"
     )
+    parser.add_argument(
+        "--series", type=Path, metavar="PATH", help="folder of readings of real runs; no other set"
+    )
     parser.add_argument("--seed", type=int, default=7)
     arguments = parser.parse_args()
     results: dict[str, list[Score]] = {}
-    for title, traces in _sets(arguments.bench, arguments.seed, quick=arguments.quick):
+    if arguments.series:
+        sets = series.sets(arguments.series, arguments.seed)
+    else:
+        sets = _sets(arguments.bench, arguments.seed, quick=arguments.quick)
+    for title, traces in sets:
         results[title] = [score(name, detector, traces) for name, detector in DETECTORS.items()]
         died = sum(trace.death is not None for trace in traces)
         print(

@@ -30,7 +30,7 @@ def memagent_with_finder(trace: Trace) -> Alarm | None:
 
 def _first_page(trace: Trace, *, with_finder: bool) -> Alarm | None:
     row, found_at, slow_growth = 0, inf, SlowGrowthDetector("cuda")
-    readings = trace.columns["allocated_bytes"]
+    readings = trace.columns.get("allocated_bytes") or trace.columns["device_used_bytes"]
     options = dict(trace.options)
     if trace.garbage is not None:
         garbage = trace.garbage

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from memagent.forecast.projection import LAST_STEPS, NOTICE_AHEAD, PAGE_AHEAD, Projection
+from memagent.forecast.projection import LAST_STEPS, NEVER, NOTICE_AHEAD, PAGE_AHEAD, Projection
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Growing, Level
 
 # Factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
@@ -34,7 +34,6 @@ KNOWN_JUMPS_AHEAD = 0.05
 """The same for growth by few jumps of anything but a list."""
 STEPS_TO_WAIT = 20
 """A page waits for a diagnosis while more steps than these are left."""
-NEVER = -1.0
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 

@@ -7,7 +7,8 @@
    curriculum or a sorted epoch whose largest input isn't known. Host memory is filled by caches and
    workers. Free pieces of blocks are reused later (`fragmentation`). Growth that may die out before
    the limit (rule 6 of `trend`), or that comes in jumps, is typical of compiled graphs and caches:
-   the fewer and the less regular the jumps, the less trust.
+   the fewer and the less regular the jumps, the less trust. Fewer than a dozen irregular ones
+   never page: real runs reach the most that they ever use by such jumps.
 4. Rule 3 counts less in the last steps, or if a jump or two would reach the limit.
 5. The interval includes how much of the reserve may turn out usable, or not (`overhead`).
 
@@ -21,7 +22,13 @@ from math import erfc, isfinite, log, sqrt
 
 import msgspec
 
-from memagent.forecast.trend import MAX_JUMP_ERROR, Trend, growth_in, steps_until
+from memagent.forecast.trend import (
+    MAX_JUMP_ERROR,
+    MAX_TRUSTED_JUMP_ERROR,
+    Trend,
+    growth_in,
+    steps_until,
+)
 from memagent.forecast.types import Cause
 
 PAGE_AHEAD = 1.0
@@ -39,6 +46,7 @@ JUMP_PAGE_AHEAD = 0.1
 """The same for growth by jumps, to be divided by the error that comes of their number."""
 PAGE_BIAS = 1.04
 """Factor on the steps left: a page is sent when their estimate happens to be low."""
+NEVER = -1.0
 LAST_STEPS = 25
 """Any trend may page so many steps before the limit, up to MAX_LAST_AHEAD of those it lasted."""
 LAST_STEPS_OF_INPUT = 14
@@ -69,8 +77,13 @@ class Projection(msgspec.Struct, frozen=True):
     limit_bytes: int
     may_die_out: bool = False
     jump_error: float = 0.0
-    is_by_jumps: bool = False
-    """The growth so far is one of few jumps."""
+    needs_jumps: bool = True
+    """More than a jump or two is left to the limit."""
+
+    @property
+    def is_by_jumps(self) -> bool:
+        """Return True if the growth so far is one of few jumps."""
+        return self.jump_error > MAX_JUMP_ERROR
 
     @property
     def ahead(self) -> float:
@@ -80,10 +93,12 @@ class Projection(msgspec.Struct, frozen=True):
     @property
     def page_ahead(self) -> float:
         """Return up to which distance the projection may page."""
+        if self.jump_error > MAX_TRUSTED_JUMP_ERROR:
+            return NEVER
         trusted = PAGE_AHEAD_BY_CAUSE.get(self.cause, PAGE_AHEAD)
         if self.may_die_out:
             trusted = min(trusted, DYING_PAGE_AHEAD)
-        if self.jump_error:
+        if self.jump_error and self.needs_jumps:
             trusted = min(trusted, JUMP_PAGE_AHEAD / self.jump_error)
         last = LAST_STEPS_OF_INPUT if self.cause == "input" else LAST_STEPS
         return min(PAGE_AHEAD, max(trusted, min(MAX_LAST_AHEAD, last / self.span_steps)))
@@ -146,8 +161,8 @@ def project(
         since_step=leading.since_step,
         limit_bytes=limit_bytes,
         may_die_out=may_die_out,
-        jump_error=leading.jump_error if needs_jumps else 0.0,
-        is_by_jumps=leading.jump_error > MAX_JUMP_ERROR,
+        jump_error=leading.jump_error,
+        needs_jumps=needs_jumps,
     )
 
 

@@ -5,7 +5,8 @@ The answer comes from the longest recent window that shows growth.
 1. Windows are the whole series, then shorter ones, each two thirds of the one before, all ending
    now. A warm-up or a late onset spoils the long ones and leaves the short ones.
 2. Each window is fitted by ordinary least squares. The line's rise over the window must exceed the
-   scatter around it (7 standard deviations; a single jump has 6) and a minimum share of the limit.
+   scatter around it (7 standard deviations, of which a single jump has 6; 12 in a run's first
+   readings) and a minimum share of the limit.
 3. Growth must be everywhere: the minimum of each quarter is above the one before, with one step
    back allowed for noise.
 4. Growth must continue: the newer half's slope is at least 0.4 of the older half's. It has stopped
@@ -26,7 +27,8 @@ The answer comes from the longest recent window that shows growth.
    growing.
 8. After the fall of a saw tooth, windows within its repetition (`BucketedSeries.repeats_from`) are
    skipped. Windows that reach back into the tooth show whether the low points rise, too.
-9. The longest window that passes is used, since it has most evidence.
+9. The longest window that passes is used, since it has most evidence; a shorter one if that grows
+   by a few irregular jumps only, since growth after a jump may be straight.
 10. Growth continues from the newer half's line, not from the newest reading. Noise and teeth above
     the line add their maximum, as the first to reach the limit is the end. Jumps (`StepGrowth`) add
     half of one.
@@ -36,7 +38,7 @@ All constants were fitted to the traces of the forecast benchmark (docs/forecast
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import exp, expm1, inf, log, log1p, sqrt
 
@@ -44,10 +46,11 @@ import msgspec
 
 from memagent.forecast.running_statistics import RunningLeastSquares, StepGrowth
 
-MIN_BUCKETS = 16
-"""Buckets that a window must hold."""
+MIN_BUCKETS, MIN_BUCKETS_AT_FIRST = 16, 8
+"""Buckets that a window must hold; in a series shorter than that, the whole of it counts."""
 SHRINK_RATIO = 2 / 3
-MIN_RISE_OVER_SCATTER = 7.0
+MIN_RISE_OVER_SCATTER, MIN_RISE_AT_FIRST = 7.0, 12.0
+"""The second for windows of fewer than MIN_BUCKETS, whose scatter is less certain."""
 MIN_SLOPE_RATIO = 0.4
 """Newer half's slope over the older half's from which growth continues."""
 MIN_PAUSE_STEPS, PAUSE_RATIO = 24, 0.1
@@ -68,6 +71,9 @@ MAX_ONSET_SLOPE = 0.15
 """An onset's older slope as a share of the newer one."""
 MAX_JUMP_ERROR = 0.3
 """Error by jumps above which neither an onset nor an acceleration is derived from them."""
+MAX_TRUSTED_JUMP_ERROR = 0.7
+"""Growth by jumps with a larger error may have ended. Set on the real GPU runs of
+`benchmarks.forecast.series`; no run of the generator that dies by jumps is lost by it."""
 BLOCKS = 8
 ERROR_WEIGHT = 0.5
 """Share of the error of q by which it is pulled towards the expected value."""
@@ -135,15 +141,32 @@ def find_trend(
     min_rise: a smaller rise doesn't matter. tops: the highest values of the buckets. repeats_from:
     windows that begin after this step are skipped.
     """
+    by_jumps: Trend | None = None
+    for trend in _trends(steps, values, min_rise, tops or values, repeats_from):
+        if trend.jump_error <= MAX_TRUSTED_JUMP_ERROR:
+            return trend
+        by_jumps = by_jumps or trend
+    return by_jumps
+
+
+def _trends(
+    steps: Sequence[float],
+    values: Sequence[float],
+    min_rise: float,
+    tops: Sequence[float],
+    repeats_from: float,
+) -> Iterator[Trend]:
+    """Yield the trend of each window that shows one, the longest first."""
     size = float(len(steps))
-    if size < MIN_BUCKETS or values[-1] - min(values) < min_rise:
-        return None
+    least = min(MIN_BUCKETS, len(steps))
+    if least < MIN_BUCKETS_AT_FIRST or values[-1] - min(values) < min_rise:
+        return
     lines: RunningLeastSquares | None = None
     longer_rate = 0.0
-    while size >= MIN_BUCKETS:
+    while size >= least:
         start = len(steps) - int(size)
         if steps[start] > repeats_from:
-            return None
+            return
         size *= SHRINK_RATIO
         # The cheap test comes first: most windows of most series fail it.
         if not _rises_everywhere(values, start, min_rise):
@@ -153,14 +176,13 @@ def find_trend(
         if not window.rises_above_scatter(min_rise):
             continue
         if window.has_stopped():
-            return None
+            return
         continues = window.newer_slope >= MIN_SLOPE_RATIO * window.older_slope
         if continues and _count_falls(values[: start + 1], window.rise / 2) < MAX_FALLS:
-            return window.trend(longer_rate, tops or values)
-        if window.newer_slope > 0:
+            yield window.trend(longer_rate, tops)
+        elif window.newer_slope > 0:
             # min: only a longer window that slows down leads to expect a bend
             longer_rate = min(0.0, window.rate_of(window.newer_slope / window.older_slope))
-    return None
 
 
 class _Window:
@@ -198,7 +220,8 @@ class _Window:
         slope, self.scatter = self._lines.fit(start, end)
         self.slope = slope
         self.rise = self.slope * self.span_steps
-        if self.rise < max(MIN_RISE_OVER_SCATTER * self.scatter, min_rise):
+        clear = MIN_RISE_OVER_SCATTER if end - start >= MIN_BUCKETS else MIN_RISE_AT_FIRST
+        if self.rise < max(clear * self.scatter, min_rise):
             return False
         middle = (start + end) // 2
         self.older_slope, _ = self._lines.fit(start, middle + 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 import subprocess
 import sys
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.forecast import generated, record, recorded
+from benchmarks.forecast import generated, record, recorded, series
 from benchmarks.forecast.baselines import DETECTORS, least_squares, memagent, threshold_90
 from benchmarks.forecast.score import score, table
 from benchmarks.forecast.traces import Alarm, Trace
@@ -126,3 +128,25 @@ def test_the_command_prints_a_table_and_writes_it_as_json(tmp_path):
     content = json.loads(file.read_text())
     assert [one["name"] for one in content["sets"]["recorded"]] == list(DETECTORS)
     assert all(name in printed for name in DETECTORS)
+
+
+def test_real_series_become_survivors_and_leaking_runs(tmp_path):
+    with gzip.open(tmp_path / "series.csv.gz", "wt", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["run_id", "source", "gpu", "t_s", "used_bytes", "limit_bytes", "label"])
+        for run, label in (("full", "finished"), ("dead", "oom"), ("unknown", "failed")):
+            limit = {"full": 8 * GIB, "dead": 8 * GIB, "unknown": ""}[run]
+            rows.writerows(
+                [run, "someone/else", 0, 15 * row, 8 * GIB, limit, label] for row in range(60)
+            )
+    limits, tight, leaking = (traces for _, traces in series.sets(tmp_path, seed=7))
+    assert [(trace.limit_bytes, trace.death) for trace in limits] == [(8 * GIB, None)]
+    assert [trace.limit_bytes for trace in tight] == [int(8.16 * GIB)] * 2
+    # a device that is full already gets a larger limit
+    assert [trace.limit_bytes for trace in leaking] == [int(8 * GIB * 1.15), int(8 * GIB * 1.3)]
+    for trace in leaking:
+        used = trace.columns["device_used_bytes"]
+        assert len(used) == trace.death < 60 and used[0] == 8 * GIB
+        assert used[-1] < trace.limit_bytes <= 2 * used[-1] - used[-2] + 1
+        assert memagent(trace).cause == "leak"
+    assert memagent(tight[0]) is None

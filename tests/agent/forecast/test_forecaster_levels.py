@@ -152,8 +152,8 @@ def test_what_the_leak_finder_found_decides_how_far_ahead_growth_pages():
             "warning",
             "notice",
         ]
-        assert levels(50, 51, grows=grows, is_by_jumps=True) == ["warning", "notice"]
-    assert levels(1500, 1501, grows="list", is_by_jumps=True) == ["warning", "ok"]
+        assert levels(50, 51, grows=grows, jump_error=0.4) == ["warning", "notice"]
+    assert levels(1500, 1501, grows="list", jump_error=0.4) == ["warning", "ok"]
 
 
 def test_a_page_waits_for_a_diagnosis_while_there_is_time():

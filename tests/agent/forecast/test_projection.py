@@ -16,7 +16,7 @@ from memagent.forecast.projection import (
     Projection,
     project,
 )
-from memagent.forecast.trend import Trend
+from memagent.forecast.trend import MAX_TRUSTED_JUMP_ERROR, Trend
 
 LINE = Trend(
     slope=1.0, error=0.05, rate=0.0, slow_slope=1.0, slow_rate=0.0, since_step=0.0, span_steps=1000.0, rise=1000.0, jump=1.0,
@@ -62,12 +62,21 @@ def test_rule_3_few_irregular_jumps_have_a_lower_probability():
     )
 
 
+@pytest.mark.parametrize("headroom", [400, 1])
+def test_rule_3_a_few_irregular_jumps_never_page_however_close_the_limit(headroom):
+    jumps = replace(LINE, jump=50.0, jump_error=MAX_TRUSTED_JUMP_ERROR)
+    assert project({"leak": jumps}, headroom, 10_000).page_ahead > 0
+    fewer = replace(jumps, jump_error=MAX_TRUSTED_JUMP_ERROR + 0.01)
+    assert project({"leak": fewer}, headroom, 10_000).page_ahead < 0
+
+
 def test_rule_4_in_the_last_steps_any_trend_may_page():
     short = replace(LINE, span_steps=200.0)
-    dying = replace(project({"leak": short}, LAST_STEPS, 10_000), jump_error=2.0)
-    assert dying.page_ahead == LAST_STEPS / 200
+    few = project({"host_memory": replace(short, jump_error=0.7)}, LAST_STEPS, 10_000)
+    few = replace(few, needs_jumps=True, span_steps=120.0)
+    assert few.page_ahead == LAST_STEPS / 120
     assert project({"input": short}, LAST_STEPS, 10_000).page_ahead == LAST_STEPS_OF_INPUT / 200
-    assert replace(dying, span_steps=99.0).page_ahead == MAX_LAST_AHEAD
+    assert replace(few, span_steps=99.0).page_ahead == MAX_LAST_AHEAD
 
 
 def test_rule_4_growth_one_or_two_jumps_from_the_limit_does_not_die_out():
@@ -144,7 +153,8 @@ def test_growth_that_may_die_out_ends_between_both_readings():
 @pytest.mark.parametrize(("jump", "needs_jumps"), [(285.0, True), (286.0, False)])
 def test_rule_4_one_and_a_half_jumps_are_trusted(jump, needs_jumps):
     one = project({"leak": replace(DYING, jump=jump, jump_error=0.4)}, 400, 10_000)
-    assert (one.may_die_out, one.jump_error) == (needs_jumps, 0.4 if needs_jumps else 0.0)
+    assert one.may_die_out == one.needs_jumps == needs_jumps
+    assert (one.page_ahead < PAGE_AHEAD) == needs_jumps
 
 
 def test_rule_1_rates_are_weighted_by_their_slopes():

@@ -125,8 +125,8 @@ def test_trends_are_fitted_every_three_buckets():
         trend = climbing("floor", count).trends.get("leak")
         return trend and trend.at_step
 
-    # the third, sixth, ... fifteenth bucket are too few; the eighteenth is that of step 17
-    assert [fitted_at(count) for count in (17, 18, 19, 20, 21)] == [None, 17, 17, 17, 20]
+    # the third and the sixth bucket are too few; the ninth is that of step 8
+    assert [fitted_at(count) for count in (8, 9, 10, 11, 12)] == [None, 8, 8, 8, 11]
 
 
 def test_the_floor_and_the_peaks_have_series_of_minima_and_maxima():

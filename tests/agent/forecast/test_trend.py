@@ -11,7 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from memagent.forecast.running_statistics import RunningLeastSquares
-from memagent.forecast.trend import Trend, find_trend, growth_in, steps_until
+from memagent.forecast.trend import (
+    MAX_TRUSTED_JUMP_ERROR,
+    Trend,
+    find_trend,
+    growth_in,
+    steps_until,
+)
 
 TRIFLE = 1.0
 FIELDS = tuple({*Trend.__struct_fields__} - {"expires_step", "renewed_above"})
@@ -193,9 +199,24 @@ def test_rule_1_each_window_is_two_thirds_of_the_one_before(onset, window):
     assert since(onset) == window
 
 
-def test_rule_1_sixteen_buckets_are_needed():
-    assert trend_of(float, 15) is None
-    assert trend_of(float, 16).span_steps == 15
+def test_rule_1_eight_buckets_are_needed():
+    assert trend_of(float, 7) is None
+    assert trend_of(float, 8).span_steps == 7
+
+
+def test_rule_1_only_the_whole_of_a_short_series_counts():
+    # ten of fifteen buckets grow, and a window of ten would show it
+    assert trend_of(lambda step: max(5.0, step), 15) is None
+    assert trend_of(lambda step: max(5.0, step), 27).since_step > 0
+
+
+def test_rule_2_a_short_series_has_to_rise_more_clearly():
+    def rising(step: float) -> float:
+        return step + 0.8 * (-1) ** int(step)
+
+    # with a standard deviation of 0.8, eight rise less than 12 times as far, and sixteen further
+    assert trend_of(rising, 8) is None
+    assert trend_of(rising, 16) is not None
 
 
 def test_rule_8_a_window_may_begin_with_the_repetition():
@@ -476,3 +497,15 @@ def test_the_expected_level_bends():
 def test_a_trend_is_immutable():
     with pytest.raises(AttributeError):
         trend_of(lambda t: float(t)).slope = 2.0
+
+
+def test_rule_9_straight_growth_after_irregular_jumps_counts_alone():
+    def jumping(step: float) -> float:
+        return 100.0 * sum(step >= at for at in (20, 23, 50, 60))
+
+    def then_straight(step: float) -> float:
+        return jumping(step) + 5 * max(0.0, step - 62)
+
+    assert trend_of(jumping, 66).jump_error > MAX_TRUSTED_JUMP_ERROR
+    trend = trend_of(then_straight, 82)
+    assert trend.slope == pytest.approx(5.0) and trend.since_step > 60

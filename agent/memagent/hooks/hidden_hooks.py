@@ -14,6 +14,8 @@ its fast path. A `HookTable` takes the dict's place instead:
 4. While torch.compile, torch.export or torch.jit.trace records a call, there are no hidden hooks.
 5. Handles of hooks that the script registered earlier remove them from the dict itself. The next
    call of the module removes them from the table, too.
+6. A training forward in a step that isn't read (`memagent.sampling.repetition`) has no hidden
+   hooks either. With cold caches, torch's way to them takes as long as they do: 35 us together.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 from memagent.hooks.compiling import compiling_test, dynamo_test
+from memagent.sampling.sampler import Sampler
 
 _PRE_HOOKS = "_forward_pre_hooks"
 _PRE_HOOKS_WITH_KWARGS = "_forward_pre_hooks_with_kwargs"
@@ -38,10 +41,14 @@ class HookTable(OrderedDict[Any, Any]):
     def __init__(self, hooks: OrderedDict[Any, Any]) -> None:
         super().__init__(hooks)
         self.hidden: dict[object, Any] = {}
+        self.module: Callable[[], Any] = type(None)
+        self.sampler: Sampler | None = None
+        """The one whose unread steps need none of `hidden`."""
         self._hooks = hooks
         self._hooks_before = tuple(hooks)
         self._is_recorded = recording_test()
         self._is_dynamo = dynamo_test()
+        self._records_gradients: Callable[[], bool] = sys.modules["torch"].is_grad_enabled
 
     # Torch calls these five times a forward: with cold caches, each Python function takes 2 us.
 
@@ -54,7 +61,19 @@ class HookTable(OrderedDict[Any, Any]):
 
     def __bool__(self) -> bool:
         # other recorders than Dynamo may take the way of a module with hooks: `items` has none
-        return len(self) > 0 or (bool(self.hidden) and not self._is_dynamo())
+        if len(self) > 0 or not self.hidden or self._is_dynamo():
+            return len(self) > 0
+        sampler = self.sampler
+        if (
+            sampler is None
+            or not sampler.is_unread
+            or not self._records_gradients()
+            or (module := self.module()) is None
+            or not module.training
+        ):
+            return True
+        sampler.phase = "forward"
+        return False
 
     def __contains__(self, key: object) -> bool:
         return key in self.hidden or super().__contains__(key)
@@ -92,8 +111,11 @@ def hide_forward_hooks(
     module: Any,
     before: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
     after: Callable[[Any, Any, Any], None] | None = None,
+    sampler: Sampler | None = None,
 ) -> Callable[[], None]:
     """Call `before(module, args, kwargs)` and `after(module, args, output)` around each call.
+
+    Except training forwards in unread steps of `sampler`, if no other hooks are hidden there.
 
     Returns a function that removes both. They run after the script's own hooks. The module is held
     weakly.
@@ -102,9 +124,12 @@ def hide_forward_hooks(
     entries: dict[str, Any] = {_PRE_HOOKS: before, _PRE_HOOKS_WITH_KWARGS: True}
     if after is not None:
         entries[_HOOKS] = after
-    for name, hook in entries.items():
-        _table(module, name).hidden[key] = hook
     reference = weakref.ref(module)
+    for name, hook in entries.items():
+        table = _table(module, name)
+        table.hidden[key] = hook
+        table.module = reference
+        table.sampler = sampler if len(table.hidden) == 1 else None
 
     def remove() -> None:
         if (live := reference()) is not None:

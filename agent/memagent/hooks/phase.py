@@ -54,7 +54,7 @@ def hook_forward(
             removes.append(_wrap_compiled_call(model, before_hook, after_hook))
             continue
         if not isinstance(model, sys.modules["torch"].jit.ScriptModule):  # it runs no Python hooks
-            removes.append(hide_forward_hooks(model, before_hook, after_hook))
+            removes.append(hide_forward_hooks(model, before_hook, after_hook, sampler))
     return removes
 
 

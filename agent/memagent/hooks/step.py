@@ -36,6 +36,7 @@ class MonitoredOptimizer:
         "_after",
         "_before",
         "_graph_task",
+        "ends_once",
         "guard",
         "is_due",
         "reference",
@@ -60,6 +61,8 @@ class MonitoredOptimizer:
         self._before = before
         self._after = after
         self._graph_task = graph_task()
+        self.ends_once = breaks_graphs(optimizer)
+        """No subclass in a script has a step around the one in torch, so each end is due."""
         self.is_due = True
         self.thread: int | None = None
         """Identity of the thread on which the newest step counted as one of the run's."""
@@ -96,7 +99,7 @@ class MonitoredOptimizer:
         """
         if not self.is_due:
             return
-        self.is_due = False
+        self.is_due = self.ends_once
         self.count(optimizer)
 
     def count(self, optimizer: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
 
 _PHASE_ATTRIBUTE = "_memagent_phase"
 """Attribute of an error: the phase that it was raised in."""
+_PHASES_OF_MODULES = {
+    "torch.nn.modules.module": "forward",
+    "torch.autograd.graph": "backward",
+    "torch.optim.optimizer": "optimizer",
+}
 _BALLAST_BYTES = 16 * 2**20
 """Address space released at an out-of-memory, to make room for the report.
 
@@ -176,13 +182,25 @@ class OomRecorder:
         for link in error_chain(error):
             if _PHASE_ATTRIBUTE in link.__dict__:
                 return str(link.__dict__[_PHASE_ATTRIBUTE])
-        return self._failure_phase if self._failure else self._sampler.phase
+        if self._failure:
+            return self._failure_phase
+        phase = self._sampler.phase
+        return _phase_by_frames(error, phase) if self._sampler.is_unread else phase
 
     def _note_failure(self, failure: AllocationFailure) -> None:
         # runs inside the failing allocation: take a note, and nothing that could fail
         self._failure = failure
         self._failure_phase = self._sampler.phase
         self._sampler.has_work = True
+
+
+def _phase_by_frames(error: BaseException, phase: str) -> str:
+    """Return the phase that an error was raised in, where hooks have told only `phase`."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        phase = _PHASES_OF_MODULES.get(frame.f_globals.get("__name__", ""), phase)
+        if phase == "backward":
+            break  # forwards inside of it are recomputed
+    return phase
 
 
 def error_note(data: Mapping[str, Any], step: int, location: str) -> str:

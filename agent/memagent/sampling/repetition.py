@@ -13,8 +13,8 @@ reading takes 10 to 20 us, and in most trainings it says the same in every step.
    by the clock.
 3. Repetition ends with a step whose end moves by more, that has another input size, or that raises
    the kernel's high-water mark. Its phases are unknown (None).
-4. While the ends of the steps that are read differ by FLAT_BYTES at most, every READ_EVERY-th is
-   read. The others have its values.
+4. While the ends of the steps that are read differ by FLAT_BYTES at most, one in READ_EVERY_S is
+   read. The others have its values and input size, and hooks skip their training forwards.
 
 The collector's thread decides this up to half a second after the steps.
 """
@@ -26,7 +26,7 @@ from collections.abc import Mapping
 EQUAL_STEPS = 32
 FULL_EVERY = 128
 MAX_FULL_AGE_S = 5.0
-READ_EVERY = 4
+READ_EVERY_S = 0.1
 MAX_STEP_S = 0.05
 FLAT_BYTES = 2**18
 """A quarter of the least tolerance, and of the growth in a block that counts as slow growth."""

@@ -11,7 +11,7 @@
    them into rows on the collector's thread.
 6. Without a GPU, short steps that repeat each other are read once, at their end, or not at all
    (`repetition`). Anything but the usual phases and input size has the rest of the step read in
-   full.
+   full; in a step that isn't read, nobody looks at the input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from time import perf_counter, thread_time, time
 from memagent.components import Components
 from memagent.delivery.buffer import DroppedSamples
 from memagent.probe import Probe
-from memagent.sampling.repetition import FULL_EVERY, MAX_FULL_AGE_S, MAX_STEP_S, READ_EVERY
+from memagent.sampling.repetition import FULL_EVERY, MAX_FULL_AGE_S, MAX_STEP_S, READ_EVERY_S
 from memagent.sampling.track import Track
 from memagent.wire.fields import PHASES
 
@@ -47,6 +47,7 @@ class Sampler:
         "_full_at",
         "_marked_tracks",
         "_may_repeat",
+        "_read_at",
         "_sampled_at",
         "_sampled_step",
         "_timed_at",
@@ -55,6 +56,7 @@ class Sampler:
         "has_work",
         "input_size",
         "is_repetition",
+        "is_unread",
         "phase",
         "repeated_input_size",
         "samples",
@@ -80,7 +82,10 @@ class Sampler:
         self._may_repeat = phases and every == 1 and not gpus
         self.is_repetition = False
         """This step is read at its end at most, so far. Hooks then change `phase` themselves."""
+        self.is_unread = False
+        """It isn't even read at its end, so far. Hooks may leave out its phases."""
         self.repeated_input_size: int | None = None
+        self._read_at = 0.0
         self._full_at = 0.0
         self._timed_at = 0.0
         self._timed_step = 0
@@ -136,13 +141,15 @@ class Sampler:
         track = self.tracks[0]
         repetition = track.repetition
         mark = None
-        if step % READ_EVERY == 1 or not repetition.is_flat:
+        now = perf_counter()
+        input_size = self.input_size or (self.repeated_input_size if self.is_unread else None)
+        if not self.is_unread or not repetition.is_flat:
+            self._read_at = now + READ_EVERY_S
             try:
                 mark = track.probe.mark()
             except OSError:
                 mark = track.reopened_mark()
-        now = perf_counter()
-        head = (step, time(), now - self._sampled_at, self.input_size or None)
+        head = (step, time(), now - self._sampled_at, input_size)
         buffer = track.buffer
         if len(buffer.entries) < buffer.max_rows:
             buffer.entries.append((head, None, mark, self.phase, track.components))
@@ -156,6 +163,7 @@ class Sampler:
         self.is_repetition = (
             step % FULL_EVERY > 0 and now < self._full_at and repetition.is_repeating
         )
+        self.is_unread = self.is_repetition and repetition.is_flat and now < self._read_at
         self.repeated_input_size = repetition.input_size
         return self.has_work
 
@@ -190,6 +198,7 @@ class Sampler:
 
     def _mark(self, phase: str) -> None:
         self.is_repetition = False
+        self.is_unread = False
         ended_phase, self.phase = self.phase, phase
         for track in self._marked_tracks:
             try:
@@ -216,6 +225,8 @@ class Sampler:
         if self._may_repeat and repetition.is_repeating and self._user_phase is None:
             self._time_steps(now)
             self.is_repetition = self.step % FULL_EVERY > 0 and now < self._full_at
+            self.is_unread = self.is_repetition and repetition.is_flat
+            self._read_at = now + READ_EVERY_S
         self.repeated_input_size = repetition.input_size
 
     def _time_steps(self, now: float) -> None:

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 
+import memagent
 from memagent.delivery.buffer import DroppedSamples
 from memagent.diagnostics import ErrorGuard
 from memagent.hooks.instrumentation import ModelInstrumentation
-from memagent.sampling.repetition import FULL_EVERY, READ_EVERY
+from memagent.hooks.phase import AfterForwardHook, BeforeForwardHook
+from memagent.sampling.repetition import FULL_EVERY
 from memagent.sampling.sampler import Sampler
 from tests.agent.sampling.test_sampler import ReplayProbe, rows
 
@@ -26,6 +28,12 @@ class Passing(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
+class Reading(torch.nn.Linear):
+    def forward(self, input):  # noqa: A002 - by its name in torch
+        self.read()
+        return super().forward(input)
+
+
 class Training:
     """A model whose forward takes 200 MiB, with all hooks, on a host; `train` makes one step."""
 
@@ -36,9 +44,8 @@ class Training:
         self.sampler.has_work = False
         self.worked: list[int] = []
         self.mode = Passing if is_long else contextlib.nullcontext
-        self.model = torch.nn.Linear(4, 4)
-        # the agent's hooks run after those of the script
-        self.model.register_forward_hook(lambda *_: self.read(700))
+        self.model = Reading(4, 4)
+        self.model.read = lambda: self.read(700)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         guard = ErrorGuard(raise_errors=True)
         self.hooks = ModelInstrumentation(self.sampler, guard, phases=True)
@@ -84,19 +91,38 @@ class Training:
         ]
 
 
+UNREAD = (
+    "usual",
+    "evaluation",
+    "no gradients",
+    "phase of the script",
+    "keywords",
+    "closure",
+    "work",
+)
+
+
 @pytest.fixture(autouse=True)
-def _steps_of_any_time(monkeypatch):
+def read_every(monkeypatch):
+    """Return a function that sets the seconds between readings of repeated steps, by default 0."""
     monkeypatch.setattr("memagent.sampling.sampler.MAX_STEP_S", float("inf"))
+
+    def read_every(seconds: float) -> None:
+        monkeypatch.setattr("memagent.sampling.sampler.READ_EVERY_S", seconds)
+
+    read_every(0.0)
+    return read_every
 
 
 @pytest.mark.parametrize(
-    "what",
+    ("what", "seconds"),
     [
-        *("usual", "larger input", "evaluation", "no gradients", "phase of the script"),
-        *("keywords", "closure", "ends higher", "work", "no step"),
+        *((what, 0.0) for what in (*UNREAD, "larger input", "ends higher", "no step")),
+        *((what, float("inf")) for what in UNREAD),
     ],
 )
-def test_the_short_way_ends_in_the_same_rows_as_the_long_one(what):
+def test_the_short_way_ends_in_the_same_rows_as_the_long_one(what, seconds, read_every):
+    read_every(seconds)
     found = []
     for is_long in (False, True):
         training = Training(is_long=is_long)
@@ -119,6 +145,45 @@ def test_most_steps_take_the_short_way(monkeypatch):
     training.hooks.remove()
 
 
+def test_a_step_that_is_not_read_has_no_hook_before_its_end(read_every, monkeypatch):
+    read_every(float("inf"))
+    training = Training()
+    for _ in range(USUAL):
+        training.train()
+    assert training.sampler.is_unread
+    for hook in (BeforeForwardHook, AfterForwardHook):
+        monkeypatch.setattr(hook, "__call__", lambda *_: pytest.fail("a hook"))
+    training.train("larger input")
+    assert training.rows[-1]["input_size"] == 8
+    training.hooks.remove()
+
+
+@pytest.mark.parametrize("phase", ["data", "forward", "backward", "optimizer"])
+def test_an_out_of_memory_in_an_unread_step_has_its_phase(phase, training, read_every):
+    """By the frames of the error: hooks don't tell it."""
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer, predict=False)
+    sampler = run._pipeline.sampler
+    read_every(float("inf"))
+    while not sampler.is_unread:
+        step()
+
+    def fail(*_):
+        raise MemoryError
+
+    if phase == "forward":
+        model[1].forward = fail
+    elif phase == "backward":
+        model[2].weight.register_hook(fail)
+    elif phase == "optimizer":
+        optimizer._init_group = fail
+    with pytest.raises(MemoryError) as caught:
+        step() if phase != "data" else fail()
+    event = run._pipeline.oom.build_event(caught.value, (), {}, [])
+    run.finish()
+    assert event.data["phase"] == phase
+
+
 def test_an_error_in_the_short_way_is_the_agents_own(monkeypatch):
     training = Training()
     guard = training.hooks._guard
@@ -126,7 +191,7 @@ def test_an_error_in_the_short_way_is_the_agents_own(monkeypatch):
     for _ in range(USUAL):
         training.train()
     monkeypatch.setattr(training.probe, "mark", lambda: 1 // 0)
-    for _ in range(READ_EVERY):
+    for _ in range(2):  # the first after a full one isn't read
         training.train()
     assert guard.errors == {"after step": 1}
     training.hooks.remove()

@@ -10,13 +10,16 @@ from memagent.sampling.repetition import (
     EQUAL_STEPS,
     FLAT_BYTES,
     FULL_EVERY,
-    READ_EVERY,
+    READ_EVERY_S,
     RepetitionDetector,
 )
 from memagent.sampling.sampler import Sampler
 from tests.agent.sampling.test_sampler import ReplayProbe, rows
 
 MIB = 2**20
+READ_EVERY = 4
+STEP_S = 1.01 * READ_EVERY_S / (READ_EVERY - 1)
+"""Time of a step of which every READ_EVERY-th is read."""
 PHASES = ("data", "forward", "backward", "optimizer")
 
 
@@ -39,6 +42,7 @@ def sampler(monkeypatch):
     monkeypatch.setattr("memagent.sampling.sampler.MAX_STEP_S", float("inf"))
     probe = ReplayProbe("host")
     sampler = Sampler([probe], DroppedSamples())
+    monkeypatch.setattr("memagent.sampling.sampler.perf_counter", lambda: sampler.step * STEP_S)
 
     def train(steps: int, input_size: int = 64, end: int = 500 * MIB) -> list[dict]:
         for _ in range(steps):

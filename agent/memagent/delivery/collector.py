@@ -39,6 +39,9 @@ MAX_SHARE_OF_TIME_LEFT = 0.1
 HEARTBEAT_S = 15.0
 """Silence after which an empty batch is sent, so a long evaluation doesn't look like a crash."""
 REFRESH_S = 1.0
+CALM_READING_AGE_S = 5.0
+"""Age at which expensive slow readings are taken again while memory isn't about to run out. With
+cold caches, files of the cgroup and of its pressure take 0.4 ms."""
 MAX_PENDING_ROWS = 20_000
 """Rows kept per stream while the sender has no room."""
 STOP_TIMEOUT_S = 0.5
@@ -49,7 +52,8 @@ class Collector:
     """Drains `buffers`.
 
     `observe(stream, columns)` gets all rows soon after they were taken. `refresh` is called once a
-    second, on another thread: a driver that takes seconds must not keep rows from the disk.
+    second, on another thread: a driver that takes seconds must not keep rows from the disk. It gets
+    the age up to which expensive readings may stay.
     `time_left_s` returns the seconds until memory runs out, by the local forecast; 0 for any risk.
     """
 
@@ -64,7 +68,7 @@ class Collector:
         guard: ErrorGuard,
         *,
         observe: Callable[[str, StreamColumns], None],
-        refresh: Callable[[], None],
+        refresh: Callable[[float], None],
         time_left_s: Callable[[], float],
     ) -> None:
         self._run_id = run_id
@@ -98,6 +102,9 @@ class Collector:
             name="memagent-refresher",
             daemon=True,
         )
+
+    def start(self) -> None:
+        """Start both threads. Everything that they call must exist by now."""
         self._collecting.start()
         self._refreshing.start()
 
@@ -146,7 +153,7 @@ class Collector:
         while not self._refreshing_stop.wait(delay_s):
             delay_s = REFRESH_S
             with self._guard.section("probe refresh"):
-                self._refresh()
+                self._refresh(min(CALM_READING_AGE_S, self._tolerable_delay_s()))
 
     def _tick(self, now: float) -> None:
         """Write first, as rows must not be lost; observers may take their time."""

@@ -156,6 +156,7 @@ class Pipeline:
         self.instrumentation.add_step_listeners(
             self.scalars.flush, self.oom.after_step, self.forecast.after_step, self.leaks.after_step
         )
+        self.events.start()
 
     @property
     def prediction(self) -> Estimate | None:
@@ -310,8 +311,7 @@ class Pipeline:
         self.events.set_interval(reply.batch_every_s)
 
     def _time_left_s(self) -> float:
-        # the collector's thread starts before the forecast exists
-        return self.forecast.monitor.time_left_s() if hasattr(self, "forecast") else 0.0
+        return self.forecast.monitor.time_left_s()
 
     def _send(self, message: AgentMessage) -> None:
         self._sender.put(seal(self._identity.run_id, message))
@@ -319,9 +319,9 @@ class Pipeline:
     def _emit(self, event: Event) -> None:
         self.events.emit(event)
 
-    def _refresh_probes(self) -> None:
+    def _refresh_probes(self, max_age_s: float = 0.0) -> None:
         for probe in self._probes:
-            probe.refresh()
+            probe.refresh(max_age_s)
             for event in probe.take_events():
                 self.events.emit(structs.replace(event, step=self.sampler.step))
 

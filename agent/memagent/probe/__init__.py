@@ -69,8 +69,8 @@ class Probe(Protocol):
         """Return the bytes allocated now."""
         ...
 
-    def refresh(self) -> None:
-        """Update the slow readings."""
+    def refresh(self, max_age_s: float = 0.0) -> None:
+        """Update the slow readings; expensive ones may stay if they are younger than this."""
         ...
 
     def take_events(self) -> list[Event]:

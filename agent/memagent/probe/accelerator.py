@@ -34,7 +34,7 @@ class AcceleratorProbe:
     def limit_bytes(self) -> int | None:
         return self.device.limit_bytes
 
-    def refresh(self) -> None:
+    def refresh(self, max_age_s: float = 0.0) -> None:
         return None
 
     def take_events(self) -> list[Event]:
@@ -109,7 +109,7 @@ class XpuProbe(AcceleratorProbe):
     def used_bytes(self) -> int:
         return int(self._stats(self._index)["allocated_bytes"]["all"]["current"])
 
-    def refresh(self) -> None:
+    def refresh(self, max_age_s: float = 0.0) -> None:
         self.device = self._describe()
         if self._memory_info is None:
             return

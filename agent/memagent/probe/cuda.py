@@ -133,7 +133,7 @@ class CudaProbe:
         """Return the most bytes allocated since the last mark, without a reset."""
         return self._counters.peak_allocated(self._index)
 
-    def refresh(self) -> None:
+    def refresh(self, max_age_s: float = 0.0) -> None:
         self.device = self._describe()
         reserved = self._last["reserved_bytes"]["all"]["current"]
         nvml = self._nvml_reading = self._nvml.reading()

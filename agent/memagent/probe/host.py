@@ -70,6 +70,8 @@ class HostProbe:
         self._is_closed = False
         self._slow_values: tuple[Value, ...] = (None,) * 7
         self._oom_kills: int | None = None
+        self._cgroup: Cgroup | None = None
+        self._pressure_read_at = float("-inf")
         self._events: list[Event] = []
         self._set_limit(self._find_limit())
         self._last = self.used_bytes()
@@ -117,8 +119,8 @@ class HostProbe:
     def used_bytes(self) -> int:
         return self._used(self._process.usage(self._process.read()))
 
-    def refresh(self) -> None:
-        """Read descendants, limits and the rest of the host.
+    def refresh(self, max_age_s: float = 0.0) -> None:
+        """Read descendants and limits, and the cgroup and pressure unless younger than this.
 
         Returns at once if another thread is refreshing.
         """
@@ -131,9 +133,12 @@ class HostProbe:
             self.mark = self._process.read
             self._tree.refresh()
             self._descendant_bytes = self._tree.descendant_bytes
-            cgroup = find_cgroup()
-            self._set_limit(self._find_limit(cgroup))
-            self._read_pressure(cgroup)
+            now = time.monotonic()
+            if now - self._pressure_read_at >= max_age_s:
+                self._pressure_read_at = now
+                self._cgroup = find_cgroup()
+                self._read_pressure(self._cgroup)
+            self._set_limit(self._find_limit(self._cgroup))
         finally:
             self._refresh_lock.release()
 

@@ -23,7 +23,7 @@ from tests.waiting import wait_until
 class Recorder:
     """Return a collector with a manual clock, and its file."""
 
-    def __init__(self, path, refresh=lambda: None) -> None:
+    def __init__(self, path, refresh=lambda _: None) -> None:
         self.path = path
         self.drops, guard = DroppedSamples(), ErrorGuard(raise_errors=True)
         self.buffer = SampleBuffer("host", ("step", "allocated_bytes"), self.drops)
@@ -43,6 +43,7 @@ class Recorder:
             refresh=refresh,
             time_left_s=lambda: self.time_left_s,
         )
+        self.collector.start()
         self.begun_at = self.collector._sent_at
 
     def _observe(self, stream, columns):
@@ -208,7 +209,7 @@ def test_a_hanging_driver_does_not_delay_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(collecting, "BATCH_EVERY_S", 3600.0)
     entered, released = threading.Event(), threading.Event()
 
-    def hang():
+    def hang(_):
         entered.set()
         released.wait()
 

@@ -115,6 +115,19 @@ def test_a_kill_by_the_kernel_becomes_an_event_and_older_ones_do_not(probe, monk
     assert events == [[], [], [], [("oom_kill", {"device": "host", "processes": 2})], []]
 
 
+def test_pressure_is_read_again_at_the_age_that_is_asked_and_limits_always(probe, monkeypatch):
+    reads = []
+    monkeypatch.setattr(
+        "memagent.probe.host.read_pressure", lambda _: reads.append(1) or Pressure()
+    )
+    probe.refresh(3600.0)
+    monkeypatch.setattr(probe, "_fixed_limit", 7 * MIB)
+    probe.refresh(3600.0)
+    assert len(reads) == 1 and probe.limit_bytes == 7 * MIB
+    probe.refresh()
+    assert len(reads) == 2
+
+
 def test_refreshes_in_two_threads_at_once_are_harmless(probe):
     threads = [
         threading.Thread(target=lambda: [probe.refresh() for _ in range(20)]) for _ in range(4)

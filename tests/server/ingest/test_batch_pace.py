@@ -121,9 +121,10 @@ def agent(busy_server, tmp_path, monkeypatch):
         drops,
         guard,
         observe=lambda _, columns: agent.observed.extend(columns["step"]),
-        refresh=lambda: None,
+        refresh=lambda _: None,
         time_left_s=lambda: agent.time_left_s,
     )
+    collector.start()
     yield agent
     collector.close()
     sender.close(5.0)

@@ -47,6 +47,7 @@ def main(argv: list[str]) -> int:
     auto = AutoAttach(replace(Settings.from_environ(), server=None), AttachOptions(predict=False))
     auto.install()
     register_optimizer_step_post_hook(measurement.after_step)
+    torch.autograd.backward = measurement.count_backwards(torch.autograd.backward)
     rehearse_alone(int(ranks))
     if change := os.environ.get(CHANGE_VARIABLE):
         apply_change(change)

@@ -5,6 +5,7 @@ The process that started it reads the file: whatever ends the script, the last s
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -38,6 +39,7 @@ class Measurement:
         self._counts: dict[int, int] = {}
         self._peaks: dict[int, dict[str, int]] = {}
         self._ignored_ends = 0
+        self._backwards = 0
         self.steps = 0
         self.peaks: list[int] = []
         """The highest peak so far on any device, after each step."""
@@ -63,6 +65,16 @@ class Measurement:
             self.status = "stopped"
             raise RehearsalEnd(0)
 
+    def count_backwards(self, backward: Callable[..., None]) -> Callable[..., None]:
+        """Return the function, and count its calls: a script may need no optimizer of torch."""
+
+        @functools.wraps(backward)
+        def counted(*arguments: Any, **keywords: Any) -> None:
+            self._backwards += 1
+            backward(*arguments, **keywords)
+
+        return counted
+
     def read_peaks(self) -> None:
         """Read the allocator's peaks; a script that resets them hides none of earlier steps."""
         cuda = self._torch.cuda
@@ -86,6 +98,7 @@ class Measurement:
         state = {
             "status": self.status,
             "steps": self.steps,
+            "backwards": self._backwards,
             "peaks": self.peaks,
             "devices": [
                 {"index": device, **readings} for device, readings in sorted(self._peaks.items())

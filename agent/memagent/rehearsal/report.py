@@ -38,6 +38,7 @@ class Rehearsal:
       takes for them. Both are exact, and so are `phases` and `components`.
     - error: `message`, `file`, `line` and `step` of the error that ended the script, such as the
       first allocation that fails.
+    - backwards: calls of backward, as of scripts without torch's optimizers.
     - place: file and line of a loop that waits for a value; reads: lines that read the device.
     - files: what the script wrote to the copy of its folder, with sizes. outside_files: what it
       wrote elsewhere.
@@ -49,6 +50,7 @@ class Rehearsal:
     steps: int
     peak_allocated_bytes: int
     peak_reserved_bytes: int
+    backwards: int = 0
     retries: int = 0
     caught_ooms: int = 0
     host_peak_bytes: int | None = None
@@ -81,7 +83,9 @@ class Rehearsal:
 
     @property
     def has_steps(self) -> bool:
-        return self.steps > 0 and self.peak_allocated_bytes > 0
+        """Return whether it trained on the device; without torch's optimizers only to its end."""
+        trained = self.steps > 0 or (self.backwards > 0 and self.status == "completed")
+        return trained and self.peak_allocated_bytes > 0
 
     @property
     def fits(self) -> bool | None:
@@ -180,6 +184,7 @@ def rehearsal_of(
         steps=state["steps"],
         peak_allocated_bytes=max(first.get("allocated", 0), *phases.values(), 0),
         peak_reserved_bytes=first.get("reserved", 0),
+        backwards=state.get("backwards", 0),
         retries=first.get("retries", 0),
         caught_ooms=first.get("ooms", 0),
         host_peak_bytes=state.get("host_peak_bytes"),

@@ -12,7 +12,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from memagent.rehearsal.host_views import fill_with_zeros, host_view, replaced, 
 
 MAX_BYTES = 1 << 18
 """Size of the largest tensor that is computed: its operators take milliseconds on a CPU."""
+MASKED_GRADIENT = torch.ops.aten.masked_scatter_backward.default
 _COMPUTED_NAMESPACES = ("aten", "prims")
 _UNCOMPUTED = (
     "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "record_stream",
@@ -114,11 +116,20 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif plan.has_unknown_sizes:
             self._on_read(plan.name)
             return _computed_alone(func, args, keywords, plan)
-        elif func is ADD and not all(map(_is_small, inputs)):
-            total = accumulate(args, keywords)
-            if total is not None:
-                return total
+        elif func in (ADD, MASKED_GRADIENT):
+            result = self._otherwise(func, args, keywords, inputs)
+            if result is not None:
+                return result
         return self._both(func, args, keywords, plan, inputs)
+
+    def _otherwise(
+        self, func: Call, args: tuple[Any, ...], keywords: dict[str, Any], inputs: list[Any]
+    ) -> torch.Tensor | None:
+        """Return the result of other operators than this one, or None."""
+        if func is ADD:
+            return None if all(map(_is_small, inputs)) else accumulate(args, keywords)
+        with self:
+            return _masked_gradient(*args)
 
     def _both(
         self,
@@ -162,6 +173,18 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 known.append(index)
         return known
+
+
+def _masked_gradient(
+    gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[int]
+) -> torch.Tensor:
+    """Return the gradient of `masked_scatter`'s source, in the steps of torch's operator.
+
+    That one reads a size from the device, and the mode doesn't see its steps.
+    """
+    selected = gradient.masked_select(mask)
+    missing = math.prod(sizes) - selected.numel()
+    return torch.cat([selected, gradient.new_zeros(missing)]).view(sizes)
 
 
 def _has_own_dispatch(kind: type) -> bool:

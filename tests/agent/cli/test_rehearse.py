@@ -32,6 +32,10 @@ for step in range(1000):
     if arguments.mode == "idle":
         sys.exit()
     loss.backward()
+    if arguments.mode == "by hand":
+        with torch.no_grad():
+            model[0].weight -= 0.1 * model[0].weight.grad
+        sys.exit()
     optimizer.step()
     optimizer.zero_grad()
     torch.save(model.state_dict(), "model.pt")
@@ -182,6 +186,11 @@ def test_a_script_that_never_steps_has_no_verdict(rehearse_verb) -> None:
     ended, report = rehearse_verb("train.py", "--mode", "idle")
     assert (ended.returncode, report["fits"]) == (1, None)
     assert "The script made no optimizer step" in ended.stderr
+
+
+def test_a_script_that_updates_by_hand_runs_to_its_end(rehearse_verb) -> None:
+    ended, report = rehearse_verb("train.py", "--mode", "by hand")
+    assert (ended.returncode, report["fits"], report["status"]) == (0, True, "completed")
 
 
 def test_an_error_of_the_script_is_reported(rehearse_verb) -> None:

@@ -416,6 +416,9 @@ def values() -> dict[str, Any]:
         "large": [large.sum().item(), *large[large > 0].shape],
     }
     x[x > 8] = 0
+    source = torch.ones(4, device="cuda", requires_grad=True)
+    (2 * x.masked_scatter(x > 6, source)).sum().backward()
+    seen["scattered"] = source.grad.tolist()
     return {**seen, "assigned": x[-2:].tolist(), **learning()}
 
 

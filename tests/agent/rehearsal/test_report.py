@@ -86,6 +86,13 @@ def test_a_script_without_steps_or_memory_has_no_verdict() -> None:
     result_of("oom", steps=0).check_steps()
 
 
+def test_a_script_without_torchs_optimizers_fits_if_it_ends() -> None:
+    result = result_of("completed", steps=0, backwards=9)
+    assert result.fits is True
+    result.check_steps()
+    assert result_of("stuck", steps=0, backwards=9).fits is None
+
+
 def test_the_report_is_json() -> None:
     document = json.loads(json.dumps(result_of().to_dict()))
     assert document["method"] == "rehearsal"

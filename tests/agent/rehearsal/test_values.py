@@ -31,6 +31,7 @@ def test_sizes_that_depend_on_values_are_right(seen) -> None:
     assert seen["repeated"] == [0, 1, 1]
     assert seen["unique"] == [1, 3]
     assert seen["histogram"] == [2, 2, 2, 2, 2]
+    assert seen["scattered"] == [2, 2, 0, 0]
 
 
 def test_large_tensors_are_zeros(seen) -> None:

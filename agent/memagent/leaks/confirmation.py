@@ -15,7 +15,7 @@ from typing import Any
 
 from memagent.components import live_objects
 from memagent.leaks import census, limits
-from memagent.leaks.census import GroupCount
+from memagent.leaks.census import Census, GroupCount
 from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.suspension import Survey
 from memagent.leaks.window import ReadingWindow
@@ -55,6 +55,10 @@ class GrowthCheck:
     def __bool__(self) -> bool:
         return bool(self._counts)
 
+    def goes_on(self, later: Census | None) -> bool:
+        """Return True if a group has grown up to a later census."""
+        return later is not None and any(count.has_grown_since(later) for count in self._counts)
+
     def prepare(self) -> bool:
         """Begin a census. Return False if one has begun before."""
         if self._survey is not None:
@@ -81,7 +85,7 @@ class GrowthCheck:
 
     def _has_stopped(self, step: int, tensors: list[Any]) -> bool:
         now = census.take(step, tensors)
-        if not any(count.has_grown_since(now) for count in self._counts):
+        if not self.goes_on(now):
             return True
         self._counts = tuple(count.at(now) for count in self._counts)
         return False

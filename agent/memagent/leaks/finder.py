@@ -7,7 +7,7 @@
    shorter: the time that the thread waits for a core is no work.
 4. If the first suspect may stop growing, a longer window *confirms* it (`confirmation`).
 5. The next diagnosis may begin only when all of them together are within their share of the run's
-   time; the first may begin at once. A search waits if it is far ahead of the share.
+   time, or within an allowance that short runs have, too. A search waits if it is far ahead.
 """
 
 from __future__ import annotations
@@ -34,6 +34,12 @@ MAX_SLICE_S = 0.02
 """Processor time per step."""
 MAX_ADVANCE_S = 1.0
 """How far a search may be ahead of the share of all diagnoses, beyond that for its readings."""
+ALLOWANCE_S = 0.5
+"""What diagnoses may take however short the run is."""
+MAX_END_S = 1.0
+"""Processor time of each search that a run waits for when it ends well."""
+_MIN_WINDOW_SHARE = 0.75
+"""Share of a window from which it's searched when the run ends well."""
 State = Literal["idle", "requested", "counting", "searching", "done"]
 
 
@@ -54,7 +60,7 @@ class Finder:
     thread_clock: Callable[[], float] = time.thread_time
     started_at: float | None = None
     """Time by the clock at which the run began, None if it begins now."""
-    budget: Budget = field(default_factory=Budget)
+    budget: Budget = field(default_factory=lambda: Budget(allowance_s=ALLOWANCE_S))
     diagnosis: Diagnosis | None = None
     """The newest diagnosis. It has no suspects if none were found."""
     history: AllocatorHistoryDetector | None = None
@@ -67,6 +73,7 @@ class Finder:
         self._window = ReadingWindow(WindowRequest(self.window))
         self._check = GrowthCheck()
         self._search: Work[list[Suspect]] | None = None
+        self._max_search_s = math.inf
         self._time_budget = self._new_time_budget()
         self._readings_s = 0.0
         """Processor time of those before the newest search."""
@@ -175,6 +182,11 @@ class Finder:
         if self.observed_steps < MIN_STEPS:
             self.close()
             return None
+        return self._end_window()
+
+    def _end_window(self) -> Diagnosis | None:
+        """Search with the steps so far."""
+        self.max_slice_s = math.inf
         if not self._window.is_before_last:
             with self._timed():
                 self._window.read_before_last()
@@ -184,15 +196,26 @@ class Finder:
     def conclude_search(self) -> Diagnosis | None:
         """End the running search now, as the run ends well. Return None if none is running.
 
-        A window that isn't over is given up, and so is a suspect that a longer one is to confirm.
+        A window that is hardly over yet is given up, and so is a suspect that a longer one is to
+        confirm, unless its tensors became more up to the middle of that. The variables of a
+        function may be gone by now, so that suspects of before stay if there are no others.
         """
-        if self._search is None:
+        unconfirmed, earlier = self._unconfirmed, self.diagnosis
+        still_grows = unconfirmed is not None and self._check.goes_on(self._window.middle_census)
+        if self._search is None and self._is_window_short:
             self.close()
-            return None
-        diagnosis = self.conclude()
+            self.diagnosis = unconfirmed if still_grows else earlier
+            return self.diagnosis if still_grows else None
+        self.max_slice_s = math.inf
+        self._max_search_s = MAX_END_S
+        self._time_budget.allow(MAX_END_S)
+        diagnosis = self._continue_search() if self._search is not None else self._end_window()
         steps = self.confirming_window
         if diagnosis and confirmation.is_unsure(diagnosis.suspects, self._window, steps):
-            self.diagnosis = diagnosis = replace(diagnosis, suspects=())
+            diagnosis = replace(diagnosis, suspects=())
+        if not diagnosis and (still_grows or earlier):
+            diagnosis = unconfirmed if still_grows else None
+        self.diagnosis = diagnosis or earlier
         return diagnosis
 
     def withdraw_stopped(self, step: int) -> tuple[Suspect, ...] | None:
@@ -232,6 +255,11 @@ class Finder:
         advance_s = MAX_ADVANCE_S + 2 * self._readings_s
         return self._is_urgent or self.budget.allows(self._elapsed_s(), advance_s)
 
+    @property
+    def _is_window_short(self) -> bool:
+        """Return True if too little of the window is over for what it shows to be a leak."""
+        return self.observed_steps < max(MIN_STEPS, _MIN_WINDOW_SHARE * self._window.request.steps)
+
     def _elapsed_s(self) -> float:
         return self.clock() - self._started_at
 
@@ -270,7 +298,7 @@ class Finder:
         self._readings_s = self._time_budget.used_s()
         # Tracing detectors end first: they slow down the others, and would record them.
         for detector in reversed(self._window.detectors):
-            self._time_budget.allow(MAX_SEARCH_CPU_S + self._readings_s)
+            self._time_budget.allow(min(MAX_SEARCH_CPU_S + self._readings_s, self._max_search_s))
             suspects += yield from detector.search(step, self._time_budget)
         growths = (detector.growth_bytes_per_step for detector in self._window.detectors)
         return with_opaque_holders(suspects, next(filter(None, growths), 0))

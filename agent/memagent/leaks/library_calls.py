@@ -101,7 +101,9 @@ def _code_owner(function: Any) -> Any:
     """Return the function of a method or decorator, and the class of another object."""
     function = getattr(function, "__func__", function)
     if isinstance(function, FunctionType):
-        return inspect.unwrap(function)
+        function = inspect.unwrap(function)  # it may wrap a built-in
+    if isinstance(function, FunctionType):
+        return function
     return function if isinstance(function, type) else type(function)
 
 

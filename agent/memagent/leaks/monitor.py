@@ -1,8 +1,8 @@
 """Leak monitor of one rank: requests a diagnosis when memory grows, and publishes the result.
 
 1. A diagnosis is requested by the local forecaster, by the server (a command in its reply to a
-   batch), by the script (`run.snapshot`), or by the monitor itself if memory grows slowly while the
-   limit is too far for a forecast.
+   batch), by the script (`run.snapshot`), or by the monitor itself if memory grows in the first
+   steps, or slowly while the limit is too far for a forecast.
 2. `leaks.Finder` runs it at step boundaries, within a budget. After a diagnosis the next one waits
    until the run has twice as many steps: a leak doesn't move. If none was found, a forecast of
    growth is followed by retries with other methods, whatever the budget: on a host with Python's
@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memagent.diagnostics import ErrorGuard, display_roots, notify_user
+from memagent.diagnostics import ErrorGuard, display_roots
 from memagent.forecast import Forecast
 from memagent.forecast.types import LEAK_CAUSES, Growing
 from memagent.leaks.diagnosis_report import (
@@ -34,19 +34,27 @@ from memagent.leaks.diagnosis_report import (
     search_report,
     state_text,
 )
-from memagent.leaks.triggers import DEVICE_METHODS, HOST_METHODS, slow_growth_detectors
+from memagent.leaks.snapshots import SnapshotWriter
+from memagent.leaks.triggers import (
+    DEVICE_METHODS,
+    EARLY_EVERY,
+    EARLY_STEPS,
+    HOST_METHODS,
+    Method,
+    early_growth_detectors,
+    slow_growth_detectors,
+)
 from memagent.probe.detached import forks_wait
+from memagent.probe.heap import heap_reader
 from memagent.record.git import find_repository
 from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
-from memagent.wire.messages import VIEWER_BYTES, BatchReply, Event, SnapshotMessage, Suspect
+from memagent.wire.messages import BatchReply, Event, SnapshotMessage, Suspect
 
 if TYPE_CHECKING:
     from memagent.leaks.finder import Finder
     from memagent.leaks.suspect import Diagnosis
 
-_MAX_SENT_SUSPECTS = 50
-"""Frames per stack that the wire accepts."""
 _RETRY_AFTER_STEPS = 20
 FIRST_CHECK_STEPS = 80
 """Steps after which suspects are checked. Each later check is twice as far from the one before."""
@@ -69,26 +77,27 @@ class LeakMonitor:
         emit: Callable[[Event], None],
         stem: Path,
     ) -> None:
-        self._identity = identity
         self._sampler = sampler
         self._guard = guard
-        self._deliver = deliver
+        self._snapshots = SnapshotWriter(identity, sampler, guard, deliver, stem)
         self._emit = emit
         self._emitted_state = "idle"
         self._growing: Growing | None = None
         self.on_found: Callable[[Growing], None] = lambda _: None
         """Called when it's known what keeps the growing memory of the training device."""
-        self._stem = stem
         self._device = sampler.tracks[0].probe.device
         self._started_at = time.monotonic()
         kind = self._device.kind
+        used_bytes = sampler.tracks[0].probe.used_bytes
+        self._used_bytes = (heap_reader() if kind == "host" else None) or used_bytes
+        self._early_growth = early_growth_detectors(kind)
+        self._is_early = False
         self._slow_growth = slow_growth_detectors(kind)
         self._methods = HOST_METHODS if kind == "host" else DEVICE_METHODS
         self._failures = 0
         self._check_step: int | None = None
         self._check_distance = FIRST_CHECK_STEPS
         self._why = ""
-        self._seq = 0
         self._saves_record = False
         self._next_step = 0
         self._why_not = "no growth was suspected"
@@ -105,8 +114,7 @@ class LeakMonitor:
         with forks_wait():
             from memagent.leaks.finder import Finder
 
-        used_bytes = self._sampler.tracks[0].probe.used_bytes
-        return Finder(used_bytes=used_bytes, started_at=self._started_at)
+        return Finder(used_bytes=self._used_bytes, started_at=self._started_at)
 
     @property
     def _has_finder(self) -> bool:
@@ -144,7 +152,7 @@ class LeakMonitor:
         is_retry = is_forecast and self._is_worth_a_retry()
         if not is_retry and (self._finder.is_busy or self._sampler.step < self._next_step):
             return
-        method = self._methods[min(self._failures, len(self._methods) - 1)]
+        method = self._method
         self._why = why
         self._saves_record = saves
         self._finder.request(
@@ -154,6 +162,11 @@ class LeakMonitor:
             window=window or method.window,
         )
         self._sampler.request_work()
+
+    @property
+    def _method(self) -> Method:
+        """Return the method of the next diagnosis."""
+        return self._methods[min(self._failures, len(self._methods) - 1)]
 
     def note_forecast(self, forecast: Forecast) -> None:
         """Request a diagnosis of growth that the local forecaster expects to end the run."""
@@ -184,11 +197,16 @@ class LeakMonitor:
         self.last_peaks.extend(zip(columns.get("step", ()), peaks, strict=False))
         readings = columns.get("allocated_bytes", ())
         for detector, window in self._slow_growth:
-            if detector.observe(readings):
+            if detector.observe(readings) and not self.suspects:
                 self.suspect("memory grows slowly", window=window)
 
     def after_step(self) -> None:
         """Advance the diagnosis, on the training thread, at each boundary that it requested."""
+        if self._sampler.step <= EARLY_STEPS:
+            self._sampler.request_work()
+            if self._sampler.step % EARLY_EVERY == 0:
+                with self._guard.section("early growth"):
+                    self._look_for_early_growth()
         if not self._has_finder:
             return
         if self._finder.is_busy:
@@ -208,6 +226,16 @@ class LeakMonitor:
         if self._finder.is_busy or self._check_step is not None:
             self._sampler.request_work()
 
+    def _look_for_early_growth(self) -> None:
+        """Request a diagnosis if memory rises from the beginning, as a short run has no later."""
+        if self._has_finder and (self._finder.is_busy or self.suspects):
+            return
+        readings = [self._used_bytes()]
+        for detector, window in self._early_growth:
+            if detector.observe(readings):
+                self._is_early = True
+                self.suspect("memory grows from the beginning", window=window)
+
     def at_the_end(self) -> None:
         """Conclude the running diagnosis with the steps so far, since the process ends."""
         if self._has_finder and self._finder.is_busy:
@@ -226,7 +254,7 @@ class LeakMonitor:
                 self._publish(diagnosis)
 
     def conclude(self) -> None:
-        """Finish the search that is under way, as the run ends without running out of memory."""
+        """Finish what is under way, as the run ends without running out of memory."""
         if self._has_finder and self._finder.is_busy:
             self._why_not = "the run ended before it was over"
             diagnosis = self._finder.conclude_search()
@@ -264,6 +292,8 @@ class LeakMonitor:
         self._check_distance = FIRST_CHECK_STEPS
         self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None
         print_suspects(diagnosis, self.roots)
+        if self._is_early and not self._next_step and self._method.traces_host:
+            self.suspect(self._why)  # a short run has no time to wait for more growth
         started = time.perf_counter()
         notes = [diagnosis_text(diagnosis), *self._save_record(diagnosis.step)]
         self.send(self._why, notes=notes, diagnosis=diagnosis)
@@ -295,46 +325,18 @@ class LeakMonitor:
         diagnosis: Diagnosis | None = None,
     ) -> None:
         """Send a snapshot of now, with the stacks of `diagnosis` if it has just been made."""
-        self._deliver(
-            SnapshotMessage(
-                rank=self._identity.rank,
-                attempt=self._identity.attempt,
-                seq=self._seq,
-                device=self._device.id,
-                step=self._sampler.step,
-                time_s=time.time(),
-                method=diagnosis.method if diagnosis else "census",
-                why=why,
-                suspects=list(self.suspects[:_MAX_SENT_SUSPECTS]),
-                stacks=[item.to_message() for item in diagnosis.grown] if diagnosis else [],
-                tensors=list(tensors),
-                notes=list(notes),
-                viewer=self._viewer_page() if diagnosis is not None else b"",
-            )
-        )
-        self._seq += 1
+        record = self._record if diagnosis is not None else None
+        self._snapshots.send(why, self.suspects, tensors, notes, diagnosis, record)
 
-    def _viewer_page(self) -> bytes:
-        """Return torch's page of the allocator's record, compressed."""
-        from memagent.leaks.detectors import allocator_history
-
+    @property
+    def _record(self) -> dict[str, Any] | None:
+        """Return the CUDA allocator's record of the newest diagnosis, None without one."""
         history = self._finder.history
-        if history is not None and history.last:
-            with self._guard.section("viewer page"):
-                return allocator_history.compressed_page(history.last, VIEWER_BYTES)
-        return b""
+        return history.last or None if history is not None else None
 
     def _save_record(self, step: int) -> list[str]:
         """Save the allocator's record if requested, and return a note with its paths."""
-        from memagent.leaks.detectors import allocator_history
-
-        history = self._finder.history
-        if self._saves_record and history is not None and history.last:
-            self._saves_record = False
-            with self._guard.section("saving the allocator's record"):
-                stem = self._stem.with_name(f"{self._stem.name}-{step}")
-                paths = allocator_history.save_snapshot(history.last, stem)
-                note = f"allocator record for torch's viewer: {' and '.join(map(str, paths))}"
-                notify_user(note)
-                return [note]
-        return []
+        if not self._saves_record or self._record is None:
+            return []
+        self._saves_record = False
+        return self._snapshots.save(self._record, step)

@@ -62,17 +62,21 @@ class TimeBudget:
 
 @dataclass
 class Budget:
-    """Processor time spent on diagnoses, as a share of the run's time."""
+    """Processor time spent on diagnoses, as a share of the run's time.
+
+    allowance_s: what may be spent beyond it, since a short run is worth a diagnosis, too.
+    """
 
     share: float = 0.005
+    allowance_s: float = 0.0
     spent_s: float = 0.0
 
     def allows(self, elapsed_s: float, advance_s: float = 0.0) -> bool:
         """Return True if work may begin or go on `elapsed_s` after the run began.
 
-        advance_s: how far it may be ahead of the share.
+        advance_s: how far it may be ahead of the share and the allowance.
         """
-        return self.spent_s <= advance_s + self.share * elapsed_s
+        return self.spent_s <= self.allowance_s + advance_s + self.share * elapsed_s
 
     def spend(self, seconds: float) -> None:
         self.spent_s += seconds

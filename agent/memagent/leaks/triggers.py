@@ -7,6 +7,8 @@ Slow growth in a device's readings, however far the limit is:
    their growth takes a longer window.
 2. Growth is suspected after several rising blocks in a row, each by a minimum amount, and by
    similar amounts: random rises vary in size.
+3. At the beginning of a run three short blocks will do, since many runs are over before long ones
+   are. What is allocated rises as evenly as a leak does, where resident memory stays the same.
 """
 
 from __future__ import annotations
@@ -15,16 +17,25 @@ from collections.abc import Iterable
 
 import msgspec
 
+EARLY_STEPS = 128
+EARLY_EVERY = 4
+"""Steps at the beginning of a run, and those among them with a reading on the training thread."""
 BLOCK_STEPS = 16
+MIDDLE_BLOCK_STEPS = 32
 LONG_BLOCK_STEPS = 64
 RISING_BLOCKS = 5
+FEW_RISING_BLOCKS = 3
+"""The same for blocks that contain a step of rare growth each, or whose readings are exact."""
 MAX_RISE_RATIO = 4.0
 """Largest rise over the smallest up to which rises count as similar."""
+MIDDLE_WINDOW_STEPS = 80
 LONG_WINDOW_STEPS = 160
-"""Window for growth at every fiftieth step: it contains three such steps."""
+"""Windows for growth at every twentieth and fiftieth step: they contain three such steps."""
 MIN_CUDA_BYTES_PER_STEP = 32
 MIN_OTHER_BYTES_PER_STEP = 16 * 2**10
 """A host's readings rise while allocators and caches warm up; CUDA's allocator counts exactly."""
+MIN_HEAP_BYTES_PER_STEP = 4 * 2**10
+"""The same for what a process has allocated. The agent's own rows are up to 2 KiB a step."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -40,14 +51,26 @@ DEVICE_METHODS = (Method(), Method(window=LONG_WINDOW_STEPS))
 
 
 class SlowGrowthDetector:
-    """Detects slow growth in one device's readings, in constant memory."""
+    """Detects slow growth in one device's readings, in constant memory.
 
-    def __init__(self, device_kind: str, block_steps: int = BLOCK_STEPS) -> None:
+    rising_blocks: so many in a row are suspected. min_bytes_per_step: what counts as a rise.
+    """
+
+    def __init__(
+        self,
+        device_kind: str,
+        block_steps: int = BLOCK_STEPS,
+        rising_blocks: int = RISING_BLOCKS,
+        min_bytes_per_step: int = MIN_OTHER_BYTES_PER_STEP,
+    ) -> None:
         is_exact = device_kind == "cuda"
         self._block_steps = block_steps
-        self._min_rise = block_steps * (
-            MIN_CUDA_BYTES_PER_STEP if is_exact else MIN_OTHER_BYTES_PER_STEP
-        )
+        self._rising_blocks = rising_blocks
+        self._min_rise = block_steps * (MIN_CUDA_BYTES_PER_STEP if is_exact else min_bytes_per_step)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was observed."""
         self._previous_floor: int | None = None
         self._floor: int | None = None
         self._steps = 0
@@ -74,20 +97,40 @@ class SlowGrowthDetector:
         if self._steps < self._block_steps:
             return False
         rise = self._floor - self._previous_floor if self._previous_floor is not None else 0
-        self._rises = [*self._rises[1 - RISING_BLOCKS :], rise] if rise >= self._min_rise else []
+        self._rises = (
+            [*self._rises[1 - self._rising_blocks :], rise] if rise >= self._min_rise else []
+        )
         self._previous_floor = self._floor
         self._floor = None
         self._steps = 0
-        is_short = len(self._rises) < RISING_BLOCKS
+        is_short = len(self._rises) < self._rising_blocks
         if is_short or max(self._rises) > MAX_RISE_RATIO * min(self._rises):
             return False
         self._rises = []
         return True
 
 
+def early_growth_detectors(device_kind: str) -> list[tuple[SlowGrowthDetector, int | None]]:
+    """Return the same as `slow_growth_detectors`, for a reading at each `EARLY_EVERY` steps."""
+    return [
+        (_detector_of_few(device_kind, 2, EARLY_EVERY * MIN_HEAP_BYTES_PER_STEP), None),
+        (
+            _detector_of_few(device_kind, 8, EARLY_EVERY * MIN_HEAP_BYTES_PER_STEP),
+            MIDDLE_WINDOW_STEPS,
+        ),
+    ]
+
+
 def slow_growth_detectors(device_kind: str) -> list[tuple[SlowGrowthDetector, int | None]]:
     """Return the detectors with the windows of the diagnoses that they request."""
     return [
         (SlowGrowthDetector(device_kind), None),
-        (SlowGrowthDetector(device_kind, LONG_BLOCK_STEPS), LONG_WINDOW_STEPS),
+        (_detector_of_few(device_kind, MIDDLE_BLOCK_STEPS), MIDDLE_WINDOW_STEPS),
+        (_detector_of_few(device_kind, LONG_BLOCK_STEPS), LONG_WINDOW_STEPS),
     ]
+
+
+def _detector_of_few(
+    device_kind: str, block_steps: int, min_bytes_per_step: int = MIN_OTHER_BYTES_PER_STEP
+) -> SlowGrowthDetector:
+    return SlowGrowthDetector(device_kind, block_steps, FEW_RISING_BLOCKS, min_bytes_per_step)

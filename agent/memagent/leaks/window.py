@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from memagent.leaks import WINDOW_STEPS
+from memagent.leaks.census import Census
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import CodePosition, Detector
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
@@ -73,6 +74,11 @@ class ReadingWindow:
     def observed_steps(self) -> int:
         """Return the steps that it has lasted, 0 if it isn't active."""
         return self.last_step - self.first_step if self.is_active else 0
+
+    @property
+    def middle_census(self) -> Census | None:
+        """Return the tensors halfway, None before that."""
+        return next(filter(None, (item.middle_census for item in self.detectors)), None)
 
     def prepare(self) -> None:
         """Get ready for readings, one step before them."""

@@ -247,7 +247,7 @@ class Pipeline:
         self.estimator.close()
         self.exits.remove_hooks()
         self.oom.close()
-        if status == "completed":
+        if status in ("completed", "failed"):
             with self._guard.section("the last leak diagnosis"):
                 self.leaks.conclude()
         self.leaks.close()

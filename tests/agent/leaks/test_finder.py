@@ -160,7 +160,7 @@ def test_it_searches_only_on_request():
 
 def test_another_diagnosis_waits_until_the_first_is_within_the_share_of_the_run():
     now = 0.0
-    finder = Finder(clock=lambda: now, window=5)
+    finder = Finder(clock=lambda: now, window=5, budget=Budget())
     finder.request()
     step = run_until_done(finder)
     first = finder.diagnosis
@@ -194,6 +194,7 @@ def test_the_budget_is_a_share_of_the_time():
     budget.spend(0.5)
     assert not budget.allows(99.0) and budget.allows(100.0)
     assert not budget.allows(49.0, 0.25) and budget.allows(50.0, 0.25)
+    assert Budget(allowance_s=0.5, spent_s=0.5).allows(0.0)
 
 
 class ThreadClock:
@@ -289,7 +290,7 @@ def test_a_search_far_ahead_of_its_share_waits(monkeypatch):
     keeper, clock = Keeper(), ThreadClock(0.0)
     now = 0.0
     monkeypatch.setattr("memagent.leaks.finder.MAX_ADVANCE_S", 0.0)
-    finder = Finder(clock=lambda: now, thread_clock=clock)
+    finder = Finder(clock=lambda: now, thread_clock=clock, budget=Budget())
     finder.request()
     for step in range(1, 60):
         keeper.step()
@@ -425,6 +426,32 @@ def test_a_run_that_ends_well_names_no_suspect_that_is_unsure():
         finder.after_step(step)
     diagnosis = finder.conclude_search()
     assert diagnosis.suspects == finder.suspects == () and not finder.is_busy
+
+
+@pytest.mark.parametrize(("steps", "is_named"), [(10, False), (18, True)])
+def test_a_window_that_is_nearly_over_is_searched_when_the_run_ends_well(steps, is_named):
+    finder, keeper = Finder(), Keeper()
+    finder.request()
+    for step in range(1, 3 + steps):
+        keeper.step()
+        finder.after_step(step)
+    assert finder.state == "counting"
+    assert bool(finder.conclude_search()) == bool(finder.suspects) == is_named
+
+
+@pytest.mark.parametrize(("limit", "is_named"), [(math.inf, True), (30, False)])
+def test_an_unsure_suspect_is_named_at_the_end_if_it_went_on_growing(limit, is_named):
+    """Up to the middle of the longer window; by now the function's variables are gone."""
+    finder, writer = Finder(max_slice_s=60.0), Writer(math.inf)
+    finder.request()
+    for step in range(1, 78):
+        if step < limit:
+            writer.step()
+        finder.after_step(step)
+    assert finder.is_running and finder.observed_steps > 40
+    writer.rows.clear()
+    finder.conclude_search()
+    assert bool(finder.suspects) == is_named
 
 
 @pytest.mark.parametrize("growth", [0, 300_000])

@@ -287,6 +287,23 @@ def test_results_of_every_fiftieth_step_are_found_over_a_long_window(watched, re
     assert holders and holders[0].startswith("results: list of")
 
 
+def test_a_leak_of_a_short_run_is_named_without_a_request(watched):
+    trainer, run = watched(leaks=True)
+    trainer.train(80)
+    assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
+
+
+def test_a_host_leak_of_a_short_run_is_traced_at_once(watched):
+    """The second diagnosis waits neither for more growth nor for its share of a long run."""
+    trainer, run = watched(leaks=False)
+    texts = []
+    for step in range(120):
+        trainer.train(1)
+        texts.append(f"{step} " * 8_000)
+    holders = [suspect["holder"] for suspect in run.report()["suspects"]]
+    assert holders and holders[0].startswith("texts: list of")
+
+
 def test_a_clean_loop_reports_no_suspects(watched, recording):
     trainer, run = watched(leaks=False)
     trainer.train(5)

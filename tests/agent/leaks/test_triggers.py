@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from memagent.leaks.triggers import BLOCK_STEPS, LONG_BLOCK_STEPS, RISING_BLOCKS, SlowGrowthDetector
+from memagent.leaks.triggers import (
+    BLOCK_STEPS,
+    LONG_BLOCK_STEPS,
+    MIDDLE_WINDOW_STEPS,
+    RISING_BLOCKS,
+    SlowGrowthDetector,
+    early_growth_detectors,
+)
 
 MIB = 2**20
 
@@ -45,3 +52,16 @@ def test_missing_slow_readings_are_ignored():
     assert SlowGrowthDetector("cuda").observe(
         None if step % 2 else step * 512 for step in range(4 * BLOCK_STEPS * RISING_BLOCKS)
     )
+
+
+def test_early_growth_is_reported_after_three_short_blocks():
+    [(detector, window), (rare, rare_window)] = early_growth_detectors("host")
+    readings = [reading * 32 * 2**10 for reading in range(32)]
+    assert [detector.observe([reading]) for reading in readings].index(True) == 7
+    assert window is None and rare.observe(readings) and rare_window == MIDDLE_WINDOW_STEPS
+
+
+def test_early_growth_at_every_sixteenth_step_is_reported_by_longer_blocks():
+    [(detector, _), (rare, _)] = early_growth_detectors("host")
+    readings = [reading // 4 * MIB for reading in range(32)]
+    assert not detector.observe(readings) and rare.observe(readings)

@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar, cast
 
-from memagent.leaks.census import GroupCount
+from memagent.leaks.census import Census, GroupCount
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import is_script
 from memagent.wire.messages import DiagnosisMethod, Stack, Suspect
@@ -77,6 +77,9 @@ class Detector:
 
     counts: tuple[GroupCount, ...] = ()
     """Set at the end: the groups of tensors that grew."""
+
+    middle_census: Census | None = None
+    """Set in the middle, if tensors are counted."""
 
     thread_s = 0.0
     """Processor time of other threads so far."""

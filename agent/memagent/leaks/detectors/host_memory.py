@@ -22,6 +22,7 @@ from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.traced_holders import holders_of_lines, traceback_of
 from memagent.leaks.user_code import is_own, is_script, running_code
+from memagent.probe.heap import heap_reader
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 FRAMES = 6
@@ -48,6 +49,8 @@ class HostMemoryDetector(Detector):
     1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
     2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
     3. `before_last` notes that again, and forgets all blocks: what is traced at the end is new.
+       Lines don't count if the process hasn't allocated more: what they make replaces older items
+       that weren't traced.
     4. `end` suspects the containers that grew (`growing_containers`). If they explain less than
        half of the growth, it also suspects the lines of the script that hold more than in the
        middle, unless the last step alone allocated more there: an input that is longer each time,
@@ -67,6 +70,8 @@ class HostMemoryDetector(Detector):
         self._middle_tensors: Counter[CodePosition] = Counter()
         self._tensor_bytes = 0
         self._first_step = 0
+        self._middle_bytes: int | None = None
+        """Bytes allocated in the middle."""
         self._lines: list[Suspect] = []
         self._holders: dict[CodePosition, Suspect] = {}
         self._containers = ContainerCensus()
@@ -85,18 +90,23 @@ class HostMemoryDetector(Detector):
             gc.collect()
             self._middle_step = step
             self._containers.middle(step)
-            self._middle = _traced_blocks()
-            self._middle_tensors = self._tensors()
+            self._middle, self._middle_tensors = _traced_blocks(self._tensor_bytes)
+            self._middle_bytes = self._allocated_bytes()  # with what the readings keep
 
     def before_last(self, step: int) -> None:
         if not self._is_tracing or step <= self._middle_step or not self._middle_step:
             return
         gc.collect()
-        last = _traced_blocks()
+        now_bytes = self._allocated_bytes()
+        last, tensors = _traced_blocks(self._tensor_bytes)
         self.grown = growing_stacks(self._middle, last)
         steps = step - self._middle_step, self._middle_step - self._first_step
-        self._sites.update(steady_tensors(self._tensors(), self._middle_tensors, *steps))
-        self._lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
+        self._sites.update(steady_tensors(tensors, self._middle_tensors, *steps))
+        lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
+        if self._middle_bytes is not None and now_bytes is not None:
+            rate = (now_bytes - self._middle_bytes) / max(1, steps[0])
+            lines = [item for item in lines if rate >= MIN_SHARE * (item.bytes_per_step or 0)]
+        self._lines = lines
         self._holders = holders_of_lines(self._lines)
         tracemalloc.clear_traces()
 
@@ -104,7 +114,7 @@ class HostMemoryDetector(Detector):
         if not self._is_tracing or not self._middle_step or budget.is_over():
             return []
         young = young_ids()  # before the readings make objects that age them
-        lines = lasting_lines(self._lines, bytes_by_line(_traced_blocks()))
+        lines = lasting_lines(self._lines, bytes_by_line(_traced_blocks()[0]))
         containers = self._containers.end(step, young, is_new=traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._stop()
@@ -121,18 +131,10 @@ class HostMemoryDetector(Detector):
         self._sites = {}
         self._containers = ContainerCensus()
 
-    def _tensors(self) -> Counter[CodePosition]:
-        """Return the tensors alive by the line of the script that made them.
-
-        tracemalloc doesn't know the block of a tensor, but its blocks have their size.
-        """
-        sizes = Counter[CodePosition]()
-        for trace in tracemalloc.take_snapshot().traces:
-            if trace.size == self._tensor_bytes:
-                positions = [(frame.filename, frame.lineno) for frame in trace.traceback]
-                if (line := script_position(positions)) is not None:
-                    sizes[line] += 1
-        return sizes
+    def _allocated_bytes(self) -> int | None:
+        """Return what the process has allocated, but for the trace; None if unknown."""
+        read = heap_reader()
+        return None if read is None else read() - tracemalloc.get_tracemalloc_memory()
 
     def _stop(self) -> None:
         if self._is_tracing:
@@ -290,12 +292,31 @@ def _traced_tensor_bytes() -> int:
     return size
 
 
-def _traced_blocks() -> TracedBlocks:
-    sizes: Counter[tuple[CodePosition, ...]] = Counter()
-    blocks: Counter[tuple[CodePosition, ...]] = Counter()
-    for trace in tracemalloc.take_snapshot().traces:
-        positions = tuple((frame.filename, frame.lineno) for frame in trace.traceback)
+def _traced_blocks(tensor_bytes: int = 0) -> tuple[TracedBlocks, Counter[CodePosition]]:
+    """Return what is traced, and the tensors alive by the line of the script that made them.
+
+    tensor_bytes: tracemalloc doesn't know the block of a tensor, but its blocks have their size.
+    """
+    # as tuples: a snapshot makes an object of each trace and of each of its frames
+    sizes: dict[int, list[int]] = {}
+    stacks: dict[int, tuple[CodePosition, ...]] = {}
+    for _, size, frames, _ in tracemalloc._get_traces():  # type: ignore[attr-defined]
+        key = id(frames)  # blocks of one stack share them
+        entry = sizes.get(key)
+        if entry is None:
+            entry = sizes[key] = [0, 0, 0]
+            stacks[key] = frames
+        entry[0] += size
+        entry[1] += 1
+        entry[2] += size == tensor_bytes
+    blocks: TracedBlocks = {}
+    tensors = Counter[CodePosition]()
+    for key, frames in stacks.items():
+        positions = frames[::-1]
+        size, count, tensor_count = sizes[key]
+        if tensor_count and (line := script_position(positions)) is not None:
+            tensors[line] += tensor_count
         if not _is_own_allocation(positions):
-            sizes[positions] += trace.size
-            blocks[positions] += 1
-    return {positions: (size, blocks[positions]) for positions, size in sizes.items()}
+            known_size, known_count = blocks.get(positions, (0, 0))
+            blocks[positions] = known_size + size, known_count + count
+    return blocks, tensors

@@ -29,7 +29,7 @@ class TensorDetector(Detector):
         self._used_bytes = used_bytes
         self._sites = {} if sites is None else sites
         self._first: Census | None = None
-        self._middle: Census | None = None
+        self.middle_census = None
         self._before_last: Census | None = None
         self._first_used_bytes: int | None = None
         self._survey: Survey | None = None
@@ -57,7 +57,7 @@ class TensorDetector(Detector):
         self._first = self._take_with_nodes(step)
 
     def middle(self, step: int) -> None:
-        self._middle = self._take_with_nodes(step)
+        self.middle_census = self._take_with_nodes(step)
 
     def before_last(self, step: int) -> None:
         self._before_last = census.take(step, self._live_tensors())
@@ -74,7 +74,7 @@ class TensorDetector(Detector):
             step,
             self._live_tensors(),
             budget,
-            middle=self._middle,
+            middle=self.middle_census,
             sites=self._sites,
             measured_bytes_per_step=self.growth_bytes_per_step,
         )
@@ -85,7 +85,7 @@ class TensorDetector(Detector):
             self._survey.close()
             self._survey = None
         self._first = None
-        self._middle = None
+        self.middle_census = None
         self._before_last = None
         self._first_used_bytes = None
         self._sites = {}

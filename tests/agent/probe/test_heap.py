@@ -1,0 +1,28 @@
+"""What this process has allocated, by glibc and Python."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.probe.heap import heap_reader
+
+MIB = 2**20
+read = heap_reader()
+pytestmark = pytest.mark.skipif(read is None, reason="needs glibc 2.33")
+
+
+@pytest.mark.parametrize("size", [1_000, 4 * MIB])
+def test_what_is_allocated_counts_until_it_is_freed(size):
+    """In the heap, and in a mapping of its own; whether or not a page of it was written."""
+    before = read()
+    held = [bytearray(size) for _ in range(16 * MIB // size)]
+    assert 15 * MIB < read() - before < 20 * MIB
+    del held
+    assert read() - before < MIB
+
+
+def test_small_objects_count():
+    before = read()
+    held = [[number] for number in range(100_000)]
+    assert read() - before > 100_000 * 64
+    del held

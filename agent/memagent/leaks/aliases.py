@@ -10,6 +10,7 @@ from memagent.leaks.syntax import (
     function_name,
     is_key,
     is_mention,
+    mention_of,
     syntax_tree,
     uses,
     walk,
@@ -127,6 +128,17 @@ def _assigned(root: ast.AST, is_source: Callable[[ast.expr], bool]) -> set[str]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+
+
+def writers_of(root: ast.AST, names: set[str]) -> set[str]:
+    """Return what a mention was given to: `self.writer = csv.writer(self.stream)`."""
+    return {
+        mention_of(target)
+        for node, _ in walk(root)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if any(is_mention(item, names) for item in node.value.args)
+        for target in node.targets
+    } - {"", *names}
 
 
 def functions_with(root: ast.AST, names: set[str]) -> set[str]:

@@ -20,9 +20,9 @@ from memagent.leaks.detectors.base import Work
 from memagent.leaks.lengthening import LengtheningTensor
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.origins import lines_of
-from memagent.leaks.reachability import nearest_name
+from memagent.leaks.reachability import names_of, nearest_name
 from memagent.leaks.referrers import ReferrerSearch
-from memagent.leaks.source_lines import GROWS
+from memagent.leaks.source_lines import GROWS, SourceLine
 from memagent.leaks.suspect import Kind, is_module_class, suspect_at
 from memagent.leaks.suspension import present
 from memagent.leaks.time_budgets import TimeBudget
@@ -87,17 +87,32 @@ def _suspects_of_root(
         return [(3, root.nodes, suspect) for suspect in suspects]
     if root.oldest > growth.middle_node > 0:
         return []
-    name = nearest_name(search, root.tensor, budget).name
-    if name is None or not name.is_in_script:
+    named = _carrying_name(search, root.tensor, budget)
+    if named is None:
         return []
-    lines = lines_of(search.scopes, name)
-    changing = (line for line in lines if line.uses_itself and line.strength == GROWS)
-    line = next(changing, next(iter(lines), None))
+    name, line = named
     is_carried = line is not None and line.strength == GROWS
     kind: Kind = "graph" if root.tensor.numel() == 1 else "hidden_state"
     text = f"{name.expression}: graph of {root.nodes:,} nodes"
     suspect = suspect_at(name, line, text, kind, rate, 0.9 if is_carried else 0.4)
     return [(2 * is_carried, root.nodes, suspect)]
+
+
+def _carrying_name(
+    search: ReferrerSearch, tensor: Any, budget: TimeBudget
+) -> tuple[ObjectName, SourceLine | None] | None:
+    """Return the name by which a line computes the tensor from itself, else the nearest one."""
+    first: tuple[ObjectName, SourceLine | None] | None = None
+    for holder in names_of(search, tensor, budget):
+        name = holder.name
+        if name is None or not name.is_in_script:
+            continue
+        lines = lines_of(search.scopes, name)
+        changing = (line for line in lines if line.uses_itself and line.strength == GROWS)
+        if (line := next(changing, None)) is not None:
+            return name, line
+        first = first or (name, next(iter(lines), None))
+    return first
 
 
 def suspect_gradient(search: ReferrerSearch, parameter: Any, rate: int | None) -> list[Suspect]:

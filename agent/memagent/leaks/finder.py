@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from memagent.forecast.types import Growing
-from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, syntax
+from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, limits, syntax
 from memagent.leaks.confirmation import CONFIRMING_STEPS, GrowthCheck
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
@@ -301,7 +301,8 @@ class Finder:
             self._time_budget.allow(min(MAX_SEARCH_CPU_S + self._readings_s, self._max_search_s))
             suspects += yield from detector.search(step, self._time_budget)
         growths = (detector.growth_bytes_per_step for detector in self._window.detectors)
-        return with_opaque_holders(suspects, next(filter(None, growths), 0))
+        suspects = with_opaque_holders(suspects, next(filter(None, growths), 0))
+        return [item for item in suspects if not limits.ends_by_itself(item)]
 
     def _continue_search(self) -> Diagnosis | None:
         """Search for one slice. Return the diagnosis if that was the last one."""

@@ -28,6 +28,7 @@ from memagent.leaks.aliases import (
     copies_of,
     derived_variables,
     functions_with,
+    writers_of,
 )
 from memagent.leaks.growing_statements import (
     adds_items,
@@ -61,6 +62,9 @@ _STORING_METHODS = frozenset(
         *("update", "add", "log", "record", "store", "write", "append", "push", "put", "collect"),
         *("save", "remember", "observe", "track", "compute", "forward", "__call__"),
     )
+)
+_WRITING_METHODS = frozenset(
+    ("write", "writelines", "writerow", "writerows", "writeheader", "dump", "save", "append", "add")
 )
 _MAX_CALLS = 4
 """Calls that a parameter is followed through."""
@@ -124,6 +128,7 @@ def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
     names |= aliases
     derived = names | derived_variables(root, names)
     wrappers = functions_with(root, derived)
+    writers = writers_of(root, names)
     for node, parents in walk(root):
         if isinstance(node, ast.stmt):
             strength = growth_strength(node, names, parents, name)
@@ -141,8 +146,20 @@ def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
                 yield from inner or [replace(line, uses_itself=uses_itself)]
             elif isinstance(node, ast.Expr | ast.Assign | ast.Return | ast.AugAssign):
                 yield from _passing_lines(scope.file, node, names, parents)
+                if any(_writes(part, writers) for part in ast.walk(node)):
+                    yield source_line(scope.file, node, PASSES, parents)
         elif isinstance(node, ast.NamedExpr) and node.target.id in names:
             yield source_line(scope.file, node, SETS, parents)
+
+
+def _writes(node: ast.AST, writers: set[str]) -> bool:
+    """Return True for `writer.writerow(x)`."""
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in _WRITING_METHODS
+        and is_mention(node.func.value, writers)
+    )
 
 
 def _lines_in_value(

@@ -11,6 +11,8 @@ only a longer window shows that.
    < n`, `name = (name + x)[-n:]`, also where such a condition returns before.
 3. It's the state of an optimizer or a cache of results: they grow until all parameters or arguments
    are known.
+
+What grows only while something is left that the source counts down ends by itself: `if budget > 0`.
 """
 
 from __future__ import annotations
@@ -73,6 +75,44 @@ def may_stop_growing(suspect: Suspect) -> bool:
         _takes_out(node, parents, names, suspect.line)
         for file in files
         for node, parents in walk(syntax_tree(file))
+    )
+
+
+def ends_by_itself(suspect: Suspect) -> bool:
+    """Return True if the line, or each call of its function, asks for what is counted down."""
+    files = dict.fromkeys((suspect.file, main_file() or suspect.file))
+    nodes = [item for file in files for item in walk(syntax_tree(file))]
+    counters = {
+        mention_of(node.target)
+        for node, _ in nodes
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Sub)
+    }
+    if not counters:
+        return False
+    lines = [item for item in walk(syntax_tree(suspect.file)) if _is_at(item[0], suspect.line)]
+    function = (suspect.function or "").rpartition(".")[2]
+    is_call = (isinstance(node, ast.Call) and function_name(node) == function for node, _ in nodes)
+    calls = [item for item, matches in zip(nodes, is_call, strict=True) if matches]
+    return any(
+        bool(places) and all(_asks_for_rest(parents, counters) for _, parents in places)
+        for places in (lines, calls)
+    )
+
+
+def _is_at(node: ast.AST, line: int) -> bool:
+    return isinstance(node, ast.stmt) and node.lineno == line
+
+
+def _asks_for_rest(parents: Parents, counters: set[str]) -> bool:
+    """Return True if one of the conditions compares a counter: `if self.budget > 0`.
+
+    Not that of a loop, which may count down the steps.
+    """
+    tests = [item.test for item in parents if isinstance(item, ast.If)]
+    return any(
+        isinstance(part, ast.Compare) and mention_of(part.left) in counters
+        for test in tests
+        for part in ast.walk(test)
     )
 
 

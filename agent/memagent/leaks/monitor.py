@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from memagent.diagnostics import ErrorGuard, display_roots
 from memagent.forecast import Forecast
 from memagent.forecast.types import LEAK_CAUSES, Growing
+from memagent.leaks import triggers
 from memagent.leaks.diagnosis_report import (
     diagnosis_text,
     print_suspects,
@@ -35,15 +36,6 @@ from memagent.leaks.diagnosis_report import (
     state_text,
 )
 from memagent.leaks.snapshots import SnapshotWriter
-from memagent.leaks.triggers import (
-    DEVICE_METHODS,
-    EARLY_EVERY,
-    EARLY_STEPS,
-    HOST_METHODS,
-    Method,
-    early_growth_detectors,
-    slow_growth_detectors,
-)
 from memagent.probe.detached import forks_wait
 from memagent.probe.heap import heap_reader
 from memagent.record.git import find_repository
@@ -90,10 +82,10 @@ class LeakMonitor:
         kind = self._device.kind
         used_bytes = sampler.tracks[0].probe.used_bytes
         self._used_bytes = (heap_reader() if kind == "host" else None) or used_bytes
-        self._early_growth = early_growth_detectors(kind)
+        self._early_growth = triggers.early_growth_detectors(kind)
         self._is_early = False
-        self._slow_growth = slow_growth_detectors(kind)
-        self._methods = HOST_METHODS if kind == "host" else DEVICE_METHODS
+        self._slow_growth = triggers.slow_growth_detectors(kind)
+        self._methods = triggers.HOST_METHODS if kind == "host" else triggers.DEVICE_METHODS
         self._failures = 0
         self._check_step: int | None = None
         self._check_distance = FIRST_CHECK_STEPS
@@ -164,7 +156,7 @@ class LeakMonitor:
         self._sampler.request_work()
 
     @property
-    def _method(self) -> Method:
+    def _method(self) -> triggers.Method:
         """Return the method of the next diagnosis."""
         return self._methods[min(self._failures, len(self._methods) - 1)]
 
@@ -202,9 +194,9 @@ class LeakMonitor:
 
     def after_step(self) -> None:
         """Advance the diagnosis, on the training thread, at each boundary that it requested."""
-        if self._sampler.step <= EARLY_STEPS:
+        if self._sampler.step <= triggers.EARLY_STEPS:
             self._sampler.request_work()
-            if self._sampler.step % EARLY_EVERY == 0:
+            if self._sampler.step % triggers.EARLY_EVERY == 0:
                 with self._guard.section("early growth"):
                     self._look_for_early_growth()
         if not self._has_finder:

@@ -6,6 +6,7 @@ A *path* is a list of objects, each of which refers to the one before it.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import weakref
 from collections import deque
@@ -22,6 +23,7 @@ _MAX_KEYS = 1_000_000
 _MAX_LABELS = 12
 _MAX_INDEX = 8
 _MAX_THREADS = 1_000
+_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _MODULE_PART = re.compile(r"\._(?:modules|parameters|buffers)\['(\w+)'\]")
 
 
@@ -87,7 +89,17 @@ def attribute_of(owner: Any, item: Any) -> str | None:
                     return str(slot)
             except (AttributeError, TypeError):
                 continue
-    return None
+    return _hooks_attribute(owner, item)
+
+
+def _hooks_attribute(owner: Any, item: Any) -> str | None:
+    """Return the attribute of a tensor that holds its hooks, which C++ keeps."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(item, dict) or not issubclass(type(owner), torch.Tensor):
+        return None
+    with torch._C.DisableTorchFunction():
+        names = (name for name in _TENSOR_HOOKS if getattr(owner, name, None) is item)
+        return next(names, None)
 
 
 def key_of(space: Mapping[Any, Any], item: Any) -> Any:

@@ -45,6 +45,7 @@ _MAX_SAMPLE = 200
 _MIN_COVERAGE = 0.6
 _MIN_BRANCH = 0.2
 _MIN_LINKS = 4
+_MAX_NAMES = 3
 
 
 def holders_from_variables(
@@ -105,13 +106,34 @@ def _end_of_chain(way: list[Any], place: int) -> int:
     return links[-1]
 
 
-def nearest_name(search: ReferrerSearch, target: Any, budget: TimeBudget) -> HolderPath:
-    """Return the nearest name of a single object, else the best one that its referrers have."""
+def nearest_name(
+    search: ReferrerSearch, target: Any, budget: TimeBudget, without: Collection[int] = ()
+) -> HolderPath:
+    """Return the nearest name of a single object, else the best one that its referrers have.
+
+    without: ids of objects that the search downwards doesn't go through.
+    """
     wanted = {id(target)}
-    walk = _Walk(lambda items: wanted.intersection(map(id, items)), 1)
+    walk = _Walk(lambda items: wanted.intersection(map(id, items)), 1, without)
     walk.run(search.scopes, budget)
     holders = (_named(search.scopes, way, 0, 1.0) for way in walk.ways_up([target]))
     return next(filter(None, holders), None) or search.name(target)
+
+
+def names_of(search: ReferrerSearch, target: Any, budget: TimeBudget) -> list[HolderPath]:
+    """Return the names of an object by the first few things that refer to it, nearest first."""
+    holders: list[HolderPath] = []
+    without: set[int] = set()
+    while len(holders) < _MAX_NAMES and not budget.is_over():
+        holder = nearest_name(search, target, budget, without)
+        known = [item.name.expression for item in holders if item.name is not None]
+        if holder.name is None or holder.name.expression in known:
+            break
+        holders.append(holder)
+        if not holder.above:
+            break
+        without.add(id(holder.above[0]))
+    return holders
 
 
 def _named(scopes: UserScopes, way: list[Any], place: int, coverage: float) -> HolderPath | None:

@@ -219,10 +219,13 @@ class Diagnosis:
 
 def classify(holder: HolderPath, growth: GroupGrowth) -> Kind:
     """Return the kind by the first test that matches the path, else by the container's type."""
+    names = holder.name.identifiers if holder.name is not None else ()
+    if names and names[0].endswith("_hooks"):
+        return "hook"  # also those of parameters, which an optimizer leads to
     for test, kind in _PATH_TESTS:
         if any(map(test, holder.objects)):
             return kind
-    if holder.name is not None and any("_hooks" in name for name in holder.name.identifiers):
+    if any("_hooks" in name for name in names):
         return "hook"
     if any(isinstance(item, FunctionType) for item in holder.below):
         return "closure"

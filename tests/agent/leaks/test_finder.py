@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 import gc
 import hashlib
+import inspect
 import itertools
 import json
 import math
@@ -426,6 +427,40 @@ def test_a_run_that_ends_well_names_no_suspect_that_is_unsure():
         finder.after_step(step)
     diagnosis = finder.conclude_search()
     assert diagnosis.suspects == finder.suspects == () and not finder.is_busy
+
+
+def test_hooks_that_a_parameter_collects_are_no_state_of_its_optimizer():
+    weight = torch.nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.Adam([weight])
+
+    def step():
+        scale = torch.ones(64, dtype=torch.float64)
+        weight.register_hook(lambda gradient: gradient * scale.sum())
+        weight.sum().backward()
+        optimizer.step()
+
+    [suspect] = find(step).suspects
+    assert suspect.kind == "hook" and "._backward_hooks: " in suspect.holder
+    line = inspect.getsourcelines(step)[1] + 2
+    assert (suspect.file, suspect.line) == (__file__, line)
+
+
+class Average:
+    value = 0.0
+
+    def update(self, x):
+        self.value = 0.9 * self.value + 0.1 * x
+
+
+def test_what_a_graph_grows_by_is_named_rather_than_what_holds_its_newest_value():
+    average, newest, weight = Average(), {}, torch.ones(4, requires_grad=True)
+
+    def step():
+        average.update(weight.sum())
+        newest["loss"] = average.value
+
+    [suspect] = find(step).suspects
+    assert suspect.holder.startswith("Average.value: graph of")
 
 
 @pytest.mark.parametrize(("steps", "is_named"), [(10, False), (18, True)])

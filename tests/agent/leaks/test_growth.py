@@ -112,6 +112,10 @@ WEAKER = {
         "kept", PASSES, "class A:\n    def note(self, x, *, where):\n        pass\n    def add(self, x, where):\n"
         "        where.append(x)  #!\nfor x in xs:\n    a.add(x, where=kept)\n",
     ),
+    "a writer that it was given to": (
+        ".stream", PASSES, "class A:\n    def __init__(self):\n        self.stream = StringIO()\n"
+        "        self.writer = csv.writer(self.stream)\n    def add(self, x):\n        self.writer.writerow(x)  #!\n",
+    ),
     "a library's metric": ("metric", PASSES, "metric = Metric()\nfor x in xs:\n    metric.observe(x)  #!\n"),
     "set in a loop": ("last", SETS, "last = None\nfor x in xs:\n    last = f(x)  #!\n"),
 }  # fmt: skip

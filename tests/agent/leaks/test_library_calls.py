@@ -30,9 +30,12 @@ class Store:
         self.newest = value
 """
 SCRIPT = """
+from functools import wraps
+
 from memagent_test_library import Store
 
 store = Store()
+shown = wraps(print)(lambda *values: None)
 other = {}
 
 
@@ -42,6 +45,7 @@ def step(number, unknown):
     unknown.record(number)
     store.touch(number)
     store.get(number, unknown)
+    shown(number, unknown)
 """
 
 
@@ -61,7 +65,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 
 
 def test_a_call_is_known_by_what_it_means(script: ModuleType) -> None:
-    """A dict's `get` isn't the library's, and an unknown one may be anybody's.
+    """A dict's `get` isn't the library's, nor is a built-in; an unknown one may be anybody's.
 
     The method that uses the attribute is the likeliest to fill it.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.leaks.limits import may_stop_growing
+from memagent.leaks.limits import ends_by_itself, may_stop_growing
 from memagent.leaks.suspect import build_suspect
 
 LIMITED = {
@@ -189,3 +189,26 @@ def test_1_the_name_of_the_holder_counts_as_well(tmp_path):
 @pytest.mark.parametrize("kind", ["optimizer", "cache"])
 def test_3_parameters_and_arguments_may_all_be_known(tmp_path, kind):
     assert may_stop_growing(suspect_in(tmp_path, UNLIMITED["begun once"], kind))
+
+
+COUNTED_DOWN = """
+class Pool:
+    def add(self, rows):
+        self.rows.extend(rows)  # here
+    def label(self, rows):
+        self.budget -= len(rows)
+
+for step in range(300):
+    if {condition}:
+        pool.add(choose(pool))
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "ends"), [("step % 25 == 0 and pool.budget > 0", True), ("step % 25 == 0", False)]
+)
+def test_what_grows_while_something_is_counted_down_ends_by_itself(tmp_path, condition, ends):
+    file = tmp_path / "script.py"
+    file.write_text(COUNTED_DOWN.replace("{condition}", condition))
+    suspect = build_suspect(str(file), 4, "Pool.add", "Pool.rows: list of 9", "list", 1, 1.0)
+    assert ends_by_itself(suspect) == ends

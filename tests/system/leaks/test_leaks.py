@@ -27,13 +27,8 @@ from tests.python_fork import ForkServer
 HERE = Path(__file__).parent
 KNOWN_MISSES = {
     "tee_loader": "both iterators lead to the batches, and the other one is named",
-    "active_learning_budget": "its list grows until a budget is spent, after the window",
     "born_again_teacher": "it grows at every sixteenth step, and only within the module's own copy",
     "gymnasium_clips": "the line that makes the frames is named instead of the list",
-    "ignite_running_average": "another dict holds the newest value of the graph, and is named",
-    "prioritized_ring": "a line that makes objects stays a suspect after the ring is full",
-    "pyro_gradient_hooks": "hooks of a tensor are taken for a state of its optimizer",
-    "stringio_report": "the line that makes the stream is named, and no csv writer is followed",
 }
 """Why a script's line or holder isn't named yet, by its file's stem."""
 

@@ -31,6 +31,8 @@ MIN_BYTES_PER_STEP = 1024
 MAX_LAST_RATIO = 1.5
 """Largest ratio of what a line allocated in the last step to its growth per step."""
 _MAX_SUSPECTS = 3
+_FREE_LIST_BYTES = 2**18
+"""What a garbage collection may free of the interpreter's lists of free objects."""
 _MAX_LEVELS = 3
 _MAX_PARTS = 64
 _MIN_TEXT = 256
@@ -90,7 +92,9 @@ class HostMemoryDetector(Detector):
             gc.collect()
             self._middle_step = step
             self._containers.middle(step)
-            self._middle, self._middle_tensors = _traced_blocks(self._tensor_bytes)
+            blocks, tensors = _traced_blocks(self._tensor_bytes)
+            self._middle = blocks
+            self._middle_tensors = tensors
             self._middle_bytes = self._allocated_bytes()  # with what the readings keep
 
     def before_last(self, step: int) -> None:
@@ -104,7 +108,7 @@ class HostMemoryDetector(Detector):
         self._sites.update(steady_tensors(tensors, self._middle_tensors, *steps))
         lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
         if self._middle_bytes is not None and now_bytes is not None:
-            rate = (now_bytes - self._middle_bytes) / max(1, steps[0])
+            rate = (now_bytes + _FREE_LIST_BYTES - self._middle_bytes) / max(1, steps[0])
             lines = [item for item in lines if rate >= MIN_SHARE * (item.bytes_per_step or 0)]
         self._lines = lines
         self._holders = holders_of_lines(self._lines)

@@ -127,6 +127,8 @@ def _notes(result: Rehearsal) -> Iterator[str]:
         yield f"  {'error':<{_WIDTH}} {result.error['message']}"
     if result.place:
         yield f"  {'waits at':<{_WIDTH}} {result.place['file']}, line {result.place['line']}"
+    if not result.has_kernels:
+        yield f"  {'kernels':<{_WIDTH}} this torch has none for the card: a run needs another build"
     yield f"  {'left out':<{_WIDTH}} {'; '.join(result.left_out)}"
     if result.reads:
         places = [f"{item['file']}:{item['line']}" for item in result.reads[:_MAX_FILES]]

@@ -6,6 +6,7 @@ CUDA context, with the interval that the estimator has for it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,7 @@ class Rehearsal:
     - place: file and line of a loop that waits for a value; reads: lines that read the device.
     - files: what the script wrote to the copy of its folder, with sizes. outside_files: what it
       wrote elsewhere.
+    - architectures: that this torch has kernels for, such as sm_80.
     - versions: of the libraries that were loaded. project: as the script's run would have it.
     """
 
@@ -61,6 +63,7 @@ class Rehearsal:
     reads: Sequence[Mapping[str, Any]] = ()
     files: Sequence[tuple[str, int]] = ()
     outside_files: Sequence[str] = ()
+    architectures: Sequence[str] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     project: str = "default"
 
@@ -98,6 +101,17 @@ class Rehearsal:
     def is_certain(self) -> bool:
         """Return whether the verdict holds for every size of the context."""
         return self.fits is not True or self.device_bytes[2] <= self.capacity_bytes
+
+    @property
+    def has_kernels(self) -> bool:
+        """Return whether this torch runs on the card; the rehearsal runs no kernel.
+
+        Source: CUDA C++ Programming Guide, binary and PTX compatibility.
+        """
+        known = (re.match(r"(sm|compute)_(\d+)(\d)", name) for name in self.architectures)
+        capability = self.machine.card.capability
+        runs = [_runs_on(match[1], match[2], match[3], capability) for match in known if match]
+        return any(runs) or not runs
 
     @property
     def end(self) -> str:
@@ -149,6 +163,7 @@ class Rehearsal:
             "spare_bytes": self.spare_bytes,
             "status": self.status,
             "fits": self.fits,
+            "has_kernels": self.has_kernels,
             "is_certain": self.is_certain,
             "steps": self.steps,
             "peak_allocated_bytes": self.peak_allocated_bytes,
@@ -166,6 +181,13 @@ class Rehearsal:
             "outside_files": list(self.outside_files),
             "left_out": list(self.left_out),
         }
+
+
+def _runs_on(kind: str, major: str, minor: str, capability: tuple[int, int]) -> bool:
+    """Return whether a card runs such kernels: PTX on any later card, others on their kind."""
+    made_for = (int(major), int(minor))
+    is_later = made_for <= capability
+    return is_later and (kind == "compute" or made_for[0] == capability[0])
 
 
 def rehearsal_of(
@@ -195,6 +217,7 @@ def rehearsal_of(
         reads=state.get("reads") or (),
         files=files,
         outside_files=outside_files,
+        architectures=state.get("architectures") or (),
         versions=state.get("versions") or {},
         project=state.get("project") or "default",
     )

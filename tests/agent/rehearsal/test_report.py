@@ -103,3 +103,24 @@ def test_the_report_is_json() -> None:
 def test_others_memory_is_not_to_spare() -> None:
     result = replace(result_of(), machine=replace(MACHINE, held_bytes=2 * GIB))
     assert result.capacity_bytes == 22 * GIB
+
+
+@pytest.mark.parametrize(
+    ("card", "architectures", "has_kernels"),
+    [
+        ("v100", ["sm_75", "sm_80", "sm_120"], False),
+        ("v100", ["sm_70"], True),
+        ("v100", ["sm_75", "compute_60"], True),
+        ("a10", ["sm_80"], True),  # 8.6 runs what 8.0 does
+        ("a100", ["sm_86", "sm_90"], False),
+        ("h100", ["sm_90a"], True),
+        ("h100", ["sm_100", "compute_120"], False),
+        ("a100", [], True),  # not known
+    ],
+)
+def test_it_says_if_this_torch_has_no_kernels_for_the_card(card, architectures, has_kernels):
+    result = replace(result_of(architectures=architectures), machine=Machine(cuda_card(card)))
+    assert result.has_kernels is result.to_dict()["has_kernels"] is has_kernels
+    assert (
+        "this torch has none for the card" in "\n".join(render(result, "train.py"))
+    ) is not has_kernels

@@ -194,7 +194,7 @@ class LeakMonitor:
 
     def after_step(self) -> None:
         """Advance the diagnosis, on the training thread, at each boundary that it requested."""
-        if self._sampler.step <= triggers.EARLY_STEPS:
+        if self._early_growth and self._sampler.step <= triggers.EARLY_STEPS:
             self._sampler.request_work()
             if self._sampler.step % triggers.EARLY_EVERY == 0:
                 with self._guard.section("early growth"):
@@ -222,7 +222,10 @@ class LeakMonitor:
         """Request a diagnosis if memory rises from the beginning, as a short run has no later."""
         if self._has_finder and (self._finder.is_busy or self.suspects):
             return
+        started = time.thread_time()
         readings = [self._used_bytes()]
+        if time.thread_time() - started > triggers.MAX_EARLY_READING_S:
+            self._early_growth = []
         for detector, window in self._early_growth:
             if detector.observe(readings):
                 self._is_early = True

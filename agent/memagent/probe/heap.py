@@ -6,7 +6,8 @@ MiB. glibc and Python count what is allocated:
 1. `mallinfo2` (glibc 2.33) sums up all arenas and mapped blocks: tensors, arrays, long strings.
 2. `sys.getallocatedblocks` counts Python's own small objects.
 
-A reading takes 0.1 to 0.5 ms, so it's for rare use.
+A reading takes from 0.03 ms after `import torch` to 40 ms with 130,000 free pieces, which glibc
+walks through: it's for rare use.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.monitor import FIRST_CHECK_STEPS
-from memagent.leaks.triggers import LONG_WINDOW_STEPS
+from memagent.leaks.triggers import EARLY_EVERY, EARLY_STEPS, LONG_WINDOW_STEPS
 from memagent.wire.messages import BatchReply, Command
 
 
@@ -413,3 +413,20 @@ def test_a_snapshot_includes_the_allocators_record(watched, recording, capfd, mo
     assert pickle.loads(pickled.read_bytes()) == history.last
     assert stderr.count(str(pickled)) == 1 and str(pickled.with_suffix(".html")) in stderr
     assert str(pickled) in recording().snapshots[-1].notes[-1]
+
+
+@pytest.mark.parametrize(("milliseconds", "readings"), [(0, EARLY_STEPS // EARLY_EVERY), (4, 1)])
+def test_early_readings_end_where_one_takes_long(watched, milliseconds, readings):
+    trainer, run = watched(leaks=False)
+    read_at: list[int] = []
+
+    def read() -> int:
+        end = time.thread_time() + milliseconds / 1000
+        while time.thread_time() < end:
+            pass
+        read_at.append(run.step)
+        return 0
+
+    run._pipeline.leaks._used_bytes = read
+    trainer.train(EARLY_STEPS + EARLY_EVERY)
+    assert len(read_at) == readings

@@ -161,6 +161,12 @@ def test_a_refused_download_is_bounded_too(client_of):
         list(client_of(refuse).download("/"))
 
 
+def answer_twice(connection):
+    for _ in range(2):  # on one connection: one that is closed may look open to the second request
+        read_request(connection)
+        connection.sendall(ANSWER)
+
+
 @pytest.mark.parametrize(("thread_name", "is_logged"), [("memagent-sender", False), ("own", True)])
 def test_only_requests_of_the_script_are_logged(
     caplog, client_of, monkeypatch, thread_name, is_logged
@@ -168,7 +174,7 @@ def test_only_requests_of_the_script_are_logged(
     # libraries of other tests set the level of this logger, or disable it
     logger = logging.getLogger("urllib3.connectionpool")
     monkeypatch.setattr(logger, "disabled", False)
-    client = client_of(lambda connection: (read_request(connection), connection.sendall(ANSWER)))
+    client = client_of(answer_twice)
     client.request("/api/v1/runs")  # creates the pool
     caplog.clear()
     caplog.set_level(logging.DEBUG, logger=logger.name)

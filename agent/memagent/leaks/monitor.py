@@ -48,8 +48,9 @@ if TYPE_CHECKING:
     from memagent.leaks.suspect import Diagnosis
 
 _RETRY_AFTER_STEPS = 20
-FIRST_CHECK_STEPS = 80
-"""Steps after which suspects are checked. Each later check is twice as far from the one before."""
+FIRST_CHECK_STEPS, CHECK_RATIO = 80, 1.25
+"""Steps after which suspects are checked, and by how much each later check is further from the one
+before: what fills up for half of a run is withdrawn before its end."""
 _LAST_PEAKS = 8
 _NO_MEMORY = "no memory was left for the diagnosis"
 
@@ -88,7 +89,7 @@ class LeakMonitor:
         self._methods = triggers.HOST_METHODS if kind == "host" else triggers.DEVICE_METHODS
         self._failures = 0
         self._check_step: int | None = None
-        self._check_distance = FIRST_CHECK_STEPS
+        self._check_distance: float = FIRST_CHECK_STEPS
         self._why = ""
         self._saves_record = False
         self._next_step = 0
@@ -302,8 +303,8 @@ class LeakMonitor:
         stopped = self._finder.withdraw_stopped(step)
         if stopped is None:  # it goes on after the next step
             return
-        self._check_distance *= 2
-        self._check_step = step + self._check_distance
+        self._check_distance *= CHECK_RATIO
+        self._check_step = step + int(self._check_distance)
         if not stopped:
             return
         self._check_step = None

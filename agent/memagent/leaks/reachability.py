@@ -18,7 +18,7 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from memagent.components import safe_reads
@@ -27,6 +27,7 @@ from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import (
     UserScopes,
+    is_own,
     is_own_frame,
     is_script_class,
     namespace,
@@ -272,7 +273,7 @@ class _Walk:
         return following
 
     def _does_pass(self, item: Any) -> bool:
-        """Return False for plain values, modules and their globals, and what libraries define."""
+        """Return False for plain values, modules, their globals, and what is memagent's."""
         kind = type(item)
         if issubclass(kind, type):
             return is_script_class(item)
@@ -280,7 +281,9 @@ class _Walk:
             return "__builtins__" not in item
         if kind is FrameType:
             return not is_own_frame(item)
-        passes = not issubclass(kind, _PLAIN) and not kind.__module__.startswith("memagent.leaks")
+        if kind is FunctionType:  # a hook of the agent leads to its rows
+            return not is_own(item.__code__.co_filename)
+        passes = not issubclass(kind, _PLAIN) and not kind.__module__.startswith("memagent.")
         self._passes[kind] = passes
         return passes
 

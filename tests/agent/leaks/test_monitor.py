@@ -15,6 +15,8 @@ from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.monitor import FIRST_CHECK_STEPS
+from memagent.leaks.reachability import _Walk
+from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.triggers import EARLY_EVERY, EARLY_STEPS, LONG_WINDOW_STEPS
 from memagent.wire.messages import BatchReply, Command
 
@@ -271,6 +273,30 @@ def test_suspects_that_go_on_growing_stay(watched, recording):
     trainer.train(4 * FIRST_CHECK_STEPS)
     assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
     assert len(recording_of(run, recording)) == 1
+
+
+def test_what_fills_up_for_half_of_a_run_is_withdrawn_before_its_end(watched):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.suspect("it grows")
+    trainer.train(5 * FIRST_CHECK_STEPS)
+    assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
+    trainer.leaks = False
+    trainer.train(4 * FIRST_CHECK_STEPS)
+    assert run.report()["suspects"] == []
+
+
+def test_a_search_from_the_variables_does_not_enter_the_agent(watched):
+    trainer, run = watched(leaks=False)
+    trainer.train(30)
+    track = run._pipeline.sampler.tracks[0]  # which keeps rows
+
+    def found(root) -> bool:
+        walk = _Walk(lambda items: {id(track)}.intersection(map(id, items)), 1)
+        walk._walk(walk._visit([[root]], [root]), TimeBudget(60.0))
+        return bool(walk.reached)
+
+    assert found([track]) and not found(trainer.model)
 
 
 def test_results_of_every_fiftieth_step_are_found_over_a_long_window(watched, recording):

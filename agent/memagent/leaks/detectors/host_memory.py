@@ -27,7 +27,8 @@ from memagent.wire.messages import DiagnosisMethod, Suspect
 
 FRAMES = 6
 """Frames traced per block."""
-MIN_BYTES_PER_STEP = 1024
+MIN_BYTES_PER_STEP = 2048
+"""The agent's own rows take up to as much."""
 MAX_LAST_RATIO = 1.5
 """Largest ratio of what a line allocated in the last step to its growth per step."""
 _MAX_SUSPECTS = 3

@@ -1,0 +1,69 @@
+"""Whole runs by `memagent run`, as a user makes them: scripts of an examiner who knew neither the
+finder nor the other folders, from public threads that each names.
+
+The last report's first suspect is judged. A script takes 5 to 20 s.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.leaks.test_leaks import HERE, marks
+
+pytestmark = pytest.mark.long
+KNOWN_MISSES = {
+    "gc_generation": "nobody is named: cycles wait for the collector",
+    "feature_extractor_hooks": "nobody is named",
+    "blocked_prefetchers": "nobody is named: threads wait in `put`",
+    "applied_transforms": "the list is named where it is made",
+    "nested_compose": "the line that allocates is named",
+    "sqlite_metrics": "nobody is named: SQLite's memory",
+    "recorded_warnings": "the line of the function is named",
+    "league_payoff": "growth at every twentieth step isn't named",
+    "growing_entity_embedding": "an alias in the optimizer is named",
+    "replay_compose_worker": "nobody is named: it grows in a worker",
+    "mem_reporter": "the line that makes the dict is named",
+    "reward_buffer": "at times a list of five is named instead of the dict that keeps it",
+}
+"""Why a script's line or holder isn't named, by its file's stem. Not strict: some are at times."""
+
+
+def scripts(folder: str) -> list[Any]:
+    return [
+        pytest.param(path, id=path.stem, marks=misses(path))
+        for path in sorted((HERE / folder).glob("*.py"))
+    ]
+
+
+def misses(path: Path) -> list[pytest.MarkDecorator]:
+    reason = KNOWN_MISSES.get(path.stem)
+    return [] if reason is None else [pytest.mark.xfail(reason=reason, strict=False)]
+
+
+def suspects_of(path: Path, folder: Path) -> list[dict[str, Any]]:
+    report = folder / "report.json"
+    environ = {"MEMAGENT_DIR": str(folder), "OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin"}
+    command = [sys.executable, "-m", "memagent", "run", "--report", str(report), str(path)]
+    subprocess.run(command, cwd=path.parent, env=environ, check=True, capture_output=True)
+    suspects: list[dict[str, Any]] = json.loads(report.read_text())["suspects"]
+    return suspects
+
+
+@pytest.mark.parametrize("path", scripts("whole_runs"))
+def test_it_names_the_holder_and_the_line(path: Path, tmp_path: Path) -> None:
+    first = next(iter(suspects_of(path, tmp_path)), None)
+    assert first is not None, "no suspect"
+    mark = marks(path).get((first["file"], first["line"]))
+    assert mark is not None, first
+    assert any(name in first["holder"] for name in mark.partition(" ")[2].split("|")), first
+
+
+@pytest.mark.parametrize("path", scripts("whole_runs_clean"))
+def test_a_clean_script_has_no_suspects(path: Path, tmp_path: Path) -> None:
+    assert suspects_of(path, tmp_path) == []

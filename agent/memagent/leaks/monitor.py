@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent.diagnostics import ErrorGuard, display_roots
@@ -39,9 +38,8 @@ from memagent.leaks.snapshots import SnapshotWriter
 from memagent.probe.detached import forks_wait
 from memagent.probe.heap import heap_reader
 from memagent.record.git import find_repository
-from memagent.record.identity import Identity
 from memagent.sampling.sampler import Sampler
-from memagent.wire.messages import BatchReply, Event, SnapshotMessage, Suspect
+from memagent.wire.messages import BatchReply, Event, Suspect
 
 if TYPE_CHECKING:
     from memagent.leaks.finder import Finder
@@ -56,23 +54,18 @@ _NO_MEMORY = "no memory was left for the diagnosis"
 
 
 class LeakMonitor:
-    """`deliver` sends a snapshot to the server, `emit` an event; both on the training thread.
-
-    `stem`: path of the run's file without its suffix.
-    """
+    """`emit` sends an event, as `snapshots` does the results, on the training thread."""
 
     def __init__(
         self,
-        identity: Identity,
         sampler: Sampler,
         guard: ErrorGuard,
-        deliver: Callable[[SnapshotMessage], None],
+        snapshots: SnapshotWriter,
         emit: Callable[[Event], None],
-        stem: Path,
     ) -> None:
         self._sampler = sampler
         self._guard = guard
-        self._snapshots = SnapshotWriter(identity, sampler, guard, deliver, stem)
+        self._snapshots = snapshots
         self._emit = emit
         self._emitted_state = "idle"
         self._growing: Growing | None = None

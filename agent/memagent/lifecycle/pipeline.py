@@ -28,6 +28,7 @@ from memagent.errors import SettingError
 from memagent.estimator.background import BackgroundEstimator
 from memagent.hooks.instrumentation import ModelInstrumentation
 from memagent.leaks.monitor import LeakMonitor
+from memagent.leaks.snapshots import SnapshotWriter
 from memagent.lifecycle.exit_status import ExitTracker
 from memagent.lifecycle.options import AttachOptions
 from memagent.local_forecast.coordinator import LocalForecast
@@ -86,9 +87,10 @@ class Pipeline:
         self.location = url if self._has_server else str(path)
         # Replies of the server reach the leak monitor, and its snapshots the sender: the monitor
         # comes first, since the sender's thread starts at once.
-        self.leaks = LeakMonitor(
-            identity, self.sampler, guard, self._send, self._emit, settings.directory / file_name
+        snapshots = SnapshotWriter(
+            identity, self.sampler, guard, self._send, settings.directory / file_name
         )
+        self.leaks = LeakMonitor(self.sampler, guard, snapshots, self._emit)
         self._file = RunFile(path, seal(identity.run_id, self._run_start(settings, options)))
         self._sender = Sender(
             self._file, _open_transport(settings), self.drops, guard, self._handle_reply

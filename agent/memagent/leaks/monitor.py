@@ -77,6 +77,7 @@ class LeakMonitor:
         used_bytes = sampler.tracks[0].probe.used_bytes
         self._used_bytes = (heap_reader() if kind == "host" else None) or used_bytes
         self._early_growth = triggers.early_growth_detectors(kind)
+        self._early_readings_s = 0.0
         self._is_early = False
         self._slow_growth = triggers.slow_growth_detectors(kind)
         self._methods = triggers.HOST_METHODS if kind == "host" else triggers.DEVICE_METHODS
@@ -218,7 +219,8 @@ class LeakMonitor:
             return
         started = time.thread_time()
         readings = [self._used_bytes()]
-        if time.thread_time() - started > triggers.MAX_EARLY_READING_S:
+        self._early_readings_s += time.thread_time() - started
+        if self._early_readings_s > triggers.MAX_EARLY_READINGS_S:
             self._early_growth = []
         for detector, window in self._early_growth:
             if detector.observe(readings):

@@ -20,8 +20,8 @@ import msgspec
 EARLY_STEPS = 128
 EARLY_EVERY = 4
 """Steps at the beginning of a run, and those among them with a reading on the training thread."""
-MAX_EARLY_READING_S = 0.002
-"""Processor time of such a reading from which no other follows."""
+MAX_EARLY_READINGS_S = 0.1
+"""Processor time of all those readings from which no other follows."""
 BLOCK_STEPS = 16
 MIDDLE_BLOCK_STEPS = 32
 LONG_BLOCK_STEPS = 64

@@ -13,6 +13,7 @@ import torch
 import memagent
 from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
+from memagent.leaks import triggers
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.monitor import FIRST_CHECK_STEPS
 from memagent.leaks.reachability import _Walk
@@ -48,7 +49,8 @@ LINE = inspect.getsourcelines(Trainer.train)[1] + 7
 @pytest.fixture
 def watched(monkeypatch):
     """watched(leaks): a trainer and its run, which ends with the test."""
-    for limit in ("finder.MAX_SEARCH_CPU_S", "referrers._MAX_SAMPLE_S"):
+    limits = ("finder.MAX_SEARCH_CPU_S", "referrers._MAX_SAMPLE_S", "triggers.MAX_EARLY_READINGS_S")
+    for limit in limits:
         monkeypatch.setattr(
             f"memagent.leaks.{limit}", 60.0
         )  # what other tests have left here to look through decides neither
@@ -441,8 +443,9 @@ def test_a_snapshot_includes_the_allocators_record(watched, recording, capfd, mo
     assert str(pickled) in recording().snapshots[-1].notes[-1]
 
 
-@pytest.mark.parametrize(("milliseconds", "readings"), [(0, EARLY_STEPS // EARLY_EVERY), (4, 1)])
-def test_early_readings_end_where_one_takes_long(watched, milliseconds, readings):
+@pytest.mark.parametrize(("milliseconds", "readings"), [(0, EARLY_STEPS // EARLY_EVERY), (40, 3)])
+def test_early_readings_end_where_they_take_long(watched, monkeypatch, milliseconds, readings):
+    monkeypatch.setattr(triggers, "MAX_EARLY_READINGS_S", 0.1)
     trainer, run = watched(leaks=False)
     read_at: list[int] = []
 

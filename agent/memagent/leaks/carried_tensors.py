@@ -21,9 +21,9 @@ from memagent.leaks.lengthening import LengtheningTensor
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.origins import lines_of
 from memagent.leaks.reachability import names_of, nearest_name
-from memagent.leaks.referrers import ReferrerSearch
+from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.source_lines import GROWS, SourceLine
-from memagent.leaks.suspect import Kind, is_module_class, suspect_at
+from memagent.leaks.suspect import Kind, is_module_class, is_optimizer, suspect_at
 from memagent.leaks.suspension import present
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.wire.messages import Suspect
@@ -139,7 +139,7 @@ def suspects_of_lengthening(
     tensor = item.find_now() if tensor is None else tensor
     if tensor is None:
         return []
-    holder = nearest_name(search, tensor, budget)
+    holder = _own_name(search, tensor, budget)
     name = holder.name
     if name is None:
         return _suspects_of_sums(search, tensor, item)
@@ -153,6 +153,15 @@ def suspects_of_lengthening(
     kind: Kind = "buffer" if any(map(is_module_class, owners)) else "variable"
     text = f"{name.expression}: tensor of {' x '.join(map(str, tensor.shape))}"
     return [suspect_at(name, line, text, kind, item.bytes_per_step, 0.9)]
+
+
+def _own_name(search: ReferrerSearch, tensor: Any, budget: TimeBudget) -> HolderPath:
+    """Return the nearest name of a tensor, for a parameter that of its module."""
+    holder = nearest_name(search, tensor, budget)
+    optimizers = {id(item) for item in holder.above if is_optimizer(item)}
+    other = nearest_name(search, tensor, budget, optimizers) if optimizers else holder
+    is_better = other.name is not None and not any(map(is_optimizer, other.above))
+    return other if is_better else holder
 
 
 def _suspects_of_sums(

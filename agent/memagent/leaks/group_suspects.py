@@ -22,7 +22,7 @@ from memagent.leaks.loop_iterators import loop_of
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.reachability import holders_from_variables
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
-from memagent.leaks.source_lines import PASSES, SourceLine
+from memagent.leaks.source_lines import GROWS, PASSES, SourceLine
 from memagent.leaks.suspect import CERTAINTIES, can_grow, classify, describe_container, suspect_at
 from memagent.leaks.suspension import present
 from memagent.leaks.time_budgets import TimeBudget
@@ -74,6 +74,10 @@ class GroupSearch:
     ) -> list[Suspect]:
         kind = classify(holder, growth)
         line = origins.line_of_holder(self.scopes, holder, kind)
+        if line is None or line.strength < PASSES:
+            for inner in origins.holders_below(holder):
+                if inner.name and self._strength(inner, growth) == GROWS:
+                    return self._suspects_of_holder(growth, inner, inner.name)
         if line is None and (attribute := origins.attribute_below(holder)) is not None:
             name, line = attribute
             text, rate = f"{name.expression}: tensor", self._rate_with_graphs(growth)
@@ -105,7 +109,7 @@ class GroupSearch:
         outermost = self.search.hold(autograd_graphs.outermost(survivors))
         holders = self._holders_from_variables(outermost)
         if holders:
-            return next((item for item in holders if self._has_line(item, growth)), holders[0])
+            return next((item for item in holders if self._strength(item, growth)), holders[0])
         holder = yield from self.search.common_holder(_sample(outermost))
         if holder is None and len(outermost) < len(survivors):
             holder = yield from self.search.common_holder(_sample(present(survivors)))
@@ -127,8 +131,10 @@ class GroupSearch:
             lasting = holders_from_variables(self.scopes, outermost, self.budget, new)
         return holders
 
-    def _has_line(self, holder: HolderPath, growth: GroupGrowth) -> bool:
-        return origins.line_of_holder(self.scopes, holder, classify(holder, growth)) is not None
+    def _strength(self, holder: HolderPath, growth: GroupGrowth) -> int:
+        """Return that of the line that fills a holder, 0 without one."""
+        line = origins.line_of_holder(self.scopes, holder, classify(holder, growth))
+        return 0 if line is None else line.strength
 
     def _rate_with_graphs(self, growth: GroupGrowth) -> int:
         """Return bytes per step, including what the survivors' graphs keep.

@@ -60,6 +60,33 @@ def runs_once(line: SourceLine) -> bool:
     return line.function == "<module>" and not line.in_loop and not line.file.startswith("<")
 
 
+def fills_new_object(node: ast.stmt, parents: Parents, name: str) -> bool:
+    """Return True for `self.rows.append(x)` in the constructor that makes `self.rows`.
+
+    It runs once for each object, so it's over when one is there already.
+    """
+    function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
+    if function is None or function.name != "__init__" or not _has_own(node, name):
+        return False
+    others = (part for part in ast.walk(function) if isinstance(part, ast.Assign | ast.AnnAssign))
+    return any(
+        _is_own(target, name)
+        for part in others
+        if not isinstance(part.value, ast.Name | ast.Attribute | None)
+        for target in assignment_targets(part)
+    )
+
+
+def _has_own(node: ast.stmt, name: str) -> bool:
+    return any(_is_own(part, name) for part in ast.walk(node))
+
+
+def _is_own(node: ast.AST, name: str) -> bool:
+    """Return True for `self.rows`, if `.rows` is the name."""
+    is_attribute = isinstance(node, ast.Attribute) and f".{node.attr}" == name
+    return is_attribute and isinstance(node.value, ast.Name) and node.value.id == "self"  # type: ignore[attr-defined]
+
+
 def _own_calls(node: ast.stmt) -> Iterator[ast.Call]:
     """Yield the calls of a statement, without those of the statements in it."""
     parts = [part for part in ast.iter_child_nodes(node) if not isinstance(part, ast.stmt)]

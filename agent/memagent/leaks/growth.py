@@ -33,6 +33,7 @@ from memagent.leaks.aliases import (
 from memagent.leaks.growing_statements import (
     adds_items,
     changes_in_place,
+    fills_new_object,
     growth_strength,
     is_reference,
     runs_once,
@@ -140,6 +141,8 @@ def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:
             if strength == SETS and uses_itself:
                 strength = GROWS
             uses_itself |= changes_in_place(node, aliases)
+            if fills_new_object(node, parents, name):
+                strength = min(strength, SETS)
             if strength:
                 line = source_line(scope.file, node, strength, parents)
                 inner = _lines_in_value(scope.file, value, names, parents)

@@ -15,8 +15,10 @@ import ast
 import functools
 import logging
 import types
+import warnings
 from collections import UserDict, UserList
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from memagent.components import safe_reads
@@ -150,17 +152,34 @@ def attribute_below(holder: HolderPath) -> tuple[ObjectName, SourceLine] | None:
 
     Then each item grows, and not their number: a cached property, or an attribute that is set late.
     """
+    for kind, attribute, _ in _attributes_below(holder):
+        if (line := _late_line(kind, attribute)) is not None:
+            text = f"{kind.__name__}.{attribute}"
+            return ObjectName(text, (), line.file, kind.__name__, owner=kind), line
+    return None
+
+
+def holders_below(holder: HolderPath) -> Iterator[HolderPath]:
+    """Yield the attributes of the container's items that lead to a tensor.
+
+    Each item may grow, and not their number: `item.history.append(x)`.
+    """
+    for kind, attribute, value in _attributes_below(holder):
+        text, file = f"{kind.__name__}.{attribute}", file_of(kind)
+        name = ObjectName(text, (f".{attribute}",), file, kind.__name__, owner=kind)
+        below = holder.below[[id(item) for item in holder.below].index(id(value)) + 1 :]
+        yield replace(holder, container=value, name=name, below=below, above=())
+
+
+def _attributes_below(holder: HolderPath) -> Iterator[tuple[type, str, Any]]:
+    """Yield the attributes of the script's objects on the way to a tensor: class, name, value."""
     for place, owner in enumerate(holder.below):
         kind = type(owner)
         space = namespace(owner) if is_script_class(kind) else None
-        inner = holder.below[place + 1 :]
-        ids = set(map(id, inner))
+        inner = {id(item): item for item in holder.below[place + 1 :]}
         for key, attribute in safe_reads.keys_by_id(space or {}).items():
-            line = _late_line(kind, attribute) if key in ids else None
-            if line is not None:
-                text = f"{kind.__name__}.{attribute}"
-                return ObjectName(text, (), line.file, kind.__name__, owner=kind), line
-    return None
+            if key in inner:
+                yield kind, attribute, inner[key]
 
 
 def site_line(site: CodePosition | None) -> SourceLine | None:
@@ -231,6 +250,8 @@ def _sets_computed_attribute(node: ast.Expr | ast.Assign) -> bool:
 def _origins(item: Any, files: Sequence[str]) -> Iterator[SourceLine]:
     if isinstance(item, logging.LogRecord) and is_script(item.pathname):
         yield SourceLine(item.pathname, item.lineno, item.funcName or "", PASSES, False, "")
+    elif isinstance(item, warnings.WarningMessage) and is_script(item.filename):
+        yield SourceLine(item.filename, item.lineno, "", PASSES, False, "")
     elif isinstance(item, WAITING):
         code = getattr(item, "cr_code", None) or getattr(item, "gi_code", None)
         if code is not None and is_script(code.co_filename):

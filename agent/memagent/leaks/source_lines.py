@@ -58,11 +58,16 @@ class SourceScope:
 def first_assignment(scope: SourceScope, name: str) -> SourceLine | None:
     """Return the first statement that sets a variable or an attribute, growing or not."""
     for node, parents in walk(root_of(scope)):
-        if isinstance(node, ASSIGNMENTS) and any(
-            is_mention(part, {name}) for part in assignment_targets(node)
-        ):
+        if any(is_mention(part, {name}) for part in _targets(node)):
             return source_line(scope.file, node, SETS, parents)
     return None
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    """Return what a statement sets, also the variables of `with`."""
+    if isinstance(node, ast.With | ast.AsyncWith):
+        return [item.optional_vars for item in node.items if item.optional_vars is not None]
+    return assignment_targets(node) if isinstance(node, ASSIGNMENTS) else []
 
 
 def calls_with(file: str, keyword: str) -> list[SourceLine]:

@@ -271,7 +271,8 @@ def _is_cache(item: Any) -> bool:
     return type(item).__name__ == "_lru_cache_wrapper"
 
 
-def _is_optimizer(item: Any) -> bool:
+def is_optimizer(item: Any) -> bool:
+    """Return True for a `torch.optim.Optimizer`, without importing torch."""
     return _has_base(type(item), "torch.optim", lambda name: name == "Optimizer")
 
 
@@ -288,7 +289,7 @@ def _has_base(kind: type, package: str, matches: Callable[[str], bool]) -> bool:
 _PATH_TESTS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
     (_is_cache, "cache"),
     (lambda item: isinstance(item, TracebackType | BaseException), "exception"),
-    (_is_optimizer, "optimizer"),
+    (is_optimizer, "optimizer"),
     (_is_loader, "dataloader"),
 )
 _CONTAINERS: tuple[tuple[type, Kind], ...] = (

@@ -43,6 +43,16 @@ GROWING = {
         "kept",
         "kept.append(0)\nfor x in xs:\n    kept.append(x)  #!\n",
     ),
+    "not in the constructor that makes it": (
+        ".kept",
+        "class A:\n    def __init__(self, xs):\n        self.kept = {}\n        for x in xs:\n"
+        "            self.kept[x] = 1\n    def add(self, x):\n        self.kept[x] = 2  #!\n",
+    ),
+    "in a constructor that adds to its parent": (
+        ".kept",
+        "class A:\n    def __init__(self, parent):\n        self.kept = []\n"
+        "        parent.kept.append(self)  #!\n",
+    ),
     "a loop over it": (
         "kept",
         "kept = [[], []]\nfor i, mine in enumerate(kept):\n    mine.append(x)  #!\n",

@@ -14,6 +14,7 @@ worker of pytest-xdist runs them.
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from functools import cache
@@ -42,12 +43,24 @@ def scripts(folder: str, *marks: pytest.MarkDecorator) -> list[Any]:
 
 
 def marks(path: Path) -> dict[tuple[str, int], str]:
-    """Return the kind and the holders of each marked line, by file and number."""
+    """Return the kind and the holders of each marked statement, by file and first line."""
     return {
-        (str(file), number): text.partition("# LEAK ")[2]
+        (str(file), _first_lines(file).get(number, number)): text.partition("# LEAK ")[2]
         for file in (path, *path.with_name(f"{path.stem}_lib").glob("*.py"))
         for number, text in enumerate(file.read_text().splitlines(), 1)
         if "# LEAK " in text
+    }
+
+
+@cache
+def _first_lines(file: Path) -> dict[int, int]:
+    """Return the first line of each line's simple statement: a mark may be at its end."""
+    nodes = ast.walk(ast.parse(file.read_text()))
+    return {
+        number: node.lineno
+        for node in nodes
+        if isinstance(node, ast.stmt) and not hasattr(node, "body")
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
 
 

@@ -21,14 +21,10 @@ KNOWN_MISSES = {
     "gc_generation": "nobody is named: cycles wait for the collector",
     "feature_extractor_hooks": "nobody is named",
     "blocked_prefetchers": "nobody is named: threads wait in `put`",
-    "applied_transforms": "the list is named where it is made",
     "nested_compose": "the line that allocates is named",
     "sqlite_metrics": "nobody is named: SQLite's memory",
-    "recorded_warnings": "the line of the function is named",
     "league_payoff": "growth at every twentieth step isn't named",
-    "growing_entity_embedding": "an alias in the optimizer is named",
     "replay_compose_worker": "nobody is named: it grows in a worker",
-    "mem_reporter": "the line that makes the dict is named",
     "reward_buffer": "at times a list of five is named instead of the dict that keeps it",
 }
 """Why a script's line or holder isn't named, by its file's stem. Not strict: some are at times."""

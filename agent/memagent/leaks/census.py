@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 MIN_SHARE = 0.5
 """A part of the window must bring at least this share of what steady growth brings in it."""
+MIN_REPLACED = 10
+"""Tensors by which those must have become more that are replaced now and then."""
 TensorGroup = tuple[str, str, int]
 """Device, dtype, and number of dimensions."""
 
@@ -67,6 +69,11 @@ class Census:
         if old.reference is not None:
             return old.reference() is tensor
         return old.storage == entry.storage
+
+    def storage_bytes(self) -> int:
+        """Return the size of all storages."""
+        sizes = {entry.storage: entry.storage_bytes for entry in self.entries.values()}
+        return sum(sizes.values())
 
     def groups(self) -> Counter[TensorGroup]:
         return Counter(entry.group for entry in self.entries.values())
@@ -148,6 +155,8 @@ class GroupGrowth:
     group: TensorGroup
     is_renewed: bool = False
     """True if these are new ones in place of survivors: they're freed within a step."""
+    is_rare: bool = False
+    """True if they are replaced by more of them now and then."""
 
 
 _Members = list[tuple[Any, TensorEntry]]
@@ -165,7 +174,7 @@ def growing_groups(
     tensors: those of the `last` census. before_last: a census from one step earlier. middle: one
     from halfway, to leave out groups that grow in one half only. If hardly any tensor survived
     although there are more each step, the new ones stand in for survivors: this happens if every
-    hook that was ever registered keeps the newest input.
+    hook that was ever registered keeps the newest input. Or they are replaced by more now and then.
     """
     more = last.groups()
     more.subtract(first.groups())
@@ -180,13 +189,15 @@ def growing_groups(
         middle = None  # the window ended early
     growths = []
     for group, (survivors, new) in groups.items():
-        if middle is not None and not _is_steady(group, first, middle, last, survivors):
-            continue
+        is_steady = middle is None or _is_steady(group, first, middle, last, survivors)
         # else as many old ones were freed: a group of constant size, such as a replay buffer
-        if len(survivors) > 1 and 2 * more[group] >= len(survivors):
+        if is_steady and len(survivors) > 1 and 2 * more[group] >= len(survivors):
             growths.append(_growth(survivors, steps))
-        elif len(survivors) <= 1 and more[group] >= steps // 2:
+        elif is_steady and len(survivors) <= 1 and more[group] >= steps // 2:
             growths.append(replace(_growth(new, steps), is_renewed=True))
+        elif middle is not None and _are_replaced_by_more(group, first, middle, last, survivors):
+            growth = _growth([*survivors, *new], steps)
+            growths.append(replace(growth, is_renewed=True, is_rare=True))
     return sorted(growths, key=lambda growth: -growth.bytes_per_step)
 
 
@@ -208,6 +219,19 @@ def _is_steady(
     if len(survivors) <= 1:
         return True
     return late >= late_share * len(survivors) and early >= MIN_SHARE * early_share * len(survivors)
+
+
+def _are_replaced_by_more(
+    group: TensorGroup, first: Census, middle: Census, last: Census, survivors: _Members
+) -> bool:
+    """Return True if the group grew steadily, though hardly any member is older than the middle."""
+    counts = [item.groups()[group] for item in (first, middle, last)]
+    growth, late = counts[2] - counts[0], counts[2] - counts[1]
+    late_share = (last.step - middle.step) / max(1, last.step - first.step)
+    is_steady = MIN_SHARE * late_share <= late / max(1, growth)
+    is_steady &= MIN_SHARE * (1 - late_share) <= 1 - late / max(1, growth)
+    early = sum(middle.has(tensor, entry) for tensor, entry in survivors)
+    return growth >= MIN_REPLACED and is_steady and early <= len(survivors) // 8
 
 
 def _growth(members: _Members, steps: int) -> GroupGrowth:

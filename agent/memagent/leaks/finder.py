@@ -277,13 +277,15 @@ class Finder:
 
     def _begin(self, request: WindowRequest, step: int) -> None:
         self._requested = None
-        self._window = window = ReadingWindow(request, request.detectors(self.used_bytes), step)
+        waits = self.max_slice_s < math.inf
+        detectors = request.detectors(self.used_bytes)
+        self._window = window = ReadingWindow(request, detectors, step + waits)
         kind = AllocatorHistoryDetector
         records = (item for item in window.detectors if isinstance(item, kind))
         self.history = next(records, self.history)
         self._time_budget = self._new_time_budget()
         with self._timed():
-            if self.max_slice_s < math.inf:
+            if waits:
                 window.prepare()
             else:  # the caller waits for the result
                 window.read()
@@ -300,6 +302,8 @@ class Finder:
         for detector in reversed(self._window.detectors):
             self._time_budget.allow(min(MAX_SEARCH_CPU_S + self._readings_s, self._max_search_s))
             suspects += yield from detector.search(step, self._time_budget)
+            if any(item.kind == "thread" for item in suspects):
+                break  # what threads keep would take the other searches long
         growths = (detector.growth_bytes_per_step for detector in self._window.detectors)
         suspects = with_opaque_holders(suspects, next(filter(None, growths), 0))
         return [item for item in suspects if not limits.ends_by_itself(item)]

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from memagent.components import live_objects, safe_reads
-from memagent.leaks import autograd_graphs, origins, source_lines
+from memagent.leaks import autograd_graphs, limits, origins, source_lines
 from memagent.leaks.carried_tensors import suspect_gradient
 from memagent.leaks.census import GroupGrowth
 from memagent.leaks.detectors.base import CodePosition, Work
@@ -22,7 +22,7 @@ from memagent.leaks.loop_iterators import loop_of
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.reachability import holders_from_variables
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
-from memagent.leaks.source_lines import GROWS, PASSES, SourceLine
+from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
 from memagent.leaks.suspect import CERTAINTIES, can_grow, classify, describe_container, suspect_at
 from memagent.leaks.suspension import present
 from memagent.leaks.time_budgets import TimeBudget
@@ -63,6 +63,8 @@ class GroupSearch:
         count = len(growth.survivors)
         holder = yield from self._common_holder(growth)
         growth.survivors[:] = present(growth.survivors)
+        if holder and holder.coverage < _MIN_REMAINING_SHARE and not can_grow(holder):
+            holder = None  # a ring with the newest ones: what leaves it stays elsewhere
         if not _is_lasting(growth, count, holder):
             return []
         if holder is None or holder.name is None:
@@ -95,9 +97,10 @@ class GroupSearch:
         )
         certainty = 0.5 if line is None else CERTAINTIES[line.strength]
         confidence = holder.coverage * certainty
-        return [
-            suspect_at(holder_name, line, text, kind, self._rate_with_graphs(growth), confidence)
-        ]
+        rate = self._rate_with_graphs(growth)
+        suspect = suspect_at(holder_name, line, text, kind, rate, confidence)
+        # numbers that vary may rise by chance
+        return [] if growth.is_rare and limits.may_stop_growing(suspect) else [suspect]
 
     def _common_holder(self, growth: GroupGrowth) -> Work[HolderPath | None]:
         """Return the holder of the outermost tensors, if there is one, else of all survivors.
@@ -109,7 +112,7 @@ class GroupSearch:
         outermost = self.search.hold(autograd_graphs.outermost(survivors))
         holders = self._holders_from_variables(outermost)
         if holders:
-            return next((item for item in holders if self._strength(item, growth)), holders[0])
+            return self._likeliest(holders, growth)
         holder = yield from self.search.common_holder(_sample(outermost))
         if holder is None and len(outermost) < len(survivors):
             holder = yield from self.search.common_holder(_sample(present(survivors)))
@@ -118,6 +121,12 @@ class GroupSearch:
             sample = _sample(present(outermost))
             holder = self.search.at_once(self.search.common_holder(sample))
         return holder
+
+    def _likeliest(self, holders: Sequence[HolderPath], growth: GroupGrowth) -> HolderPath:
+        """Return the first one with a line, else the first one."""
+        strengths = ((item, self._strength(item, growth)) for item in holders)
+        with_line = (item for item, line in strengths if line >= (GROWS if item.is_link else SETS))
+        return next(with_line, None) or next(item for item in holders if not item.is_link)
 
     def _holders_from_variables(self, outermost: Sequence[Any]) -> list[HolderPath]:
         """Return what holds the tensors, rather than what was made of it: `sample(memory, 64)`."""

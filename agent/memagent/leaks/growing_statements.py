@@ -111,7 +111,15 @@ def _assignment_strength(
     if not any(is_mention(part, {name}) for part in targets):
         return 0
     is_computed = uses(value, names) and not is_reference(value, names)
+    is_computed |= any(_copies_self(part) for part in ast.walk(value))
     return GROWS if is_computed else SETS * runs_often(parents)
+
+
+def _copies_self(value: ast.AST) -> bool:
+    """Return True for `copy.deepcopy(self)`, which has all attributes."""
+    if not isinstance(value, ast.Call) or function_name(value) not in ("copy", "deepcopy"):
+        return False
+    return any(isinstance(item, ast.Name) and item.id == "self" for item in value.args)
 
 
 def is_reference(value: ast.expr, names: set[str]) -> bool:

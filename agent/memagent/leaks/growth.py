@@ -238,7 +238,7 @@ def _lines_in_function(
         yield from _lines_of_parameter(file, node, name, calls, are_items=are_items)
         if is_constructor and owner is not None:
             for attribute in _attributes_set_to(node, name):
-                yield from _lines_of_parameter(file, owner, attribute, 0)
+                yield from _lines_of_parameter(file, owner, attribute, 0, are_items=are_items)
 
 
 def _lines_of_parameter(

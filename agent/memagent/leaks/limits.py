@@ -10,7 +10,7 @@ only a longer window shows that.
 2. The line that adds depends on what is there: `name[key] = x`, `if key not in name`, `if len(name)
    < n`, `name = (name + x)[-n:]`, also where such a condition returns before.
 3. It's the state of an optimizer or a cache of results: they grow until all parameters or arguments
-   are known.
+   are known. Threads become more until a pool is full.
 
 What grows only while something is left that the source counts down ends by itself: `if budget > 0`.
 """
@@ -37,7 +37,7 @@ from memagent.leaks.syntax import (
 from memagent.leaks.user_code import main_file
 from memagent.wire.messages import Suspect
 
-_LIMITED_KINDS = frozenset(("optimizer", "cache"))
+_LIMITED_KINDS = frozenset(("optimizer", "cache", "thread"))
 _TAKING_METHODS = frozenset(
     ("clear", "pop", "popleft", "popitem", "discard", "remove", "reset", "flush", "move_to_end")
 )

@@ -76,11 +76,13 @@ class LeakMonitor:
         kind = self._device.kind
         used_bytes = sampler.tracks[0].probe.used_bytes
         self._used_bytes = (heap_reader() if kind == "host" else None) or used_bytes
+        self._used_bytes()  # if that takes long, it does before the first step
         self._early_growth = triggers.early_growth_detectors(kind)
-        self._early_readings_s = 0.0
         self._is_early = False
         self._slow_growth = triggers.slow_growth_detectors(kind)
-        self._methods = triggers.HOST_METHODS if kind == "host" else triggers.DEVICE_METHODS
+        self._methods: tuple[triggers.Method, ...] = (
+            triggers.HOST_METHODS if kind == "host" else triggers.DEVICE_METHODS
+        )
         self._failures = 0
         self._check_step: int | None = None
         self._check_distance: float = FIRST_CHECK_STEPS
@@ -217,11 +219,7 @@ class LeakMonitor:
         """Request a diagnosis if memory rises from the beginning, as a short run has no later."""
         if self._has_finder and (self._finder.is_busy or self.suspects):
             return
-        started = time.thread_time()
         readings = [self._used_bytes()]
-        self._early_readings_s += time.thread_time() - started
-        if self._early_readings_s > triggers.MAX_EARLY_READINGS_S:
-            self._early_growth = []
         for detector, window in self._early_growth:
             if detector.observe(readings):
                 self._is_early = True
@@ -278,12 +276,15 @@ class LeakMonitor:
         self._next_step = 2 * diagnosis.step
         if not diagnosis.suspects and not diagnosis.is_cut_short:
             self._failures += 1
+            if diagnosis.are_tensors:
+                self._methods = triggers.censuses_first(self._methods, self._failures)
             if self._failures < len(self._methods):
                 self._next_step = 0  # the next request tries another method
         self._check_distance = FIRST_CHECK_STEPS
         self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None
         print_suspects(diagnosis, self.roots)
-        if self._is_early and not self._next_step and self._method.traces_host:
+        is_next = self._method.traces_host or diagnosis.are_tensors
+        if self._is_early and not self._next_step and is_next:
             self.suspect(self._why)  # a short run has no time to wait for more growth
         started = time.perf_counter()
         notes = [diagnosis_text(diagnosis), *self._save_record(diagnosis.step)]

@@ -15,7 +15,7 @@ from typing import Any
 
 from memagent.components import safe_reads
 from memagent.components.safe_reads import Parts
-from memagent.leaks.user_code import namespace
+from memagent.leaks.user_code import is_script_class, namespace
 
 BUFFERS = (bytearray, array, BytesIO, StringIO)
 _HAVE_GC = 1 << 14
@@ -68,7 +68,7 @@ def size_of(item: Any) -> float:
 
 def _size_of(item: Any, visited: set[int], depth: int) -> float:
     is_known = id(item) in visited or len(visited) > _MAX_OBJECTS or depth > _MAX_DEPTH
-    if is_known or issubclass(type(item), type | ModuleType | FunctionType):
+    if is_known or issubclass(type(item), type | ModuleType):
         return 0.0
     visited.add(id(item))
     size = float(_own_size(item))
@@ -112,4 +112,9 @@ def _parts(item: Any) -> Parts:
         return safe_reads.items_of(chain(item.keys(), item.values()))
     if issubclass(type(item), list | tuple | set | frozenset | deque):
         return safe_reads.items_of(item)
-    return safe_reads.items_of((namespace(item) or {}).values())
+    if issubclass(type(item), FunctionType):
+        return safe_reads.parts_of(*(item.__closure__ or ()))
+    space = namespace(item)
+    if space is None and is_script_class(type(item)):
+        return safe_reads.parts_of(item)  # of slots
+    return safe_reads.items_of((space or {}).values())

@@ -18,6 +18,7 @@ import sys
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -94,8 +95,11 @@ def _holders(scopes: UserScopes, ways: list[list[Any]], count: int) -> list[Hold
     least = max(3, _MIN_BRANCH * len(ways))
     while top == place and branch > 1 and leads_to[id(way[branch - 1])] >= least:
         branch -= 1
-    holders = [_named(scopes, way, item, fewest / count) for item in dict.fromkeys((branch, top))]
-    return [holder for holder in holders if holder is not None]
+    coverage, longest = fewest / count, max(ways, key=len)
+    named = [_named(scopes, way, item, coverage) for item in dict.fromkeys((branch, top))]
+    links = _outer_links(longest, way[place:])
+    outer = filter(None, (_named(scopes, longest, item, coverage) for item in links))
+    return [*(replace(item, is_link=True) for item in outer), *filter(None, named)]
 
 
 def _end_of_chain(way: list[Any], place: int) -> int:
@@ -105,6 +109,19 @@ def _end_of_chain(way: list[Any], place: int) -> int:
     if kind in _CONTAINERS - {tuple} or len(links) < _MIN_LINKS:
         return place
     return links[-1]
+
+
+def _outer_links(longest: list[Any], way: list[Any]) -> list[int]:
+    """Return the places of the two outermost objects, if a list or dict is in a chain of such.
+
+    `data.transform = Compose([data.transform, x])` adds a link outside of the others, and
+    `self.best = deepcopy(self)` one below the outermost. way: from the list or dict upwards.
+    """
+    if type(way[0]) not in _CONTAINERS - {tuple}:
+        return []
+    kind = next((type(item) for item in way if is_script_class(type(item))), None)
+    links = [index for index, item in enumerate(longest) if type(item) is kind]
+    return links[-2:][::-1] if len(links) >= _MIN_LINKS else []
 
 
 def nearest_name(

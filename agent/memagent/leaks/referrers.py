@@ -38,6 +38,8 @@ class HolderPath:
     name: ObjectName | None
     below: tuple[Any, ...]
     above: tuple[Any, ...]
+    is_link: bool = False
+    """True for a link of a chain, which counts only if a line surely adds one."""
 
     @property
     def objects(self) -> tuple[Any, ...]:

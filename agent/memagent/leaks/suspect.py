@@ -27,7 +27,7 @@ from memagent.wire.messages import DiagnosisMethod, Suspect
 Kind = Literal[
     "list", "dict", "deque", "set", "object", "variable", "graph", "hidden_state", "gradient",
     "buffer", "hook", "closure", "exception", "autograd_function", "cache", "view", "optimizer",
-    "dataloader", "cycle", "worker", "copy_on_write", "host", "allocation",
+    "dataloader", "cycle", "worker", "copy_on_write", "thread", "host", "allocation",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -100,6 +100,10 @@ _FIXES: dict[Kind, str] = {
     "copy_on_write": (
         "Keep the samples in a numpy array or a tensor: "
         "reading Python objects writes their reference counts, which copies their pages."
+    ),
+    "thread": (
+        "End the thread, and `join` it: each one keeps its variables for as long as it waits. "
+        "Put with a timeout where nobody may get any more."
     ),
     "host": "Delete the objects created at this line, or keep fewer of them.",
     "allocation": (
@@ -207,6 +211,8 @@ class Diagnosis:
     """Growth by call stack, most bytes first, if the method records stacks."""
     growth_bytes_per_step: int | None = None
     """Growth of all memory in use, tensors or not, if known."""
+    are_tensors: bool = False
+    """True if tensors are at least half of that growth."""
     is_cut_short: bool = False
     """True if time ran out: the suspects are less sure, and there may be more."""
 

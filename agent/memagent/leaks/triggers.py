@@ -20,8 +20,6 @@ import msgspec
 EARLY_STEPS = 128
 EARLY_EVERY = 4
 """Steps at the beginning of a run, and those among them with a reading on the training thread."""
-MAX_EARLY_READINGS_S = 0.1
-"""Processor time of all those readings from which no other follows."""
 BLOCK_STEPS = 16
 MIDDLE_BLOCK_STEPS = 32
 LONG_BLOCK_STEPS = 64
@@ -50,6 +48,11 @@ class Method(msgspec.Struct, frozen=True):
 HOST_METHODS = (Method(), Method(traces_host=True), Method(window=LONG_WINDOW_STEPS))
 DEVICE_METHODS = (Method(), Method(window=LONG_WINDOW_STEPS))
 """One follows the other while no suspect was found."""
+
+
+def censuses_first(methods: tuple[Method, ...], tried: int) -> tuple[Method, ...]:
+    """Return the methods with those that only count tensors first among the ones not yet tried."""
+    return *methods[:tried], *sorted(methods[tried:], key=lambda item: item.traces_host)
 
 
 class SlowGrowthDetector:

@@ -17,6 +17,7 @@ from memagent.leaks.detectors.base import CodePosition, Detector
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.detectors.loader_workers import LoaderWorkerDetector
 from memagent.leaks.detectors.tensors import TensorDetector
+from memagent.leaks.detectors.waiting_threads import ThreadDetector
 from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.wire.messages import Suspect
@@ -42,7 +43,9 @@ class WindowRequest:
     def detectors(self, used_bytes: Callable[[], int | None]) -> tuple[Detector, ...]:
         """Return new detectors. `used_bytes`: returns memory in use now, None if unknown."""
         sites: dict[CodePosition, float] = {}
-        detectors: list[Detector] = [TensorDetector(used_bytes, sites), LoaderWorkerDetector()]
+        tensors = TensorDetector(used_bytes, sites)
+        threads = ThreadDetector(tensors.measure_growth)
+        detectors: list[Detector] = [tensors, LoaderWorkerDetector(), threads]
         if self.history:
             detectors.append(AllocatorHistoryDetector())
         if self.host:
@@ -128,6 +131,7 @@ class ReadingWindow:
             recorded.method,
             tuple(recorded.grown[:MAX_STACKS]),
             next(filter(None, growths), None),
+            any(detector.are_tensors for detector in self.detectors),
             budget.was_hit,
         )
 

@@ -47,7 +47,7 @@ _PHASES = {
 }
 _MIN_CACHE_SHARE = 0.1
 """Share of the reserved memory above which the allocator's cache is reported."""
-_KINDS_WITHOUT_TENSORS = ("host", "worker", "copy_on_write", "allocation")
+_KINDS_WITHOUT_TENSORS = ("host", "worker", "copy_on_write", "thread", "allocation")
 """Kinds of suspects whose growth is not that of live tensors."""
 _MIN_GROWTH_RATIO = 1.1
 """Growth of all memory against that of the tensors, above which both are reported."""

@@ -143,3 +143,15 @@ def test_an_allocation_is_kept_by_the_opaque_container_that_its_function_fills()
         25_600,
     )
     assert with_opaque_holders([frames]) == []
+
+
+class Slotted:
+    __slots__ = ("rows",)
+
+    def __init__(self, rows):
+        self.rows = rows
+
+
+@pytest.mark.parametrize("keep", [Slotted, lambda rows: lambda: rows])
+def test_what_slots_and_closures_keep_counts(keep):
+    assert size_of(keep([bytes(50_000)])) > 50_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
+import re
 import time
 
 import pytest
@@ -13,12 +14,11 @@ import torch
 import memagent
 from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
-from memagent.leaks import triggers
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.monitor import FIRST_CHECK_STEPS
 from memagent.leaks.reachability import _Walk
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.triggers import EARLY_EVERY, EARLY_STEPS, LONG_WINDOW_STEPS
+from memagent.leaks.triggers import LONG_WINDOW_STEPS
 from memagent.wire.messages import BatchReply, Command
 
 
@@ -49,10 +49,11 @@ LINE = inspect.getsourcelines(Trainer.train)[1] + 7
 @pytest.fixture
 def watched(monkeypatch):
     """watched(leaks): a trainer and its run, which ends with the test."""
-    limits = ("finder.MAX_SEARCH_CPU_S", "referrers._MAX_SAMPLE_S", "triggers.MAX_EARLY_READINGS_S")
+    limits = ("leaks.finder.MAX_SEARCH_CPU_S", "leaks.referrers._MAX_SAMPLE_S",
+              "probe.heap.MAX_READING_S", "probe.heap.MAX_READINGS_S")  # fmt: skip
     for limit in limits:
         monkeypatch.setattr(
-            f"memagent.leaks.{limit}", 60.0
+            f"memagent.{limit}", 60.0
         )  # what other tests have left here to look through decides neither
     runs = []
 
@@ -113,6 +114,14 @@ def test_events_say_what_a_diagnosis_does(watched, recording, leaks, end):
     run.finish()
     texts = [event.data["text"] for event in recording().events if event.kind == "diagnosis"]
     assert texts[0] == "Looking for what grows: steps 6 to 26." and texts[-1].startswith(end)
+
+
+def test_events_of_a_diagnosis_name_the_same_steps(watched, recording):
+    trainer, run = watched(leaks=True)
+    search_until(run, trainer, "done")
+    run.finish()
+    texts = [event.data["text"] for event in recording().events if event.kind == "diagnosis"]
+    assert {re.search(r"steps \d+ to \d+", text)[0] for text in texts[1:]} == {"steps 7 to 27"}
 
 
 def test_an_event_says_that_a_diagnosis_was_given_up(watched, recording, monkeypatch):
@@ -441,21 +450,3 @@ def test_a_snapshot_includes_the_allocators_record(watched, recording, capfd, mo
     assert pickle.loads(pickled.read_bytes()) == history.last
     assert stderr.count(str(pickled)) == 1 and str(pickled.with_suffix(".html")) in stderr
     assert str(pickled) in recording().snapshots[-1].notes[-1]
-
-
-@pytest.mark.parametrize(("milliseconds", "readings"), [(0, EARLY_STEPS // EARLY_EVERY), (40, 3)])
-def test_early_readings_end_where_they_take_long(watched, monkeypatch, milliseconds, readings):
-    monkeypatch.setattr(triggers, "MAX_EARLY_READINGS_S", 0.1)
-    trainer, run = watched(leaks=False)
-    read_at: list[int] = []
-
-    def read() -> int:
-        end = time.thread_time() + milliseconds / 1000
-        while time.thread_time() < end:
-            pass
-        read_at.append(run.step)
-        return 0
-
-    run._pipeline.leaks._used_bytes = read
-    trainer.train(EARLY_STEPS + EARLY_EVERY)
-    assert len(read_at) == readings

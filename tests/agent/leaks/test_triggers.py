@@ -8,10 +8,12 @@ import pytest
 
 from memagent.leaks.triggers import (
     BLOCK_STEPS,
+    HOST_METHODS,
     LONG_BLOCK_STEPS,
     MIDDLE_WINDOW_STEPS,
     RISING_BLOCKS,
     SlowGrowthDetector,
+    censuses_first,
     early_growth_detectors,
 )
 
@@ -65,3 +67,10 @@ def test_early_growth_at_every_sixteenth_step_is_reported_by_longer_blocks():
     [(detector, _), (rare, _)] = early_growth_detectors("host")
     readings = [reading // 4 * MIB for reading in range(32)]
     assert not detector.observe(readings) and rare.observe(readings)
+
+
+def test_a_longer_census_comes_before_a_trace_where_tensors_grow():
+    first, trace, longer = HOST_METHODS
+    assert trace.traces_host and not longer.traces_host
+    assert censuses_first(HOST_METHODS, 1) == (first, longer, trace)
+    assert censuses_first(HOST_METHODS, 2) == HOST_METHODS

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from itertools import chain
+
 import pytest
 
-from memagent.probe.heap import heap_reader
+from memagent.probe.heap import HeapReader, _MallInfo, heap_reader
 
 MIB = 2**20
 read = heap_reader()
@@ -26,3 +29,14 @@ def test_small_objects_count():
     held = [[number] for number in range(100_000)]
     assert read() - before > 100_000 * 64
     del held
+
+
+@pytest.mark.parametrize("seconds", [(0.03,), (0.015,) * 7])
+def test_slow_readings_give_way_to_resident_memory(seconds):
+    """As they did in a fragmented heap; what grows counts still."""
+    times = itertools.accumulate(chain.from_iterable((0, each) for each in seconds))
+    reader = HeapReader(lambda: _MallInfo(uordblks=5 * MIB), clock=lambda: next(times))
+    before = [reader() for _ in seconds][-1]
+    held = bytearray(16 * MIB)
+    held[::4096] = bytes(len(held[::4096]))
+    assert 15 * MIB < reader() - before < 20 * MIB

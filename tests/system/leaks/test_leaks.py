@@ -29,7 +29,6 @@ HERE = Path(__file__).parent
 KNOWN_MISSES = {
     "tee_loader": "both iterators lead to the batches, and the other one is named",
     "born_again_teacher": "it grows at every sixteenth step, and only within the module's own copy",
-    "gymnasium_clips": "the line that makes the frames is named instead of the list",
 }
 """Why a script's line or holder isn't named yet, by its file's stem."""
 

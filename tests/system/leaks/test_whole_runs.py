@@ -18,10 +18,7 @@ from tests.system.leaks.test_leaks import HERE, marks
 
 pytestmark = pytest.mark.long
 KNOWN_MISSES = {
-    "gc_generation": "nobody is named: cycles wait for the collector",
-    "feature_extractor_hooks": "nobody is named",
-    "blocked_prefetchers": "nobody is named: threads wait in `put`",
-    "nested_compose": "the line that allocates is named",
+    "gc_generation": "at times nobody is named: cycles wait for the collector behind a ring",
     "sqlite_metrics": "nobody is named: SQLite's memory",
     "league_payoff": "growth at every twentieth step isn't named",
     "replay_compose_worker": "nobody is named: it grows in a worker",

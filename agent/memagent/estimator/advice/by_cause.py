@@ -140,6 +140,8 @@ _CODE_BY_KIND = {
     "worker": ("samples", "def __getitem__(self, index):\n"
                "    return load(self.paths[index])  # store nothing in self"),
     "copy_on_write": ("self.samples", "{0} = np.asarray(samples)  # not: a list of objects"),
+    "thread": ("queue", "while not stopped.is_set():  # an Event that the loop sets when it ends\n"
+               "    {0}.put(batch, timeout=1)  # and again after queue.Full"),
     "host": ("records", "records = collections.deque(maxlen=1_000)  # not: records = []"),
 }  # fmt: skip
 """An example of the holder's name, and code with the name as {0}. Without the holder there is no

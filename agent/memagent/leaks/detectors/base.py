@@ -75,6 +75,9 @@ class Detector:
     growth_bytes_per_step: int | None = None
     """Set by `end` if measured: growth of all memory in use, tensors or not."""
 
+    are_tensors = False
+    """Set by `end`: True if tensors are at least half of that growth."""
+
     counts: tuple[GroupCount, ...] = ()
     """Set at the end: the groups of tensors that grew."""
 

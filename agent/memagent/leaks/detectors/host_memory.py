@@ -77,6 +77,7 @@ class HostMemoryDetector(Detector):
         """Bytes allocated in the middle."""
         self._lines: list[Suspect] = []
         self._holders: dict[CodePosition, Suspect] = {}
+        self._heap = heap_reader()
         self._containers = ContainerCensus()
         self._sites: dict[CodePosition, float] = {} if sites is None else sites
 
@@ -138,8 +139,7 @@ class HostMemoryDetector(Detector):
 
     def _allocated_bytes(self) -> int | None:
         """Return what the process has allocated, but for the trace; None if unknown."""
-        read = heap_reader()
-        return None if read is None else read() - tracemalloc.get_tracemalloc_memory()
+        return None if self._heap is None else self._heap() - tracemalloc.get_tracemalloc_memory()
 
     def _stop(self) -> None:
         if self._is_tracing:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from memagent.components import live_objects
 from memagent.leaks import autograd_graphs, census
-from memagent.leaks.census import Census
+from memagent.leaks.census import MIN_SHARE, Census
 from memagent.leaks.detectors.base import CodePosition, Detector, Work
 from memagent.leaks.diagnosis import diagnose
 from memagent.leaks.suspension import Survey
@@ -38,6 +39,11 @@ class TensorDetector(Detector):
         if self._survey is None and "torch" in sys.modules:
             self._survey = Survey()
 
+    def _allocated_bytes(self) -> int | None:
+        """Return memory in use, without what a trace of Python's allocations takes."""
+        used = self._used_bytes()
+        return None if used is None else used - tracemalloc.get_tracemalloc_memory()
+
     def _live_tensors(self) -> list[Any]:
         """Return the prepared list, else make the pass now."""
         survey, self._survey = self._survey, None
@@ -53,7 +59,7 @@ class TensorDetector(Detector):
         return replace(result, newest_node=autograd_graphs.newest_node(tensors))
 
     def begin(self, step: int) -> None:
-        self._first_used_bytes = self._used_bytes()
+        self._first_used_bytes = self._allocated_bytes()
         self._first = self._take_with_nodes(step)
 
     def middle(self, step: int) -> None:
@@ -62,12 +68,22 @@ class TensorDetector(Detector):
     def before_last(self, step: int) -> None:
         self._before_last = census.take(step, self._live_tensors())
 
+    def measure_growth(self, step: int) -> int | None:
+        """Return by how much memory in use grew per step, None if unknown. Reads it once."""
+        if self.growth_bytes_per_step is None and self._first_used_bytes is not None:
+            used, first = self._allocated_bytes(), self._first
+            if used is not None and first is not None:
+                growth = max(0, used - self._first_used_bytes)
+                self.growth_bytes_per_step = growth // max(1, step - first.step)
+        return self.growth_bytes_per_step
+
     def search(self, step: int, budget: TimeBudget) -> Work[list[Suspect]]:
         if self._first is None or self._before_last is None or budget.is_over():
             return []
-        used, steps = self._used_bytes(), max(1, step - self._first.step)
-        if used is not None and self._first_used_bytes is not None:
-            self.growth_bytes_per_step = max(0, used - self._first_used_bytes) // steps
+        self.measure_growth(step)
+        more_bytes = self._before_last.storage_bytes() - self._first.storage_bytes()
+        rate = more_bytes // max(1, self._before_last.step - self._first.step)
+        self.are_tensors = rate >= MIN_SHARE * max(1, self.growth_bytes_per_step or 0)
         suspects, self.counts = yield from diagnose(
             self._first,
             self._before_last,
@@ -78,6 +94,7 @@ class TensorDetector(Detector):
             sites=self._sites,
             measured_bytes_per_step=self.growth_bytes_per_step,
         )
+        self.are_tensors |= bool(self.counts)
         return suspects
 
     def close(self) -> None:

@@ -40,6 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import rehearsed
 
         return rehearsed.main(options.json, options.only)
+    if options.verb == "agreement":
+        from benchmarks.estimator import agreement
+
+        return agreement.main(options.json, options.only, quick=options.quick)
     if options.verb == "histories":
         from benchmarks.estimator import strangers
 
@@ -85,6 +89,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     rehearsals.add_argument("--only", default="", metavar="TEXT", help="rows with TEXT in the name")
     rehearsals.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
+    agreement = verbs.add_parser(
+        "agreement", help="the trace and the agent's readings against torch's own allocator"
+    )
+    agreement.add_argument(
+        "--only", nargs="+", default=(), metavar="CASE", help="some of the cases"
+    )
+    agreement.add_argument("--quick", action="store_true", help="the zoo's small trainings")
+    agreement.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
     histories = verbs.add_parser(
         "histories", help="the allocator simulator on snapshots that others recorded on GPUs"
     )

@@ -68,4 +68,6 @@ def spread(model: nn.Module, case: Case, device: str) -> nn.Module:
 
 def device_type(device: str | torch.device | None) -> str:
     """Return the device type of the mesh."""
-    return "cpu" if device in (None, "meta") else str(device).partition(":")[0]
+    if device is None:
+        return torch.get_default_device().type
+    return "cpu" if device == "meta" else str(device).partition(":")[0]

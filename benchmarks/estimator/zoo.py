@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.estimator import families, language, public, ranks
+from benchmarks.estimator import architectures, families, language, public, ranks
 from benchmarks.estimator.optimizers import optimizer_named
 from benchmarks.estimator.workload import Case, Workload
 
@@ -124,7 +124,7 @@ def build(case: Case, device: str | None = "cpu", *, seed: int = 0) -> Workload:
     Without a device, torch's current default is used.
     """
     torch.manual_seed(seed)
-    builders = families.FAMILIES | language.FAMILIES | public.FAMILIES
+    builders = families.FAMILIES | language.FAMILIES | public.FAMILIES | architectures.FAMILIES
     with _defaults(case, device):
         model, batch, loss = builders[case.family](case)
         model.train()

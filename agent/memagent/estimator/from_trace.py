@@ -21,6 +21,7 @@ from typing import Any
 
 from memagent.estimator.advice.trace_rewrites import holds_scores
 from memagent.estimator.allocator import AllocatorConfig, Replay, replay
+from memagent.estimator.devices import CUBLAS_HANDLES
 from memagent.estimator.estimate import (
     TRACED,
     TRACED_CONVOLUTIONS,
@@ -37,7 +38,8 @@ LONG_RUN_CACHE_RATIO = 0.05
 lengths, evaluations, saves. Fitted to six measured fine-tunings (0.01 to 0.2, and one that returned
 some of its cache): half of their median, since short runs have none."""
 MAX_LARGEST_TENSORS = 10
-_WORKSPACE_STORAGE = -1
+_PRODUCTS = ("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot")
+_MATRIX_PRODUCTS = frozenset(f"aten::{name}" for name in _PRODUCTS)
 
 
 def estimate_of(
@@ -59,7 +61,7 @@ def estimate_of(
     facts = {**(assumptions or {}), **_facts(trace), **_detected(trace, assumptions or {})}
     if trace.device_rules == "cpu":
         return _estimate_on_host(trace, limit_bytes, context_bytes, facts)
-    events = list(_with_workspace(trace.events, workspace_bytes))
+    events = list(_with_workspaces(trace.events, workspace_bytes))
     unlimited = replay(events, allocator)
     fits, replayed = _within_limit(events, allocator, unlimited, limit_bytes, context_bytes)
     allocated, reserved = replayed.peak_allocated, replayed.peak_reserved
@@ -145,23 +147,25 @@ def _passing(components: Mapping[str, int], peak: int) -> int:
     return max(0, peak - constant)
 
 
-def _with_workspace(events: Iterable[MemoryEvent], size_bytes: int) -> Iterator[MemoryEvent]:
-    """Insert the allocation of cuBLAS's workspace before the first forward; it is never freed."""
-    is_due = size_bytes > 0
+def _with_workspaces(events: Iterable[MemoryEvent], size_bytes: int) -> Iterator[MemoryEvent]:
+    """Insert cuBLAS's workspaces, which are never freed, after the first products of matrices.
+
+    `size_bytes` is that of all handles: forward's thread has one, and backward's another.
+    """
+    storages = {"forward": -1, "backward": -2} if size_bytes else {}
     for event in events:
-        if is_due and event.phase != "data":
-            is_due = False
+        yield event
+        if event.phase in storages and event.op in _MATRIX_PRODUCTS:
             yield MemoryEvent(
                 kind="alloc",
-                storage=_WORKSPACE_STORAGE,
-                size_bytes=size_bytes,
+                storage=storages.pop(event.phase),
+                size_bytes=size_bytes // CUBLAS_HANDLES,
                 index=event.index,
                 phase=event.phase,
                 step=event.step,
                 component="workspace",
                 op="cublas",
             )
-        yield event
 
 
 def _components(events: Iterable[MemoryEvent], steps: int, peak: int) -> dict[str, int]:

@@ -1,8 +1,9 @@
 """In-place accumulation of gradients under a dispatch mode, as without one.
 
-Autograd adds gradients of one tensor in place if it holds the only reference to them
+Autograd adds gradients of one tensor into the sum so far if it holds the only reference to that
 (`can_accumulate_inplace` in torch/csrc/autograd/input_buffer.cpp), but never under a dispatch mode:
-then each addition takes a tensor more. `accumulate` makes these additions in place again.
+then each addition takes a tensor more. `accumulate` makes these additions in place again. A view,
+such as the gradient of a linear layer's weight, is never the sum: its base has its storage, too.
 """
 
 from __future__ import annotations
@@ -29,9 +30,7 @@ def accumulate(args: tuple[Any, ...], keywords: dict[str, Any]) -> torch.Tensor 
     second: torch.Tensor = args[1]
     if first.size() != second.size() or first.dtype != second.dtype:
         return None
-    if _is_sole(first):
-        return first.add_(second)
-    return second.add_(first) if _is_sole(second) else None
+    return first.add_(second) if _is_sole(first) else None
 
 
 def _is_engine_call() -> bool:

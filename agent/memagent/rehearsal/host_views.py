@@ -24,7 +24,7 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
     """Return a CPU tensor of the same bytes, sizes and strides. It owns nothing."""
     whole = tensor.untyped_storage()
     storage = torch._C._construct_storage_from_data_pointer(whole.data_ptr(), _CPU, whole.nbytes())
-    empty = torch.empty(0, dtype=tensor.dtype)
+    empty = torch.empty(0, dtype=tensor.dtype, device=_CPU)
     return empty.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
 
 

@@ -179,6 +179,15 @@ def gpt() -> dict[str, Any]:
     return {**memory(), "loss": loss.item()}
 
 
+def tied() -> dict[str, Any]:
+    """One weight for words and logits: autograd adds its two gradients into a third tensor."""
+    words, logits = nn.Embedding(8192, 256), nn.Linear(256, 8192, bias=False)
+    logits.weight = words.weight
+    model = nn.Sequential(words, logits).cuda()
+    model(torch.randint(0, 8192, (64,), device="cuda")).logsumexp(-1).mean().backward()
+    return memory()
+
+
 def residual() -> dict[str, Any]:
     """Convolutions and batch norms in channels-last, fp16 with GradScaler."""
 
@@ -457,7 +466,7 @@ def memory() -> dict[str, int]:
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
     for case in (
-        basics, mlp, segments, gpt, residual, recurrent, graphs, two_devices, readings, llama,
+        basics, mlp, segments, gpt, tied, residual, recurrent, graphs, two_devices, readings, llama,
         sharded, sorting, ending, values,
     )
 }  # fmt: skip

@@ -49,7 +49,7 @@ def test_a_scaler_skips_no_step_of_a_larger_model(rehearse) -> None:
     assert seen["loss"] == pytest.approx(math.log(1000), abs=0.1)
 
 
-@pytest.mark.parametrize("case", ["gpt", "recurrent"])
+@pytest.mark.parametrize("case", ["gpt", "recurrent", "tied"])
 def test_values_change_no_byte_of_the_memory(rehearse, case: str) -> None:
     plain, computed = rehearse(case), rehearse(case, "computed")
     for key in ("peak", "held", "reserved"):

@@ -14,6 +14,8 @@ import torch
 
 _NO_REDUCTION = 0
 _PAGE_BYTES = 4096
+_DROPOUT = 5
+"""The argument of efficient attention."""
 
 
 def run_corrected(func: Any, op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -122,6 +124,17 @@ def _lstm_workspace(output: Any, args: tuple[Any, ...]) -> Any:
     return (*output[:3], torch.empty(workspace, dtype=torch.uint8, device=values.device))
 
 
+def _seed_on_host(output: Any, args: tuple[Any, ...]) -> Any:
+    """Keep the seed and offset of a dropout on the host, as the kernel does outside of a graph.
+
+    Source: `_efficient_attention_forward` in aten/native/transformers/cuda/attention.cu.
+    """
+    has_dropout = len(args) > _DROPOUT and args[_DROPOUT]
+    if not has_dropout or output[2].device.type == "cpu":
+        return output
+    return (*output[:2], *(torch.empty((), dtype=torch.int64, device="cpu") for _ in range(2)))
+
+
 def _grouped_mm(
     left: torch.Tensor,
     right: torch.Tensor,
@@ -160,5 +173,6 @@ CORRECTIONS: dict[str, Callable[[Any, tuple[Any, ...]], Any]] = {
     "aten::soft_margin_loss": _reduced_loss,
     "aten::binary_cross_entropy": _reduced_loss,
     "aten::mkldnn_rnn_layer": _lstm_workspace,
+    "aten::_scaled_dot_product_efficient_attention": _seed_on_host,
 }
 """Corrections by operator."""

@@ -14,6 +14,8 @@ the buffers of Triton and NCCL.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +25,8 @@ _EFFICIENT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_FLASH_HEAD = 256
 _CUDA_ONLY_KERNELS = ("silu_backward", "mish_backward", "native_channel_shuffle", "_fused_rms_norm")
 """Operators with a CUDA kernel. A build without CUDA decomposes them, with intermediate results."""
+_MULTIPROCESSORS, _THREADS = 108, 2048
+"""An A100's, and the threads that one of them holds."""
 _SORT_THRESHOLD = 3072
 """Above this number of tokens, the backward of an embedding sorts them."""
 
@@ -43,16 +47,42 @@ def install(device_rules: str) -> list[torch.library.Library]:
 
 def scratch_bytes(op: str, args: tuple[Any, ...]) -> int:
     """Return the bytes that the CUDA kernel of `op` allocates and frees; 0 if few or none."""
-    if op == "aten::_scaled_dot_product_flash_attention_backward":
-        return _flash_backward_bytes(args[1], args[2])
-    if op == "aten::_flash_attention_backward":
-        return _flash_backward_bytes(args[1].transpose(1, 2), args[2].transpose(1, 2))
-    if op == "aten::embedding_dense_backward":
-        # Sorted tokens, their positions, and the counts (aten/native/cuda/Embedding.cu).
-        tokens = args[1]
-        count = int(tokens.numel())
-        return 4 * count * int(tokens.element_size()) if count > _SORT_THRESHOLD else 0
-    return 0
+    kernel = _SCRATCH.get(op)
+    return 0 if kernel is None else kernel(args)
+
+
+def _embedding_backward_bytes(args: tuple[Any, ...]) -> int:
+    """Return the sorted tokens, their positions, and the counts (aten/native/cuda/Embedding.cu)."""
+    count = int(args[1].numel())
+    return 4 * count * int(args[1].element_size()) if count > _SORT_THRESHOLD else 0
+
+
+def _sum_bytes(args: tuple[Any, ...]) -> int:
+    values, dims = args[0], list(args[1] or ())
+    if dims != list(range(len(dims))) or len(dims) in (0, values.dim()):
+        return 0
+    columns = math.prod(values.shape[len(dims) :])
+    is_plain = values.is_contiguous() and values.numel() > 0
+    return _outer_sum_bytes(values.numel() // columns, columns) if is_plain else 0
+
+
+def _outer_sum_bytes(rows: int, columns: int) -> int:
+    """Return what a sum over rows, such as a bias's gradient, allocates to add up parts of them.
+
+    64 MiB for 2,048 x 4,096. Source: `setReduceConfig` in aten/native/cuda/Reduce.cuh.
+    """
+    vector = math.gcd(columns, 4)
+    threads = 512 // vector
+    across, down = (min(1 << size.bit_length() - 1, threads) for size in (columns // vector, rows))
+    height = min(down, threads // min(across, 32))
+    width = min(across, threads // height)
+    per_thread = -(-rows // height)
+    grid = -(-(columns // vector) // width)
+    target = _MULTIPROCESSORS * (_THREADS // (width * height))
+    if per_thread < 256 or grid > target:
+        return 0
+    parts = max(min(-(-target // grid), -(-per_thread // 16)), -(-per_thread // 256))
+    return 4 * (columns * parts * width * vector + grid) if parts > 1 else 0
 
 
 def attention(
@@ -127,11 +157,16 @@ def _can_use_efficient(
         and query.dtype in _EFFICIENT_DTYPES
         and query.dim() == 4
         and query.shape[-1] == key.shape[-1]
-        and query.shape[-3] == key.shape[-3]
-        and not (enable_gqa and query.shape[-3] != key.shape[-3])
+        and _has_equal_or_grouped_heads(query.shape[-3], key.shape[-3], enable_gqa)
         and query.shape[-1] % alignment == 0
         and value.shape[-1] % alignment == 0
     )
+
+
+def _has_equal_or_grouped_heads(queries: int, keys: int, enable_gqa: bool) -> bool:
+    """Return whether the efficient kernel takes so many heads: groups since torch 2.14."""
+    is_grouped = torch.__version__ >= (2, 14) and queries % keys == 0  # type: ignore[operator]
+    return queries == keys or (is_grouped and (enable_gqa or keys == 1))
 
 
 def _as_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | None:
@@ -140,7 +175,7 @@ def _as_bias(mask: torch.Tensor | None, query: torch.Tensor) -> torch.Tensor | N
         return mask
     zero = torch.zeros((), dtype=query.dtype, device=query.device)
     low = torch.full((), float("-inf"), dtype=query.dtype, device=query.device)
-    return torch.where(mask.logical_not(), low, zero)
+    return torch.where(mask, zero, low)
 
 
 def _align_rows(bias: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
@@ -155,12 +190,53 @@ def _flash_backward_bytes(query: Any, key: Any) -> int:
     """Return the scratch memory of flash attention's `mha_bwd`.
 
     An fp32 accumulator of dq and the row sums, both with the sequence rounded to 128 and the head
-    to 32. With fewer key heads than query heads, also dk and dv for every query head.
+    to 32.
     """
     batch, heads, length, size = query.shape
     rounded = -(-length // 128) * 128
     head = -(-size // 32) * 32
     total = 4 * batch * heads * rounded * (head + 1)
-    if key.shape[1] != heads:
-        total += 2 * batch * key.shape[2] * heads * size * query.element_size()
-    return int(total)
+    return int(total) + _grouped_gradient_bytes(query, key)
+
+
+def _efficient_backward_bytes(query: Any, key: Any) -> int:
+    """Return the scratch memory of efficient attention's backward on Ampere.
+
+    Row sums, and dq in fp32 by blocks with 16 bytes each, beyond heads of 128 in half precision dk
+    and dv, too (kernel_backward.h, `GradQTempStorage`). fp32 takes no less for the product of the
+    output and its gradient before. Measured on the rehearsal device, torch 2.14.
+    """
+    batch, heads, length, size = query.shape
+    is_half = query.dtype in _FLASH_DTYPES
+    rows = 128 if is_half and 64 < size <= 128 else 64
+    columns = 64 if size <= 64 else 128
+    blocks = -(-length // rows) * -(-size // columns)
+    total = 4 * length + blocks * (4 * rows * columns + 16)
+    if is_half and size > 128:
+        total += 2 * 4 * key.shape[2] * size
+    if not is_half:
+        total = max(total, 8 * length + 4 * length * size)
+    return int(batch * heads * total) + _grouped_gradient_bytes(query, key)
+
+
+def _grouped_gradient_bytes(query: Any, key: Any) -> int:
+    """Return the bytes of dk and dv for every query head, if there are fewer key heads."""
+    batch, heads, _, size = query.shape
+    if key.shape[1] == heads:
+        return 0
+    return int(2 * batch * key.shape[2] * heads * size * query.element_size())
+
+
+_SCRATCH: dict[str, Callable[[tuple[Any, ...]], int]] = {
+    "aten::_scaled_dot_product_flash_attention_backward": lambda args: _flash_backward_bytes(
+        args[1], args[2]
+    ),
+    "aten::_flash_attention_backward": lambda args: _flash_backward_bytes(
+        args[1].transpose(1, 2), args[2].transpose(1, 2)
+    ),
+    "aten::_scaled_dot_product_efficient_attention_backward": lambda args: (
+        _efficient_backward_bytes(args[1], args[2])
+    ),
+    "aten::embedding_dense_backward": _embedding_backward_bytes,
+    "aten::sum.dim_IntList": _sum_bytes,
+}

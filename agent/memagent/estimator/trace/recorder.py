@@ -57,6 +57,8 @@ _VALUE_OPERATORS = {
     "aten::allclose": "aten::equal",
 }
 """Operators that return a Python value, with the question they answer if it is known."""
+_DROPOUT = "aten::native_dropout"
+"""Its kernel allocates the mask before the output."""
 _DEVICE_OPERATOR = torch.ops.prim.device.default
 _META_DEVICE = torch.device("meta")
 _PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter}
@@ -149,7 +151,8 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "aten::add.Tensor" and self.phase == "backward" and self._sums.is_in_place(args):
             func, name = torch.ops.aten.add_.Tensor, "aten::add_.Tensor"
         output = self._run(func, name, args, kwargs)
-        for tensor in _output_tensors(output):
+        tensors = list(_output_tensors(output))
+        for tensor in reversed(tensors) if name == _DROPOUT else tensors:
             self.add(tensor, name)
         if self._answer is not None and isinstance(output, torch.Tensor) and output.numel() == 1:
             self._record_producer(output, name, args)

@@ -16,7 +16,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -64,6 +64,7 @@ def apply(device_rules: str, notes: list[str]) -> None:
             raise TraceError(reason)
         _enable_autocast_without_driver()
         _stub_cuda_functions()
+        _run_recurrent_layers_without_cudnn()
         return
     _enable_foreach_on_cpu()
     notes.append("cpu tensors represent cuda's: dropout masks and autocast lists may differ")
@@ -125,6 +126,20 @@ def _accept_fake_tensors_in_foreach() -> None:
         supported.append(FakeTensor)
     if hasattr(clip_grad, "_has_foreach_support"):
         clip_grad._has_foreach_support = lambda *_: True
+
+
+def _run_recurrent_layers_without_cudnn() -> None:
+    """Let torch's own kernels run recurrent layers; cuDNN's ask for values and descriptors."""
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        setattr(torch._VF, name, _without_cudnn(getattr(torch._VF, name)))
+
+
+def _without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any) -> Any:
+        with torch.backends.cudnn.flags(enabled=False):
+            return function(*args)
+
+    return call
 
 
 def _enable_foreach_on_cpu() -> None:

@@ -18,9 +18,7 @@ from tests.system.leaks.test_leaks import HERE, marks
 
 pytestmark = pytest.mark.long
 KNOWN_MISSES = {
-    "gc_generation": "at times nobody is named: cycles wait for the collector behind a ring",
     "sqlite_metrics": "nobody is named: SQLite's memory",
-    "league_payoff": "growth at every twentieth step isn't named",
     "replay_compose_worker": "nobody is named: it grows in a worker",
     "reward_buffer": "at times a list of five is named instead of the dict that keeps it",
 }

@@ -7,10 +7,10 @@
 3. A body that declares more than MAX_SENT_BYTES isn't read. All bodies together may take
    MAX_BUFFERED_BYTES; above it, those that exceed SMALL_BODY_BYTES aren't read on. Nor is one whose
    parts are tiny: each takes the event loop as long as a kilobyte.
-4. The event loop sends the response. A thread of its own makes the pieces of MAX_STREAMS downloads
-   at a time, each when the last one is sent. Between the parts of a piece it waits, at most
-   MAX_PAUSE_S, while requests are being answered. It rests as long after a piece during which some
-   were. A client that takes no piece within SEND_TIMEOUT_S loses its response.
+4. The event loop sends the response. A thread of its own reads the pieces of downloads, each when
+   the last one is sent. It waits, at most MAX_PAUSE_S, while requests are being answered, and rests
+   as long after a piece during which some were. A client that takes no piece within SEND_TIMEOUT_S
+   loses its response.
 5. After a body that wasn't read, the connection closes.
 """
 
@@ -40,9 +40,8 @@ MIN_PART_BYTES = 512
 """Limit for the mean part of a body beyond the first MAX_SMALL_PARTS: packets are larger."""
 BODY_TIMEOUT_S = 30.0
 SEND_TIMEOUT_S = 30.0
-MAX_STREAMS = 16
 MAX_PAUSE_S = 0.02
-"""Longer than most requests take. A server that always has some still makes downloads."""
+"""Longer than most requests take. A server that always has some still sends downloads."""
 _POLL_S = 0.001
 _PIECE_BYTES = 64 * 1024
 _STATUSES_WITHOUT_BODY = (204, 304)
@@ -69,7 +68,6 @@ class AsgiApp:
         self._may_send = may_send
         self._threads = _Threads(threads, "memagent-request")
         self._streams = _Threads(1, "memagent-stream")
-        self._open_streams = asyncio.Semaphore(MAX_STREAMS)
         self.completed_calls = 0
         self._pending_calls = 0
         self._background = background
@@ -140,16 +138,16 @@ class AsgiApp:
             return
         try:
             await send({"type": "http.response.start", **head})
-            async with self._open_streams:
-                while not response.is_last:
-                    await self._streams.call(partial(self._make_piece, response))
-                    await self._send_piece(response, send)
+            while not response.is_last:
+                await self._streams.call(partial(self._read_piece, response))
+                await self._send_piece(response, send)
         finally:
             await self._streams.call(partial(response.run, _Response.close))
 
-    def _make_piece(self, response: _Response) -> None:
+    def _read_piece(self, response: _Response) -> None:
+        self._pause()
         began_at, completed = time.monotonic(), self.completed_calls
-        response.run(partial(_Response.read_piece, pause=self._pause))
+        response.run(_Response.read_piece)
         if self.completed_calls != completed:
             time.sleep(time.monotonic() - began_at)
 
@@ -244,13 +242,10 @@ class _Response:
         self.headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers]
         return _refuse_write
 
-    def read_piece(
-        self, size: int = _PIECE_BYTES, pause: Callable[[], None] = lambda: None
-    ) -> None:
-        """Make the next piece; call `pause` before each of its parts."""
+    def read_piece(self, size: int = _PIECE_BYTES) -> None:
+        """Make the next piece."""
         parts: list[bytes] = []
         while size > 0 and not self.is_last:
-            pause()
             part = next(self._rest, None)
             self.is_last = part is None
             parts.append(part or b"")

@@ -1,16 +1,25 @@
 """Export all samples of a run as CSV or Parquet, one row a sample.
 
 1. A few thousand rows are in memory at a time, however long the run is.
-2. A file comes in slices of less than a millisecond of work, some of them empty. Between two of
-   them, the interpreter is free for the batches of agents.
+2. A server leaves exports to processes of low priority, and the interpreter to agents' batches. The
+   first starts a process that imports what they need and forks one for each. It ends with this one.
+3. What they have made waits in a pipe: a reader that stops stops its process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import multiprocessing
+import os
 import re
+import signal
+import tempfile
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import select
@@ -39,39 +48,85 @@ GROUP_ROWS = 65_536
 """Samples in a row group of a Parquet file; so many are held in memory, as columns."""
 _FIRST = ("step", "time_s")
 _CHUNKS_AT_ONCE = 8
-_SLICE_ROWS = 128
+NICENESS = 10
+"""A tenth of the processor time of others where they take all."""
+MAX_FOLDER_BYTES = 76
+"""Python puts a socket there to ask for forks. A socket's path has at most 107 bytes."""
 _FORMULA = re.compile(r"(?:^|(?<=[;\t\n]))(?=[=+\-@\t\n])")
 """Where a spreadsheet would see a formula begin: some split cells at semicolons and tabs."""
 
 
 class ExportError(MemagentError):
-    """This server cannot write that format."""
+    """This server cannot write that format, or the file to its end."""
 
 
 def export(database: Database, run_id: str, form: Format) -> Generator[bytes, None, None]:
-    """Yield the pieces of a file. Raises ExportError at once if a package is missing.
+    """Yield the pieces of a file. Raises ExportError at once: see `require`.
 
     The file has the stored samples of each stream (rank, device, attempt; scalars are a device) and
     all columns of the run. Each few chunks are read in a transaction of their own, so that a slow
     reader blocks no writer. Samples that arrive meanwhile may be included.
     """
-    if form == "csv":
-        return _csv(database, run_id)
-    return _parquet(database, run_id, _arrow())
+    require(form)
+    return (_csv if form == "csv" else _parquet)(database, run_id)
+
+
+def require(form: Format) -> None:
+    """Raise ExportError if a package is missing that writes this format."""
+    if form == "parquet" and find_spec("pyarrow") is None:
+        raise ExportError("Parquet needs the package pyarrow: pip install 'memagent[parquet]'")
+
+
+def export_by_process(url: str, run_id: str, form: Format) -> Generator[bytes, None, None]:
+    """Yield the pieces of a file that a process makes, which begins with the first.
+
+    Raises ExportError if that process ends before the file does.
+    """
+    context = _context()
+    receiver, sender = context.Pipe(duplex=False)
+    with receiver:
+        process = context.Process(target=_send, args=(url, run_id, form, sender), daemon=True)
+        process.start()
+        sender.close()
+        try:
+            while piece := receiver.recv_bytes():
+                yield piece
+        except EOFError:
+            raise ExportError(f"the process that exports {run_id} has ended") from None
+        finally:
+            process.kill()
+            process.join()
+
+
+def _context() -> ForkServerContext | SpawnContext:
+    """Choose forks, or new processes where the folder of temporary files has too long a path."""
+    if len(os.fsencode(tempfile.gettempdir())) > MAX_FOLDER_BYTES:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+def _send(url: str, run_id: str, form: Format, pipe: Connection) -> None:
+    """Send the pieces of a file, and an empty one at its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: the server ends its processes
+    os.nice(NICENESS)
+    with contextlib.suppress(BrokenPipeError):
+        for piece in export(Database(url), run_id, form):
+            if piece:
+                pipe.send_bytes(piece)
+        pipe.send_bytes(b"")
 
 
 def _csv(database: Database, run_id: str) -> Generator[bytes, None, None]:
     """Yield a header, then the samples. Missing values are empty."""
     with database.read() as session:
-        streams, names = _streams(session, run_id), list((yield from _columns(session, run_id)))
+        streams, names = _streams(session, run_id), list(_columns(session, run_id))
     yield _text([*PLACE, *names]).encode()
     for stream in streams:
         place = _text([stream.rank, _escape_formula(stream.device), stream.attempt])[:-1]
         for columns in _samples(database, stream):
-            yield b""
-            for first in range(0, len(columns["step"]), _SLICE_ROWS):
-                rows = {name: of[first : first + _SLICE_ROWS] for name, of in columns.items()}
-                yield _lines(place, names, rows).encode()
+            yield _lines(place, names, columns).encode()
 
 
 def _lines(place: str, names: Sequence[str], columns: Mapping[str, list[Value]]) -> str:
@@ -87,9 +142,12 @@ def _cells(values: list[Value]) -> list[str]:
     return list(map(repr, values))
 
 
-def _parquet(database: Database, run_id: str, arrow: Any) -> Generator[bytes, None, None]:
+def _parquet(database: Database, run_id: str) -> Generator[bytes, None, None]:
+    import pyarrow as arrow
+    import pyarrow.parquet
+
     with database.read() as session:
-        streams, kinds = _streams(session, run_id), (yield from _columns(session, run_id))
+        streams, kinds = _streams(session, run_id), _columns(session, run_id)
     schema = arrow.schema(
         [("rank", arrow.int32()), ("device", arrow.string()), ("attempt", arrow.int64())]
         + [
@@ -98,7 +156,7 @@ def _parquet(database: Database, run_id: str, arrow: Any) -> Generator[bytes, No
         ]
     )
     file = _PieceBuffer()
-    with arrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+    with pyarrow.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         for stream in streams:
             batches: list[pyarrow.RecordBatch] = []
             for columns in _samples(database, stream):
@@ -155,34 +213,22 @@ def _batch(arrow: Any, schema: Any, stream: StreamRow, columns: Mapping[str, lis
     )
 
 
-def _arrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ExportError(
-            "Parquet needs the package pyarrow: pip install 'memagent[parquet]'"
-        ) from error
-    return pyarrow
-
-
 def _streams(session: Session, run_id: str) -> Sequence[StreamRow]:
     query = select(StreamRow).where(StreamRow.run_id == run_id)
     return session.scalars(query.order_by(StreamRow.attempt, StreamRow.rank, StreamRow.id)).all()
 
 
-def _columns(session: Session, run_id: str) -> Generator[bytes, None, dict[str, ColumnKind]]:
+def _columns(session: Session, run_id: str) -> dict[str, ColumnKind]:
     """Return the kind of each column of the run: step and time first, then by name."""
     kinds: dict[str, ColumnKind] = {}
     for stream in _streams(session, run_id):
         for block in RollupLevels(session, run_id, stream.id).each_block(0):
             for name, levels in block.stats.items():
                 _add_kind(kinds, name, as_lists(levels[0]))
-            yield b""
     stats = select(ChunkRow.stats).where(*of_run(ChunkRow, run_id), ChunkRow.stats != b"")
     for packed in session.scalars(stats.execution_options(yield_per=500)):
         for name, statistics in unpack_stats(packed).items():
             _add_kind(kinds, name, statistics)
-        yield b""
     return {
         name: kinds.get(name, kind_of(name)) for name in [*_FIRST, *sorted(kinds.keys() - _FIRST)]
     }

@@ -22,7 +22,7 @@ from memagent_server.store.cuda_contexts import page_contexts
 from memagent_server.store.engine import Session
 from memagent_server.store.errors import DatabaseError, UnknownRunError
 from memagent_server.store.events import list_events
-from memagent_server.store.export import MIMETYPES, ExportError, export
+from memagent_server.store.export import MIMETYPES, ExportError, export_by_process, require
 from memagent_server.store.forecasts import forecasts_of
 from memagent_server.store.leases import count_alive
 from memagent_server.store.models import RunRow
@@ -299,9 +299,10 @@ def get_export(run_id: str) -> Response:
     with database.read() as session:
         _require_run(session, run_id)
     try:
-        download = begin_download(export(database, run_id, file_format))
+        require(file_format)
     except ExportError as error:
         raise Problem(501, str(error)) from error
+    download = begin_download(export_by_process(database.url, run_id, file_format))
     headers = {"Content-Disposition": f"attachment; filename={run_id}.{file_format}"}
     return Response(download, mimetype=MIMETYPES[file_format], headers=headers)
 

@@ -1,6 +1,4 @@
-"""Downloads that are made while they are sent: few at a time, since each takes a share of the
-interpreter from the batches of agents.
-"""
+"""Downloads that are made while they are sent: few at a time, since each has a process."""
 
 from __future__ import annotations
 

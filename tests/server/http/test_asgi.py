@@ -278,43 +278,24 @@ def test_an_underscore_does_not_pass_for_a_dash():
     assert b"".join(message.get("body", b"") for message in messages) == b"a,c"
 
 
-def answer_beside_a_download(until):
-    """Return the parts of a download that were made before a request beside it was answered.
-
-    `until(parts)` lets the request's thread go on.
-    """
-    parts, counts = [], []
+def test_a_request_is_answered_while_a_download_has_nothing_to_send():
+    answered = threading.Event()
 
     def serve(environ, start_response):
         if environ["PATH_INFO"] == "/batch":
-            until(parts)
-            counts.append(len(parts))
             return echo(environ, start_response)
         start_response("200 OK", [])
-        return iter(lambda: parts.append(None) or (b"" if len(parts) < 50 else None), None)
+        return iter([b"first", b"last"] if answered.wait(PATIENCE_S) else [])
 
     app = make_app(serve)
 
     async def both():
-        await asyncio.gather(*(answer(app, [b""], path=path) for path in ("/export", "/batch")))
+        download = asyncio.ensure_future(answer(app, [b""], path="/export"))
+        await answer(app, [b""], path="/batch")
+        answered.set()
+        return await download
 
-    run(both())
-    assert len(parts) == 50
-    return counts[0]
-
-
-def test_a_download_waits_while_requests_are_answered(monkeypatch):
-    pausing, pause = threading.Event(), asgi.AsgiApp._pause
-    monkeypatch.setattr(asgi, "MAX_PAUSE_S", PATIENCE_S)
-    monkeypatch.setattr(asgi.AsgiApp, "_pause", lambda app: pausing.set() or pause(app))
-    assert answer_beside_a_download(lambda parts: pausing.wait(PATIENCE_S)) == 0
-
-
-def test_a_download_goes_on_beside_a_request_that_lasts():
-    def wait_for_some(parts):
-        wait_until(lambda: len(parts) >= 3)
-
-    assert answer_beside_a_download(wait_for_some) >= 3
+    assert [message.get("body") for message in run(both())][1:] == [b"firstlast"]
 
 
 @pytest.mark.parametrize("gone_at", ["http.response.start", "http.response.body"])

@@ -101,43 +101,7 @@ def read_parquet(data):
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_parquet_has_the_same_rows_with_types(database, client, run_id, compacted):
-    if compacted:
-        with database.write() as session:
-            finish_run(session, run_id, Finish(status="completed"), 2.0)
-            finish_run(session, run_id, Finish(status="completed", rank=1), 2.0)
-        compact_run(database, run_id)
-    response = client.get(f"/api/v1/runs/{run_id}/export?format=parquet")
-    assert (response.status_code, response.mimetype) == (200, "application/vnd.apache.parquet")
-    result = read_parquet(response.data)
-    assert result.schema.names == EXPECTED[0]
-    assert [str(kind) for kind in result.schema.types] == [
-        "int32", "string", "int64", "int64", "double", "int64", "double", "int64",
-    ]  # fmt: skip
-    as_text = [
-        ["" if value is None else str(value) for value in row.values()]
-        for row in result.to_pylist()
-    ]
-    unescaped = [[STRANGE if cell == ESCAPED else cell for cell in row] for row in EXPECTED]
-    assert as_text == unescaped[1:]
-    assert csv_rows(database) == EXPECTED
-
-
-def test_a_long_run_comes_in_pieces(sqlite_database, monkeypatch):
-    monkeypatch.setattr("memagent_server.store.export.GROUP_ROWS", 100)
-    with sqlite_database.write() as session:
-        start_run(session, RunStart(run_id="r"), 1.0)
-        for seq in range(30):
-            chunk = Chunk(stream="host", columns={"step": list(range(20 * seq, 20 * seq + 20))})
-            add_batch(session, "r", Batch(seq=seq, chunks=[chunk]), 1.0)
-    pieces = list(export(sqlite_database, "r", "parquet"))
-    assert len(pieces) >= 600 / 120
-    assert read_parquet(b"".join(pieces))["step"].to_pylist() == list(range(600))
-    assert pyarrow.parquet.ParquetFile(io.BytesIO(b"".join(pieces))).num_row_groups == 6
-
-
-@pytest.mark.parametrize("compacted", [False, True])
-def test_a_csv_file_comes_in_slices_of_a_moments_work(sqlite_database, compacted):
+def test_a_csv_file_has_all_digits_of_a_number(sqlite_database, compacted):
     steps = list(range(2_000))
     with sqlite_database.write() as session:
         start_run(session, RunStart(run_id="r"), 1.0)
@@ -146,9 +110,7 @@ def test_a_csv_file_comes_in_slices_of_a_moments_work(sqlite_database, compacted
         finish_run(session, "r", Finish(status="completed"), 2.0)
     if compacted:
         compact_run(sqlite_database, "r")
-    pieces = list(export(sqlite_database, "r", "csv"))
-    assert max(piece.count(b"\n") for piece in pieces) <= 128
-    _, *samples = rows(b"".join(pieces).decode())
+    _, *samples = csv_rows(sqlite_database)
     assert [(int(row[3]), float(row[5])) for row in samples] == [(step, step / 3) for step in steps]
 
 

@@ -1,10 +1,12 @@
-"""Processes of the demo: the server, and the trainings under a real memory limit."""
+"""Processes of the demo: the server, the trainings under a real memory limit, a rehearsal."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +26,9 @@ from memagent.wire.local_tokens import find_token
 
 TRAIN = Path(__file__).with_name("train.py")
 START_TIMEOUT_S = 60.0
+REHEARSED_STEPS = 3
+VERDICT_LINES = 5
+"""Of the rehearsal's output: the card, the verdict, and three levels of memory."""
 
 
 @dataclass
@@ -116,6 +121,14 @@ class TrainingResult:
     ended_at: float
     output: str
 
+    def check(self) -> None:
+        """Raise MemagentError with the script's last line if the training failed."""
+        if self.returncode:
+            reason = self.output.rpartition("\n")[2] or f"exit status {self.returncode}"
+            raise MemagentError(
+                f"the healthy training failed: {reason}. Is --limit large enough for this torch?"
+            )
+
     @property
     def checkpoint_step(self) -> int | None:
         """Return the step of the last checkpoint that the script saved in `on_risk`."""
@@ -181,6 +194,39 @@ def train(
     ended_at = time.time()
     reader.join(5)
     return TrainingResult(returncode, ended_at, "\n".join(lines))
+
+
+@dataclass(frozen=True)
+class GpuRehearsal:
+    """Answer of `memagent rehearse` about the training script; `report` is its JSON."""
+
+    gpu: str
+    lines: list[str]
+    """The verdict, or why there is none."""
+    report: dict[str, Any]
+
+
+def rehearse(gpu: str, folder: Path) -> GpuRehearsal:
+    """Rehearse some steps of the training script on a card, in an empty folder below `folder`."""
+    work, report = folder / "rehearsal", folder / "rehearsal.json"
+    work.mkdir()
+    script = Path(shutil.copy(TRAIN, work)).name
+    options = ["--gpu", gpu, "--steps", str(REHEARSED_STEPS), "--report", str(report)]
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "memagent", "rehearse", *options, script],
+        cwd=work,
+        env=_environment(),
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    verdict = done.stdout.rpartition(f"{script} on ")[1:]
+    if not report.exists():
+        last_line = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+        reason = last_line.removeprefix("memagent: ")
+        return GpuRehearsal(gpu, [f"no verdict: {reason}"], {"error": reason})
+    lines = "".join(verdict).splitlines()[:VERDICT_LINES]
+    return GpuRehearsal(gpu, lines, json.loads(report.read_text()))
 
 
 def has_gpu() -> bool:

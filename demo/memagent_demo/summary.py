@@ -13,9 +13,10 @@ from typing import Any
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 from memagent_demo.fake_slack import Message
-from memagent_demo.processes import Server, TrainingResult
+from memagent_demo.processes import GpuRehearsal, Server, TrainingResult
 
 MAX_ERROR_LENGTH = 160
+DEFAULT_GPU = "rtx4090"
 DEFAULT_URL = "http://127.0.0.1:8420"
 DOCS = "/docs/quickstart"
 WEBHOOK = "https://hooks.slack.com/services/..."
@@ -114,7 +115,9 @@ def is_success(healthy: HealthyRun, leaking: LeakingRun) -> bool:
     return is_silent and leaking.status == "oom" and is_warned
 
 
-def to_json(healthy: HealthyRun, leaking: LeakingRun, server: Server) -> dict[str, Any]:
+def to_json(
+    healthy: HealthyRun, leaking: LeakingRun, server: Server, rehearsal: GpuRehearsal | None
+) -> dict[str, Any]:
     return {
         "healthy": {
             "run_id": healthy.run_id,
@@ -132,6 +135,7 @@ def to_json(healthy: HealthyRun, leaking: LeakingRun, server: Server) -> dict[st
             "slack_text": leaking.slack_text,
             "checkpoint_step": leaking.checkpoint_step,
         },
+        "rehearsal": rehearsal and rehearsal.report,
         "database": server.database,
         "server": server.url,
     }
@@ -147,6 +151,7 @@ def to_text(
     leaking: LeakingRun,
     links: Mapping[str, str] | None,
     attach: str | None = None,
+    rehearsal: GpuRehearsal | None = None,
 ) -> str:
     """Return the timeline, the Slack message and what to do next.
 
@@ -172,7 +177,11 @@ def to_text(
     message = leaking.slack_text or "none arrived before the crash"
     is_dead = re.compile(r"https?://127\.0\.0\.1|^Runbook:")
     lines += [f"  {line}" for line in message.splitlines() if links or not is_dead.search(line)]
-    return "\n".join([*lines, "", *_next_steps(links, attach)])
+    if rehearsal:
+        lines += ["", "The healthy training on a GPU that isn't there:", ""]
+        lines += [f"  {line}" for line in rehearsal.lines]
+    gpu = rehearsal.gpu if rehearsal else DEFAULT_GPU
+    return "\n".join([*lines, "", *_next_steps(links, attach, gpu)])
 
 
 def _run_page(run_id: str) -> str:
@@ -183,7 +192,7 @@ def _link(links: Mapping[str, str] | None, run_id: str) -> list[str]:
     return [f"         {links[_run_page(run_id)]}"] if links else []
 
 
-def _next_steps(links: Mapping[str, str] | None, attach: str | None) -> list[str]:
+def _next_steps(links: Mapping[str, str] | None, attach: str | None, gpu: str) -> list[str]:
     program = "memagent" if shutil.which("memagent") else Path(sys.executable).parent / "memagent"
     start = "" if attach else f"start `{program} serve`, then "
     return [
@@ -192,6 +201,7 @@ def _next_steps(links: Mapping[str, str] | None, attach: str | None) -> list[str
         f"and run it with {attach or f'MEMAGENT_SERVER={DEFAULT_URL}'}",
         f"  read    {links[DOCS] if links else DEFAULT_URL + DOCS}",
         f"  Slack   MEMAGENT_SLACK_WEBHOOK_URL={WEBHOOK} {program} serve",
+        f"  GPU     {program} rehearse --gpu {gpu} SCRIPT: does yours fit one that you don't have?",
     ]
 
 

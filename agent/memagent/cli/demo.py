@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from memagent.errors import MemagentError, SettingError
+from memagent.rehearsal.launch import cuda_card
 from memagent.units import format_bytes, format_duration, parse_bytes
 from memagent_demo import processes, summary
 from memagent_demo.fake_slack import SlackReceiver
@@ -48,6 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="steps of the healthy run; the leaking one plans three times as many",
     )
     parser.add_argument(
+        "--gpu",
+        metavar="CARD",
+        help="card for a rehearsal at the end (default: "
+        f"{summary.DEFAULT_GPU} where there is no GPU)",
+    )
+    parser.add_argument(
         "--keep",
         action=argparse.BooleanOptionalAction,
         help="leave the server up until Ctrl-C (default: in a terminal)",
@@ -59,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     limit_bytes = parse_bytes(arguments.limit)
+    cuda_card(arguments.gpu or summary.DEFAULT_GPU)
     if arguments.steps < 1:
         raise SettingError(f"--steps must be 1 or more, got {arguments.steps}")
     is_kept = (
@@ -73,13 +81,17 @@ def run(arguments: argparse.Namespace) -> int:
         _running_server(folder, slack) as (server, on_gpu),
     ):
         healthy, leaking = _run_trainings(arguments, server, slack, limit_bytes, on_gpu)
+        rehearsal = None
+        if gpu := arguments.gpu or (None if on_gpu else summary.DEFAULT_GPU):
+            _say(f"rehearse the healthy training on {gpu}, which needn't be there (about 15 s)")
+            rehearsal = processes.rehearse(gpu, folder)
         if arguments.json:
-            print(json.dumps(summary.to_json(healthy, leaking, server)), flush=True)
+            print(json.dumps(summary.to_json(healthy, leaking, server, rehearsal)), flush=True)
         else:
             links = server.links(*summary.pages(healthy, leaking)) if is_kept else None
             settings = f"MEMAGENT_SERVER={server.url} MEMAGENT_TOKEN_FILE={server.token_file}"
             attach = settings if is_kept else None
-            print(summary.to_text(healthy, leaking, links, attach), flush=True)
+            print(summary.to_text(healthy, leaking, links, attach, rehearsal), flush=True)
         if is_kept:
             _serve_until_interrupted(server)
     return 0 if summary.is_success(healthy, leaking) else 1
@@ -134,7 +146,7 @@ def _run_trainings(
     duration = "seconds" if on_gpu else f"about {format_duration(STEP_S * arguments.steps)}"
     device = "the GPU" if on_gpu else "the CPU"
     _say(f"2/4 train on {device}, {arguments.steps} steps, {limit} ({duration})")
-    train("healthy", run_id=healthy_id, leak="none", steps=arguments.steps)
+    train("healthy", run_id=healthy_id, leak="none", steps=arguments.steps).check()
     _say(f"3/4 train with a leak ({arguments.leak}) until memory runs out (about a minute)")
     leaking_process = train(
         "leaking", run_id=leaking_id, leak=arguments.leak, steps=3 * arguments.steps

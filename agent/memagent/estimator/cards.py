@@ -170,19 +170,22 @@ def find_card(text: str) -> Card | None:
     raise EstimateError(f"GPU {text!r}: {models[0].name} is sold with {sizes}")
 
 
-def card_named(text: str) -> Card:
-    """Return the card. Raises EstimateError that lists the nearest names."""
+def card_named(text: str, prefix: str = "") -> Card:
+    """Return the card. Raises EstimateError that lists the nearest names.
+
+    prefix: what stands before a memory where a memory may be given.
+    """
     card = find_card(text)
     if card is not None:
         return card
     if text.strip().isdigit():
         raise EstimateError(
-            f"GPU {text!r} is no card, and a memory needs a unit: write {text.strip()}GiB, or a "
-            f"card such as {', '.join(_near(text))}"
+            f"GPU {text!r} is no card, and a memory needs a unit: write {prefix}{text.strip()}GiB, "
+            f"or a card such as {', '.join(_near(text))}"
         )
     raise EstimateError(
         f"GPU {text!r} is not known: did you mean {', '.join(_near(text))}? "
-        "Or give its memory, such as 24GiB."
+        f"Or give its memory, such as {prefix}24GiB."
     )
 
 

@@ -56,9 +56,9 @@ def cuda_card(text: str) -> Card:
     """
     name, _, size = text.partition(":")
     try:
-        card = find_card(name) if size else card_named(name)
+        card = find_card(name) if size else card_named(name, "NAME:")
     except EstimateError as error:
-        raise SettingError(f"{error}; NAME:24GiB is a card with another memory.") from error
+        raise SettingError(str(error)) from error
     if card is not None and not card.multiprocessors:
         raise SettingError(f"{card.name} has no CUDA: a rehearsal needs one of NVIDIA's cards.")
     if card is not None and not size:

@@ -21,6 +21,7 @@ import pytest
 
 from memagent.cli import demo as cli
 from memagent_demo import processes, summary
+from tests.snippets import ROOT
 
 HEALTHY = summary.HealthyRun("healthy-1", "completed", 300, 0, 2**28, 2**30)
 LEAKING = summary.LeakingRun(
@@ -119,6 +120,8 @@ def test_the_links_answer_during_and_after_the_demo_until_ctrl_c(terminal, tmp_p
     warned, died = map(int, re.search(STEPS, demo.text, re.MULTILINE | re.DOTALL).groups())
     assert warned < died and "Slack had the warning" in demo.text
     assert "on_risk saved a checkpoint" in demo.text
+    rehearsal = demo.text.partition("on a GPU that isn't there:")[2]
+    assert re.search("fits, with|no verdict: .* needs a CUDA build of torch", rehearsal)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(urllib.error.URLError):
         status_of(url)
@@ -133,6 +136,61 @@ def test_ctrl_c_during_a_training_leaves_no_process_and_no_file(terminal, tmp_pa
     assert "Traceback" not in demo.text
     assert psutil.wait_procs(processes, timeout=60)[1] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_card_is_refused_at_once(terminal):
+    demo = terminal("--gpu", "rtx409")
+    demo.wait_for("memagent: GPU 'rtx409' is not known: did you mean rtx4090")
+    assert demo.process.wait() == 2 and "1/4" not in demo.text
+
+
+def test_a_training_that_cannot_start_says_why(terminal, tmp_path):
+    demo = terminal("--limit", "100MiB")
+    demo.wait_for("the healthy training failed: .*Is --limit large enough")
+    assert demo.process.wait() == 1 and list(tmp_path.iterdir()) == []
+
+
+REHEARSE = """
+import json, sys
+from pathlib import Path
+from memagent_demo import processes
+rehearsal = processes.rehearse(sys.argv[1], Path(sys.argv[2]))
+print(json.dumps([rehearsal.lines, rehearsal.report]))
+"""
+
+
+def rehearsed(python: Path, gpu: str, folder: Path, **variables: str) -> tuple[list[str], dict]:
+    paths = [str(ROOT / name) for name in ("agent", "demo")]
+    ended = subprocess.run(
+        [str(python), "-c", REHEARSE, gpu, str(folder)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(ended.stdout)
+
+
+def test_the_demo_rehearses_its_training_on_a_card(cuda_python, tmp_path):
+    lines, report = rehearsed(cuda_python, "t4", tmp_path)
+    assert lines[0].startswith("train.py on Tesla T4, ") and lines[1].startswith("fits, with ")
+    assert [line.split("  ")[1] for line in lines[2:]] == [
+        "tensors' peak", "reserved by torch", "on the device"
+    ]  # fmt: skip
+    assert (report["fits"], report["steps"]) == (True, processes.REHEARSED_STEPS)
+    assert report["phases"].keys() >= {"forward", "backward", "optimizer"}
+
+
+def test_a_rehearsal_that_fails_says_why(cuda_python, tmp_path):
+    nothing = {"PATH": "", "CC": "", "XDG_CACHE_HOME": str(tmp_path)}
+    lines, report = rehearsed(cuda_python, "t4", tmp_path, **nothing)
+    assert lines == [f"no verdict: {report['error']}"]
+    assert report["error"].startswith("A rehearsal compiles its device at first use")
+
+
+def test_the_summary_shows_a_rehearsal_and_its_command():
+    rehearsal = processes.GpuRehearsal("t4", ["train.py on Tesla T4", "fits"], {})
+    text = summary.to_text(HEALTHY, LEAKING, None, rehearsal=rehearsal)
+    assert "\n  train.py on Tesla T4\n  fits\n\nNext:" in text
+    assert "rehearse --gpu t4 SCRIPT" in text
 
 
 def test_the_summary_has_no_links_to_a_server_that_stops():
@@ -157,7 +215,7 @@ def test_the_summary_says_if_no_message_arrived():
 def test_the_json_names_the_database_that_it_leaves():
     server = processes.Server(Path("demo"), slack_url="")
     server.database = "sqlite:///demo/demo.db"
-    story = json.loads(json.dumps(summary.to_json(HEALTHY, LEAKING, server)))
+    story = json.loads(json.dumps(summary.to_json(HEALTHY, LEAKING, server, None)))
     assert story["database"] == server.database
     assert story["leaking"]["checkpoint_step"] == 201
 

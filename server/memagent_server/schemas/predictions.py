@@ -31,12 +31,14 @@ def precedence(method: str) -> int:
 
 
 class ForecastSummary(Schema):
-    """The worst of the newest forecasts of a run's streams."""
+    """The worst of the newest forecasts of a run's streams. Seconds count from the forecast."""
 
+    step: Step
     level: Level
     oom_probability: Ratio
     cause: str | None
     eta_step: float | None
+    eta_s: float | None
 
 
 class Forecast(Schema):

@@ -47,7 +47,7 @@ def start_run(
             "name": message.name or message.run_id,
             "status": "running",
             "attempt": message.attempt,
-            "created_at": now,
+            "created_at": min(now, message.started_at or now),
             "last_seen_at": now,
         },
     )

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 
 from markupsafe import Markup, escape
 
@@ -216,8 +217,7 @@ def steps_left(run: RunSummary, forecast: Forecast | ForecastSummary) -> float |
     """Return the steps until the forecast reaches the limit, None if the forecast names no step."""
     if forecast.eta_step is None:
         return None
-    step = max(run.step, forecast.step) if isinstance(forecast, Forecast) else run.step
-    return max(0.0, forecast.eta_step - step)
+    return max(0.0, forecast.eta_step - max(run.step, forecast.step))
 
 
 def format_part_of(part: float | None, whole: float | None) -> str:
@@ -303,14 +303,24 @@ def _running_headline(run: RunSummary, forecast: Forecast | ForecastSummary | No
     return Headline(level, f"{verb} out of memory{when}", _growth(forecast))
 
 
+def seconds_left(run: RunSummary) -> float:
+    """Return the seconds until the forecast reaches the limit, infinite if it names no time."""
+    forecast = run.forecast
+    if forecast is None or (remaining := steps_left(run, forecast)) is None:
+        return inf
+    return inf if (left := _seconds_left(forecast, remaining)) is None else left
+
+
 def _time_left(forecast: Forecast | ForecastSummary, remaining: float) -> str:
+    seconds = _seconds_left(forecast, remaining)
+    return "" if seconds is None else f" ({format_duration(seconds)})"
+
+
+def _seconds_left(forecast: Forecast | ForecastSummary, remaining: float) -> float | None:
     """Return the forecast's time, scaled down by the steps done since the forecast."""
-    if not isinstance(forecast, Forecast) or forecast.eta_s is None or forecast.eta_step is None:
-        return ""
-    whole = forecast.eta_step - forecast.step
-    return (
-        f" ({format_duration(forecast.eta_s * min(1.0, remaining / whole))})" if whole > 0 else ""
-    )
+    if forecast.eta_s is None or forecast.eta_step is None or forecast.eta_step <= forecast.step:
+        return None
+    return forecast.eta_s * min(1.0, remaining / (forecast.eta_step - forecast.step))
 
 
 def _growth(forecast: Forecast | ForecastSummary) -> str:

@@ -48,6 +48,15 @@ def test_the_newest_runs_come_first_by_default(ask, start):
     assert ask(sort="created_at")[0] == ["a", "b", "c"]
 
 
+def test_a_run_that_arrives_late_is_as_old_as_its_start(ask, start):
+    """As `memagent sync` sends it. A clock that is ahead makes no run newer than its arrival."""
+    start("yesterday", 100.0, started_at=100.0)
+    start("ahead", 200.0, started_at=900.0)
+    start("late", 300.0, started_at=50.0)
+    start("now", 400.0)
+    assert ask()[0] == ["now", "ahead", "yesterday", "late"]
+
+
 @pytest.mark.parametrize("sort", ["-created_at", "created_at"])
 def test_pages_with_equal_times_neither_skip_nor_repeat(ask, start, sort):
     for number in range(25):

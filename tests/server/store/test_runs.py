@@ -68,12 +68,12 @@ def test_it_is_created_once_with_the_fields_of_rank_0(start):
     assert (run.status, run.total_steps, run.created_at, run.started_at) == (
         "running",
         10,
-        10.0,
+        5.0,
         5.0,
     )
     again, created = start(project="nlp", name="gpt", now=11.0)
     assert not created
-    assert again.created_at == 10.0
+    assert again.created_at == 5.0
 
 
 def test_a_run_without_a_name_has_its_id_as_name(start):

@@ -24,7 +24,9 @@ LEAK = Forecast(
     eta_step=1420.0, eta_low=1300.0, eta_high=1600.0, eta_s=1500.0, used_bytes=3 * GIB, limit_bytes=8 * GIB,
     growth_bytes_per_step=12.5 * MIB, growing_since_step=1200,
 )  # fmt: skip
-LEAK_SUMMARY = ForecastSummary(level="warning", oom_probability=0.9, cause="leak", eta_step=1420.0)
+LEAK_SUMMARY = ForecastSummary(
+    step=1000, level="warning", oom_probability=0.9, cause="leak", eta_step=1420.0, eta_s=1500.0
+)
 ALERT = Alert(
     id=1, run_id="r", run_name="gpt", project="p", rank=0, device="host", rule="oom_forecast", severity="critical", state="firing",
     opened_at=STARTED_AT, updated_at=LAST_SEEN_AT, closed_at=None, first_step=9, step=9, summary="runs out of memory", data={},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
@@ -35,6 +37,16 @@ def test_it_counts_down_while_the_forecast_stays_the_same():
     assert headline(a_run(step=1210), LEAK)[1] == "Runs out of memory in about 210 steps (12 min)"
 
 
+def test_the_least_time_left_is_the_greatest_risk():
+    summaries = [
+        replace(LEAK_SUMMARY, eta_s=60.0),
+        LEAK_SUMMARY,
+        replace(LEAK_SUMMARY, eta_step=None, eta_s=None),
+    ]
+    left = [labels.seconds_left(a_run(step=1210, forecast=each)) for each in summaries]
+    assert left == [30.0, 750.0, math.inf]
+
+
 def test_it_shows_any_moment_after_the_expected_step():
     assert headline(a_run(step=1500), LEAK)[1] == "Runs out of memory any moment now"
 
@@ -51,8 +63,11 @@ def test_it_warns_without_a_date_if_there_is_none():
     assert headline(a_run(), forecast)[1:] == ("Runs out of memory", "3.00 of 8.00 GiB used.")
 
 
-def test_a_summary_of_a_forecast_has_neither_time_nor_growth():
-    assert headline(a_run(), LEAK_SUMMARY)[1:] == ("Runs out of memory in about 420 steps", "")
+def test_a_summary_of_a_forecast_has_no_growth():
+    assert headline(a_run(), LEAK_SUMMARY)[1:] == (
+        "Runs out of memory in about 420 steps (25 min)",
+        "",
+    )
 
 
 def test_it_shows_that_a_run_fits():

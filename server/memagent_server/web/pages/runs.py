@@ -13,6 +13,7 @@ from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.base import RUN_STATUSES
+from memagent_server.schemas.runs import RunSummary
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
 from memagent_server.store.run_list import (
@@ -25,13 +26,14 @@ from memagent_server.store.run_list import (
     list_runs,
 )
 from memagent_server.store.summaries import summarize
-from memagent_server.web import query
+from memagent_server.web import labels, query
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
 
 blueprint = Blueprint("runs", __name__)
 
 PAGE_SIZE = 50
-MAX_ENDANGERED = 6
+MAX_ENDANGERED = 200
+MAX_SHOWN_ENDANGERED = 6
 MAX_SELECTED = 200
 MAX_TAG_LENGTH = 200
 ACTIONS = ("tag", "untag", "archive", "restore")
@@ -53,9 +55,7 @@ def show_runs() -> Response:
     with context.database.read() as session:
         page = list_runs(session, filters)
         runs = page.runs
-        endangered = (
-            [] if is_filtered else endangered_runs(session, context.clock(), MAX_ENDANGERED)
-        )
+        endangered = [] if is_filtered else _endangered(session, context.clock())
         return render_page(
             "runs.html",
             session,
@@ -66,11 +66,18 @@ def show_runs() -> Response:
             statuses=RUN_STATUSES,
             sorts=SORT_NAMES,
             is_filtered=is_filtered,
-            endangered=summarize(session, endangered),
+            endangered=endangered[:MAX_SHOWN_ENDANGERED],
+            more_endangered=len(endangered[MAX_SHOWN_ENDANGERED:]),
             next_cursor=page.next_cursor,
             needs_token=not runs and credentials.has_admin_tokens(session, context.settings),
             refresh_s=REFRESH_S,
         )
+
+
+def _endangered(session: Session, now: float) -> list[RunSummary]:
+    """Return the runs at risk, those with the least time left first."""
+    runs = summarize(session, endangered_runs(session, now, MAX_ENDANGERED))
+    return sorted(runs, key=labels.seconds_left)
 
 
 def read_filters() -> RunQuery:

@@ -220,13 +220,12 @@ def rehearse(gpu: str, folder: Path) -> GpuRehearsal:
         check=False,
         text=True,
     )
-    verdict = done.stdout.rpartition(f"{script} on ")[1:]
     if not report.exists():
         last_line = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
         reason = last_line.removeprefix("memagent: ")
         return GpuRehearsal(gpu, [f"no verdict: {reason}"], {"error": reason})
-    lines = "".join(verdict).splitlines()[:VERDICT_LINES]
-    return GpuRehearsal(gpu, lines, json.loads(report.read_text()))
+    verdict = "".join(done.stdout.rpartition(f"{script} on ")[1:]).splitlines()
+    return GpuRehearsal(gpu, verdict[:VERDICT_LINES], json.loads(report.read_text()))
 
 
 def has_gpu() -> bool:

@@ -13,6 +13,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -107,20 +108,23 @@ def compile_device(target: Path) -> None:
     """Compile the device. Raises RehearsalError with the compiler's first words."""
     compiler = _compiler()
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
-    command = [compiler, *FLAGS, "-o", str(target), *sources, "-ldl", "-lpthread"]
+    command = [*compiler, *FLAGS, "-o", str(target), *sources, "-ldl", "-lpthread"]
     ended = subprocess.run(  # noqa: S603  # a fixed command
         command, capture_output=True, text=True, check=False
     )
     if ended.returncode:
-        raise RehearsalError(f"{compiler} could not compile the device: {ended.stderr[:500]}")
+        reason = ended.stderr[:500].strip() or f"exit status {ended.returncode}"
+        raise RehearsalError(f"{compiler[0]} could not compile the device: {reason}")
 
 
-def _compiler() -> str:
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
+def _compiler() -> list[str]:
+    """Return the compiler's command: CC, which may have options as for make, or cc or gcc."""
+    chosen = shlex.split(os.environ.get("CC", ""))
+    compiler = chosen or [shutil.which("cc") or "gcc"]
+    if shutil.which(compiler[0]) is None:
         raise RehearsalError(
             "A rehearsal compiles its device at first use, and there is no C compiler here: "
-            "install gcc or clang, or set CC."
+            f"install gcc or clang, or set CC{f', which is {chosen[0]}' if chosen else ''}."
         )
     return compiler
 

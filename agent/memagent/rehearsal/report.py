@@ -129,10 +129,11 @@ class Rehearsal:
             raise RehearsalError(
                 "The script trains, but not on the GPU: it allocated nothing there."
             )
-        raise RehearsalError(
-            f"The script made no optimizer step: {self.end}. A rehearsal needs a training loop "
-            "with a torch optimizer."
-        )
+        advice = "A rehearsal needs a training loop with a torch optimizer."
+        if self.error:
+            values = "; values of large tensors, which it read, are zeros" if self.reads else ""
+            advice = f"{self.error['message'].partition(chr(10))[0].rstrip('.')}{values}."
+        raise RehearsalError(f"The script made no optimizer step: {self.end}. {advice}")
 
     def to_prediction(self) -> PredictionMessage:
         """Return the prediction for a run of the same script."""

@@ -59,6 +59,23 @@ def test_a_missing_compiler_is_named(
         build.compile_device(tmp_path / "device.so")
 
 
+@pytest.mark.parametrize(
+    ("cc", "words"),
+    [
+        ("/nowhere/cc", "set CC, which is /nowhere/cc"),
+        ("false -v", "false could not .*: exit status 1"),
+    ],
+)
+def test_a_compiler_that_does_not_work_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cc: str, words: str
+) -> None:
+    from memagent.rehearsal import build
+
+    monkeypatch.setenv("CC", cc)
+    with pytest.raises(RehearsalError, match=words):
+        build.compile_device(tmp_path / "device.so")
+
+
 def test_sizes_are_bytes_or_texts() -> None:
     machine = machine_of("l4", held_bytes="2GiB", context_bytes=GIB)
     assert (machine.held_bytes, machine.context_bytes) == (2 * GIB, GIB)

@@ -86,6 +86,15 @@ def test_a_script_without_steps_or_memory_has_no_verdict() -> None:
     result_of("oom", steps=0).check_steps()
 
 
+def test_a_script_that_fails_before_its_first_step_has_its_reason() -> None:
+    error = {"message": "AssertionError: empty data.\nsee above"}
+    failed = replace(result_of("failed", steps=0), error=error)
+    with pytest.raises(RehearsalError, match=r"the script failed\. AssertionError: empty data.$"):
+        failed.check_steps()
+    with pytest.raises(RehearsalError, match="empty data; values of large tensors, which it read"):
+        replace(failed, reads=[{"file": "train.py", "line": 5}]).check_steps()
+
+
 def test_a_script_without_torchs_optimizers_fits_if_it_ends() -> None:
     result = result_of("completed", steps=0, backwards=9)
     assert result.fits is True

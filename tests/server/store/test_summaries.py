@@ -99,10 +99,12 @@ def test_it_shows_the_worst_of_the_newest_forecasts(database, run_id):
     with database.read() as session:
         (summary,) = summarize(session, [get_run(session, run_id)])
     assert asdict(summary.forecast) == {
+        "step": 1,
         "level": "warning",
         "oom_probability": 0.75,
         "cause": "leak",
         "eta_step": 88.5,
+        "eta_s": None,
     }
 
 

@@ -5,11 +5,12 @@
    tensors have stopped becoming more.
 2. Later censuses show whether the tensors of a diagnosis still become more. If none of its groups
    does, its suspects are withdrawn, but for those of other evidence.
+3. Suspects of host memory are withdrawn if what is allocated grows by much less than they say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from memagent.leaks.suspension import Survey
 from memagent.leaks.window import ReadingWindow
 from memagent.wire.messages import Suspect
 
+Without = Callable[[Diagnosis], tuple[Diagnosis, tuple[Suspect, ...]]]
 CONFIRMING_STEPS = 80
 """Window for a suspect that may stop growing: four times as long as what it grew in."""
 _COUNTED_KINDS = frozenset(
@@ -30,6 +32,11 @@ _COUNTED_KINDS = frozenset(
     )
 )
 """Kinds of suspects whose tensors become more."""
+
+
+_HOST_KIND = "host"
+MIN_HOST_SHARE = 0.25
+"""Share of the growth of its suspects by which allocated memory grows if they still do."""
 
 
 def is_unsure(suspects: Sequence[Suspect], window: ReadingWindow, confirming_steps: int) -> bool:
@@ -45,8 +52,47 @@ def without_counted(diagnosis: Diagnosis) -> tuple[Diagnosis, tuple[Suspect, ...
     return replace(diagnosis, suspects=rest, grown=()), counted
 
 
+def without_host(diagnosis: Diagnosis) -> tuple[Diagnosis, tuple[Suspect, ...]]:
+    """Return the diagnosis without suspects of host memory, and those suspects."""
+    host = tuple(item for item in diagnosis.suspects if item.kind == _HOST_KIND)
+    rest = tuple(item for item in diagnosis.suspects if item.kind != _HOST_KIND)
+    return replace(diagnosis, suspects=rest), host
+
+
+class HostGrowthCheck:
+    """Compares the growth of allocated memory with what suspects of host memory say.
+
+    used_bytes: at `step`, None if unknown. It has stopped if it grew by less than MIN_HOST_SHARE of
+    their rate both since then and since the last check. One check isn't enough: something else may
+    have been freed.
+    """
+
+    def __init__(self, suspects: Sequence[Suspect], step: int, used_bytes: int | None) -> None:
+        rates = [item.bytes_per_step or 0 for item in suspects if item.kind == _HOST_KIND]
+        self._min_rate = MIN_HOST_SHARE * max(rates, default=0)
+        self._first = self._last = (step, used_bytes)
+        self._checks = 0
+
+    def __bool__(self) -> bool:
+        return self._min_rate > 0 and self._first[1] is not None
+
+    def has_stopped(self, step: int, used_bytes: int | None) -> bool:
+        """Compare with what is allocated now."""
+        earlier, self._last = (self._first, self._last), (step, used_bytes)
+        self._checks += 1
+        return self._checks > 1 and not any(
+            self._grew(since, step, used_bytes) for since in earlier
+        )
+
+    def _grew(self, since: tuple[int, int | None], step: int, used_bytes: int | None) -> bool:
+        first_step, first_bytes = since
+        if first_bytes is None or used_bytes is None:
+            return True
+        return used_bytes - first_bytes >= self._min_rate * (step - first_step)
+
+
 class GrowthCheck:
-    """Whether the groups of tensors that grew in a diagnosis still do."""
+    """Checks whether the groups of tensors that grew in a diagnosis still do."""
 
     def __init__(self, counts: Sequence[GroupCount] = ()) -> None:
         self._counts = tuple(counts)

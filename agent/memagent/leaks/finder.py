@@ -21,7 +21,7 @@ from typing import Literal
 
 from memagent.forecast.types import Growing
 from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, limits, syntax
-from memagent.leaks.confirmation import CONFIRMING_STEPS, GrowthCheck
+from memagent.leaks.confirmation import CONFIRMING_STEPS, GrowthCheck, HostGrowthCheck, Without
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
@@ -48,11 +48,13 @@ class Finder:
     """Finds what holds growing memory.
 
     Call `request` from any thread, and `after_step` on the training thread at the end of each step.
-    used_bytes: returns memory in use on the device or host now, None if unknown. clock: returns
-    monotonic seconds. thread_clock: returns processor time of the calling thread.
+    used_bytes: returns memory in use on the device or host now, None if unknown. host_bytes: the
+    same of the host. clock: returns monotonic seconds. thread_clock: returns processor time of the
+    calling thread.
     """
 
     used_bytes: Callable[[], int | None] = lambda: None
+    host_bytes: Callable[[], int | None] = lambda: None
     window: int = WINDOW_STEPS
     confirming_window: int = CONFIRMING_STEPS
     max_slice_s: float = MAX_SLICE_S
@@ -72,6 +74,7 @@ class Finder:
         self._is_urgent = False
         self._window = ReadingWindow(WindowRequest(self.window))
         self._check = GrowthCheck()
+        self._host_check = HostGrowthCheck((), 0, None)
         self._search: Work[list[Suspect]] | None = None
         self._max_search_s = math.inf
         self._time_budget = self._new_time_budget()
@@ -219,22 +222,28 @@ class Finder:
         return diagnosis
 
     def withdraw_stopped(self, step: int) -> tuple[Suspect, ...] | None:
-        """Withdraw suspects if their tensors no longer become more, and return them.
+        """Withdraw suspects if their tensors, or host memory, no longer become more; return them.
 
-        The first call begins a census, and returns None: call again after the next step. It decides
-        about all of them or none. Suspects of other evidence stay.
+        The first call may begin a census, and return None: call again after the next step. It
+        decides about all suspects of tensors, and about all of host memory. Others stay.
         """
-        if self.diagnosis is None or self.is_busy or not self._check:
+        if self.diagnosis is None or self.is_busy:
             return ()
-        if self._check.prepare():
+        if self._check and self._check.prepare():
             return None
         with self._timed():
             has_stopped, thread_s = self._check.end(step)
+            host_stopped = self._host_check and self._host_check.has_stopped(
+                step, self.host_bytes()
+            )
         self.budget.spend(thread_s)
-        return self._withdraw(self.diagnosis) if has_stopped else ()
+        counted = self._withdraw(confirmation.without_counted) if has_stopped else ()
+        return counted + (self._withdraw(confirmation.without_host) if host_stopped else ())
 
-    def _withdraw(self, diagnosis: Diagnosis) -> tuple[Suspect, ...]:
-        self.diagnosis, stopped = confirmation.without_counted(diagnosis)
+    def _withdraw(self, without: Without) -> tuple[Suspect, ...]:
+        stopped: tuple[Suspect, ...] = ()
+        if self.diagnosis is not None:
+            self.diagnosis, stopped = without(self.diagnosis)
         return stopped
 
     def close(self) -> None:
@@ -269,7 +278,7 @@ class Finder:
         is_late, step = self.observed_steps >= WINDOW_STEPS, self._window.last_step
         self.close()
         if is_late and self._check and self._check.has_stopped(step):
-            self._withdraw(diagnosis)
+            self._withdraw(confirmation.without_counted)
         return self.diagnosis
 
     def _new_time_budget(self) -> TimeBudget:
@@ -343,6 +352,7 @@ class Finder:
         if unconfirmed is not None and diagnosis.is_cut_short and not suspects:
             diagnosis = unconfirmed
         self.diagnosis = diagnosis
+        self._host_check = HostGrowthCheck(diagnosis.suspects, diagnosis.step, self.host_bytes())
         self._has_limit = unconfirmed is not None
         return diagnosis
 

@@ -75,7 +75,8 @@ class LeakMonitor:
         self._started_at = time.monotonic()
         kind = self._device.kind
         used_bytes = sampler.tracks[0].probe.used_bytes
-        self._used_bytes = (heap_reader() if kind == "host" else None) or used_bytes
+        self._heap = heap_reader()
+        self._used_bytes = (self._heap if kind == "host" else None) or used_bytes
         self._used_bytes()  # if that takes long, it does before the first step
         self._early_growth = triggers.early_growth_detectors(kind)
         self._is_early = False
@@ -103,7 +104,10 @@ class LeakMonitor:
         with forks_wait():
             from memagent.leaks.finder import Finder
 
-        return Finder(used_bytes=self._used_bytes, started_at=self._started_at)
+        host_bytes = self._heap or (lambda: None)
+        return Finder(
+            used_bytes=self._used_bytes, host_bytes=host_bytes, started_at=self._started_at
+        )
 
     @property
     def _has_finder(self) -> bool:

@@ -1,0 +1,63 @@
+"""Suspects of host memory stand while what is allocated grows as they say."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.leaks.confirmation import HostGrowthCheck, without_host
+from memagent.leaks.suspect import Diagnosis
+from memagent.wire.messages import Suspect
+
+RATE, FIRST = 1_000.0, 5_000_000
+
+
+def suspect(kind="host", rate=RATE):
+    return Suspect(kind=kind, holder="rows", file="train.py", line=1, bytes_per_step=rate, confidence=1.0, fix="")  # fmt: skip
+
+
+HOST = (suspect(),)
+
+
+def checks(*used_bytes, suspects=HOST, first=FIRST):
+    """The verdict of a check every 100 steps after the diagnosis at step 50."""
+    check = HostGrowthCheck(suspects, 50, first)
+    return bool(check) and [
+        check.has_stopped(150 + 100 * index, used) for index, used in enumerate(used_bytes)
+    ]
+
+
+def grown(*steps):
+    return [FIRST + int(RATE * count) for count in steps]
+
+
+@pytest.mark.parametrize(
+    ("used_bytes", "expected"),
+    [
+        (grown(100, 200, 300), [False, False, False]),
+        (grown(0, 0), [False, True]),
+        (grown(-500, 100, 200), [False, False, False]),
+        (grown(100, 100, 100, 100), [False, False, False, False]),
+        (grown(100, 0, 100, 0), [False, True, False, True]),
+        (grown(40, 80, 120), [False, False, False]),
+        ([None, None], [False, False]),
+    ],
+    ids=["leak", "full", "freed once", "half", "flushed", "slower", "unknown"],
+)
+def test_growth_has_stopped_if_little_was_added_since_then_and_since_the_last_check(
+    used_bytes, expected
+):
+    assert checks(*used_bytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("suspects", "first"), [((suspect("list"),), FIRST), ((suspect(),), None), ((), FIRST)]
+)
+def test_there_is_nothing_to_check_without_host_suspects_or_readings(suspects, first):
+    assert checks(0, 0, suspects=suspects, first=first) is False
+
+
+def test_only_host_suspects_are_withdrawn():
+    both = Diagnosis(step=9, first_step=0, pause_s=0.0, suspects=(suspect("list"), suspect()))
+    rest, stopped = without_host(both)
+    assert [item.kind for item in rest.suspects] == ["list"]
+    assert [item.kind for item in stopped] == ["host"]

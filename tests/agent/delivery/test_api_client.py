@@ -108,7 +108,7 @@ def bomb(pack):
 def test_an_answer_that_is_too_large_stays_out_of_memory(client_of, content, headers):
     def answer(connection):
         read_request(connection)
-        connection.sendall(response(content, *headers))
+        connection.sendall(response(content, "Connection: close", *headers))
 
     client = client_of(answer)
     with pytest.raises(DeliveryError, match=r"more than 1\.0 MiB"):

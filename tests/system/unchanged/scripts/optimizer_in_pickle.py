@@ -27,7 +27,8 @@ for step in range(4):
     model.zero_grad()
     data = pickle.dumps(whole)
     with open(f"{step}.pickle", "wb") as file:
-        file.write(re.sub(rb"\d{8,}", b"address", data))
+        # torch puts addresses into it, which vary in length
+        file.write(b"\n".join(re.findall(rb"[A-Za-z_.]{6,}", data)))
     print(b"memagent" in data, pickle.loads(pickle.dumps(referenced)) is referenced)
     duplicate, deep = copy.copy(whole), copy.deepcopy(whole)
     print(sorted(duplicate.__dict__), [len(v) for k, v in deep.__dict__.items() if "hooks" in k])

@@ -16,9 +16,9 @@ loader = torch.utils.data.DataLoader(torch.arange(8), batch_size=2)
 
 
 def write(name, data):
-    """Write a pickle without the addresses that torch puts into it."""
+    """Write the words in a pickle: the addresses that torch puts into it vary in length."""
     with open(name, "wb") as file:
-        file.write(re.sub(rb"\d{8,}", b"address", data))
+        file.write(b"\n".join(re.findall(rb"[A-Za-z_.]{6,}", data)))
 
 
 def step():

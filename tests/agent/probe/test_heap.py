@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 from itertools import chain
 
 import pytest
@@ -37,6 +38,6 @@ def test_slow_readings_give_way_to_resident_memory(seconds):
     times = itertools.accumulate(chain.from_iterable((0, each) for each in seconds))
     reader = HeapReader(lambda: _MallInfo(uordblks=5 * MIB), clock=lambda: next(times))
     before = [reader() for _ in seconds][-1]
-    held = bytearray(16 * MIB)
+    held = mmap.mmap(-1, 16 * MIB)  # not from what earlier tests have freed
     held[::4096] = bytes(len(held[::4096]))
     assert 15 * MIB < reader() - before < 20 * MIB

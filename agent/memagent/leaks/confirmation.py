@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,10 +22,9 @@ from memagent.leaks.suspension import Survey
 from memagent.leaks.window import ReadingWindow
 from memagent.wire.messages import Suspect
 
-Without = Callable[[Diagnosis], tuple[Diagnosis, tuple[Suspect, ...]]]
 CONFIRMING_STEPS = 80
 """Window for a suspect that may stop growing: four times as long as what it grew in."""
-_COUNTED_KINDS = frozenset(
+COUNTED_KINDS = frozenset(
     (
         *("list", "dict", "deque", "set", "object", "hook", "closure", "exception", "cache"),
         *("view", "optimizer", "dataloader", "autograd_function", "allocation"),
@@ -34,7 +33,7 @@ _COUNTED_KINDS = frozenset(
 """Kinds of suspects whose tensors become more."""
 
 
-_HOST_KIND = "host"
+HOST_KINDS = frozenset(("host",))
 MIN_HOST_SHARE = 0.25
 """Share of the growth of its suspects by which allocated memory grows if they still do."""
 
@@ -45,18 +44,11 @@ def is_unsure(suspects: Sequence[Suspect], window: ReadingWindow, confirming_ste
     return is_short and bool(suspects) and limits.may_stop_growing(suspects[0])
 
 
-def without_counted(diagnosis: Diagnosis) -> tuple[Diagnosis, tuple[Suspect, ...]]:
-    """Return the diagnosis without suspects whose tensors became more, and those suspects."""
-    counted = tuple(item for item in diagnosis.suspects if item.kind in _COUNTED_KINDS)
-    rest = tuple(item for item in diagnosis.suspects if item.kind not in _COUNTED_KINDS)
-    return replace(diagnosis, suspects=rest, grown=()), counted
-
-
-def without_host(diagnosis: Diagnosis) -> tuple[Diagnosis, tuple[Suspect, ...]]:
-    """Return the diagnosis without suspects of host memory, and those suspects."""
-    host = tuple(item for item in diagnosis.suspects if item.kind == _HOST_KIND)
-    rest = tuple(item for item in diagnosis.suspects if item.kind != _HOST_KIND)
-    return replace(diagnosis, suspects=rest), host
+def without(diagnosis: Diagnosis, kinds: frozenset[str]) -> tuple[Diagnosis, tuple[Suspect, ...]]:
+    """Return the diagnosis without suspects of these kinds, and those suspects."""
+    stopped = tuple(item for item in diagnosis.suspects if item.kind in kinds)
+    rest = tuple(item for item in diagnosis.suspects if item.kind not in kinds)
+    return replace(diagnosis, suspects=rest, grown=()), stopped
 
 
 class HostGrowthCheck:
@@ -68,7 +60,7 @@ class HostGrowthCheck:
     """
 
     def __init__(self, suspects: Sequence[Suspect], step: int, used_bytes: int | None) -> None:
-        rates = [item.bytes_per_step or 0 for item in suspects if item.kind == _HOST_KIND]
+        rates = [item.bytes_per_step or 0 for item in suspects if item.kind in HOST_KINDS]
         self._min_rate = MIN_HOST_SHARE * max(rates, default=0)
         self._first = self._last = (step, used_bytes)
         self._checks = 0

@@ -21,7 +21,13 @@ from typing import Literal
 
 from memagent.forecast.types import Growing
 from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, limits, syntax
-from memagent.leaks.confirmation import CONFIRMING_STEPS, GrowthCheck, HostGrowthCheck, Without
+from memagent.leaks.confirmation import (
+    CONFIRMING_STEPS,
+    COUNTED_KINDS,
+    HOST_KINDS,
+    GrowthCheck,
+    HostGrowthCheck,
+)
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
@@ -237,13 +243,13 @@ class Finder:
                 step, self.host_bytes()
             )
         self.budget.spend(thread_s)
-        counted = self._withdraw(confirmation.without_counted) if has_stopped else ()
-        return counted + (self._withdraw(confirmation.without_host) if host_stopped else ())
+        kinds = COUNTED_KINDS if has_stopped else frozenset()
+        return self._withdraw(self.diagnosis, kinds | HOST_KINDS if host_stopped else kinds)
 
-    def _withdraw(self, without: Without) -> tuple[Suspect, ...]:
-        stopped: tuple[Suspect, ...] = ()
-        if self.diagnosis is not None:
-            self.diagnosis, stopped = without(self.diagnosis)
+    def _withdraw(self, diagnosis: Diagnosis, kinds: frozenset[str]) -> tuple[Suspect, ...]:
+        rest, stopped = confirmation.without(diagnosis, kinds)
+        if stopped:
+            self.diagnosis = rest
         return stopped
 
     def close(self) -> None:
@@ -278,7 +284,7 @@ class Finder:
         is_late, step = self.observed_steps >= WINDOW_STEPS, self._window.last_step
         self.close()
         if is_late and self._check and self._check.has_stopped(step):
-            self._withdraw(confirmation.without_counted)
+            self._withdraw(diagnosis, COUNTED_KINDS)
         return self.diagnosis
 
     def _new_time_budget(self) -> TimeBudget:

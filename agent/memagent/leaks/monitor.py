@@ -307,7 +307,8 @@ class LeakMonitor:
         self._check_step = step + int(self._check_distance)
         if not stopped:
             return
-        self._check_step = None
+        if not self.suspects:
+            self._check_step = None
         print_withdrawn(stopped, self.roots)
         note = f"growth has stopped by step {step:,}: {len(stopped)} suspects are withdrawn"
         self.send(self._why, notes=[note], diagnosis=self._finder.diagnosis)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.leaks.confirmation import HostGrowthCheck, without_host
+from memagent.leaks.confirmation import HOST_KINDS, HostGrowthCheck, without
 from memagent.leaks.suspect import Diagnosis
 from memagent.wire.messages import Suspect
 
@@ -58,6 +58,6 @@ def test_there_is_nothing_to_check_without_host_suspects_or_readings(suspects, f
 
 def test_only_host_suspects_are_withdrawn():
     both = Diagnosis(step=9, first_step=0, pause_s=0.0, suspects=(suspect("list"), suspect()))
-    rest, stopped = without_host(both)
+    rest, stopped = without(both, HOST_KINDS)
     assert [item.kind for item in rest.suspects] == ["list"]
     assert [item.kind for item in stopped] == ["host"]

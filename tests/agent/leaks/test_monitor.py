@@ -7,6 +7,7 @@ import math
 import pickle
 import re
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,12 +15,13 @@ import torch
 import memagent
 from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
+from memagent.leaks.confirmation import HostGrowthCheck
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.monitor import FIRST_CHECK_STEPS
 from memagent.leaks.reachability import _Walk
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.triggers import LONG_WINDOW_STEPS
-from memagent.wire.messages import BatchReply, Command
+from memagent.wire.messages import BatchReply, Command, Suspect
 
 
 class Trainer:
@@ -275,6 +277,33 @@ def test_suspects_whose_growth_has_stopped_are_withdrawn(watched, recording, cap
     run.finish()
     grown, stopped = recording().snapshots
     assert grown.suspects and stopped.suspects == [] and "withdrawn" in stopped.notes[0]
+
+
+def test_what_stays_after_a_withdrawal_is_still_checked(watched):
+    """Tensors that have stopped becoming more are withdrawn first, host memory at a later check."""
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.suspect("it grows")
+    trainer.train(25)
+    finder = run._pipeline.leaks._finder
+    rows = Suspect(
+        kind="host",
+        holder="rows",
+        file=__file__,
+        line=1,
+        bytes_per_step=2**20,
+        confidence=0.5,
+        fix="",
+    )
+    finder.diagnosis = replace(finder.diagnosis, suspects=(*finder.suspects, rows))
+    used_bytes = finder.host_bytes()
+    finder._host_check = HostGrowthCheck([rows], run.step, used_bytes)
+    finder.host_bytes = lambda: used_bytes
+    trainer.leaks = False
+    trainer.train(FIRST_CHECK_STEPS)
+    assert finder.suspects == (rows,)
+    trainer.train(2 * FIRST_CHECK_STEPS)
+    assert finder.suspects == ()
 
 
 def test_suspects_that_go_on_growing_stay(watched, recording):

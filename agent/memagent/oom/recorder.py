@@ -40,6 +40,8 @@ _BALLAST_BYTES = 16 * 2**20
 
 It is never written to, and so never resident.
 """
+_LAST_BALLAST_BYTES = 4 * 2**20
+"""The same for the last batch: the search for leaks may take all that the first gave back."""
 
 
 class OomRecorder:
@@ -72,6 +74,7 @@ class OomRecorder:
         self._failure: AllocationFailure | None = None
         self._failure_phase = ""
         self._ballast = mmap.mmap(-1, _BALLAST_BYTES)
+        self._last_ballast = mmap.mmap(-1, _LAST_BALLAST_BYTES)
         self._remove_listener = add_failure_listener(sys.modules["torch"], self._note_failure)
 
     def note_phase(self, error: BaseException) -> None:
@@ -170,6 +173,7 @@ class OomRecorder:
     def close(self) -> None:
         self._remove_listener()
         self._ballast.close()
+        self._last_ballast.close()
 
     def _event(self, kind: str, data: dict[str, Any]) -> Event:
         return Event(kind=kind, step=self._sampler.step, time_s=time.time(), data=data)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
+import sys
+import textwrap
 import zlib
 
 import msgspec
@@ -43,6 +46,30 @@ def test_it_keeps_nan_and_infinities_of_floats():
         and values[1:3] == [math.inf, -math.inf]
         and math.copysign(1, values[3]) == -1
     )
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the kernel keeps RLIMIT_DATA only on Linux"
+)
+def test_it_stores_columns_as_they_are_where_no_memory_is_left_to_compress_them():
+    code = """
+        import resource
+        from memagent.wire.columns import pack, read_header, unpack
+        sizes = [row * 2654435761 % 2**31 for row in range(400)]
+        columns = {"step": list(range(400)), "a_bytes": sizes, "b_bytes": sizes, "c_bytes": sizes}
+        assert read_header(pack(columns)).codec == "zstd"
+        resource.setrlimit(resource.RLIMIT_DATA, (2**28, 2**28))
+        kept = []
+        try:
+            while True:
+                kept.append(bytearray(2**15))
+        except MemoryError:
+            del kept[-4:]
+        packed = pack(columns)
+        kept.clear()
+        assert read_header(packed).codec == "none" and unpack(packed) == columns
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True)
 
 
 def test_it_reads_only_the_columns_asked_for():

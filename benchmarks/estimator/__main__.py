@@ -27,7 +27,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.verb == "record":
         from benchmarks.estimator import record
 
-        return record.main(options.out, device=options.device, quick=options.quick)
+        return record.main(
+            options.out,
+            device=options.device,
+            quick=options.quick,
+            jobs=options.jobs,
+            seconds=options.seconds,
+            timeout_s=options.timeout,
+            only=options.only,
+        )
+    if options.verb == "terms":
+        from benchmarks.estimator import terms
+
+        return terms.main(
+            options.out, jobs=options.jobs, seconds=options.seconds, only=options.only
+        )
+    if options.verb == "beside":
+        from benchmarks.estimator import beside
+
+        return beside.main(
+            options.out,
+            card=options.gpu,
+            quick=options.quick,
+            jobs=options.jobs,
+            seconds=options.seconds,
+            timeout_s=options.timeout,
+            only=options.only,
+        )
     if options.verb == "operators":
         from benchmarks.estimator import operators
 
@@ -76,6 +102,24 @@ def _parser() -> argparse.ArgumentParser:
         default="cuda",
         help="cpu: try the recorder out where there is no GPU",
     )
+    terms = verbs.add_parser(
+        "terms", help="what this GPU's context and libraries take outside of torch's allocator"
+    )
+    terms.add_argument("--out", type=Path, metavar="FILE", required=True)
+    beside = verbs.add_parser(
+        "beside", help="the recorded cases on the rehearsal device and by trace, also beside a GPU"
+    )
+    beside.add_argument("--out", type=Path, metavar="FILE", required=True)
+    beside.add_argument("--gpu", default="a100-80gb", metavar="NAME", help="the card to rehearse")
+    beside.add_argument("--quick", action="store_true", help="a few small cases")
+    for verb in (record, terms, beside):
+        verb.add_argument("--jobs", type=int, default=1, metavar="N", help="cases at a time")
+        verb.add_argument("--seconds", type=float, metavar="S", help="stop after this time")
+        verb.add_argument("--only", nargs="+", default=(), metavar="CASE", help="some of the cases")
+    for verb in (record, beside):
+        verb.add_argument(
+            "--timeout", type=float, default=600.0, metavar="S", help="the most for a case"
+        )
     operators = verbs.add_parser(
         "operators", help="the storages of torch's operators, real and traced, one by one"
     )

@@ -16,20 +16,20 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest import mock
 
 import torch
 
 import memagent
 from benchmarks.estimator import architectures, isolated, zoo
-from benchmarks.estimator.estimators import warm_up
+from benchmarks.estimator import traced as traced_case
+from benchmarks.estimator.estimators import warm_up_without_cuda
 from benchmarks.estimator.workload import STEPS, Case, Where, Workload, train_step
 from memagent.delivery.run_file import read_frames
 from memagent.environment import REHEARSAL_PREFIX
@@ -106,7 +106,8 @@ def main(out: Path | None, only: Sequence[str], *, quick: bool = False) -> int:
     if not torch.cuda.is_available():
         return _on_the_rehearsal_device()
     cases = list(_cases(only, quick=quick))
-    _import_without_cuda(cases)
+    for case in cases:
+        warm_up_without_cuda(case)
     versions = {name: metadata.version(name) for name in _LIBRARIES}
     print(", ".join(f"{name} {version}" for name, version in versions.items()), end="\n\n")
     print("| | counted MiB | trace | agent | reserved MiB | trace | agent |")
@@ -126,7 +127,7 @@ def measure(case: Case) -> Agreement:
     """Train the case twice on the device, and trace it."""
     outcomes = [
         isolated.call(partial(function, case), timeout_s=240.0)
-        for function in (_counted, _traced, _read)
+        for function in (counted, traced, read_by_agent)
     ]
     errors = [outcome.error for outcome in outcomes if outcome.error]
     sizes = [outcome.value for outcome in outcomes]
@@ -159,23 +160,18 @@ def _cases(only: Sequence[str], *, quick: bool) -> Iterator[Case]:
             yield case
 
 
-def _import_without_cuda(cases: Sequence[Case]) -> None:
-    """Import what the cases need. Libraries that ask for a GPU meanwhile would start CUDA."""
-    with mock.patch.object(torch.cuda, "is_available", return_value=False):
-        for case in cases:
-            with suppress(Exception):  # what fails here fails again in its own process
-                warm_up([case])
-    torch.utils._triton.has_triton.cache_clear()
-
-
-def _counted(case: Case) -> Sizes:
-    with _values():
+def counted(case: Case) -> Sizes:
+    """Train the case and return what torch counts."""
+    zoo.configure(case)
+    with small_values():
         _train(zoo.build(case, "cuda"))
     return Sizes(torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
 
 
-def _read(case: Case) -> Sizes:
-    with TemporaryDirectory() as folder, _values():
+def read_by_agent(case: Case) -> Sizes:
+    """Train the case and return what the agent reads."""
+    zoo.configure(case)
+    with TemporaryDirectory() as folder, small_values():
         os.environ["MEMAGENT_DIR"] = folder
         workload = zoo.build(case, "cuda")
         with memagent.attach(workload.model, workload.optimizer, predict=False) as run:
@@ -185,10 +181,9 @@ def _read(case: Case) -> Sizes:
         return Sizes(peak["peak_allocated_bytes"], max(_column(Path(folder), "reserved_bytes")))
 
 
-def _traced(case: Case) -> Sizes:
-    from benchmarks.estimator import traced
-
-    prediction = traced.predict(case, Where("cuda"))
+def traced(case: Case) -> Sizes:
+    """Return what the trace predicts."""
+    prediction = traced_case.predict(case, Where("cuda"))
     return Sizes(prediction.allocated_bytes, prediction.reserved_bytes or 0)
 
 
@@ -198,7 +193,7 @@ def _train(workload: Workload) -> None:
     torch.cuda.synchronize()
 
 
-def _values() -> Any:
+def small_values() -> Any:
     is_rehearsed = any(name.startswith(REHEARSAL_PREFIX) for name in os.environ)
     return SmallValues() if is_rehearsed else nullcontext()
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -172,6 +173,18 @@ def warm_up(cases: Iterable[Case]) -> None:
     for case in {case.family: case for case in cases}.values():
         if zoo.missing(case) is None:
             meta(case)
+
+
+def warm_up_without_cuda(case: Case) -> None:
+    """Import what the case needs, for forks that use the GPU. What fails here fails there again.
+
+    Libraries that ask for a GPU meanwhile would start CUDA, which no fork can use then.
+    """
+    without_cuda = mock.patch.object(torch.cuda, "is_available", return_value=False)
+    with without_cuda, contextlib.suppress(Exception):
+        warm_up([case])
+    with contextlib.suppress(AttributeError):  # not every torch has it
+        torch.utils._triton.has_triton.cache_clear()
 
 
 @contextlib.contextmanager

@@ -103,7 +103,8 @@ def _lstm(case: Case) -> Built:
     width, layers, words, rows, length = (
         (1024, 4, 32000, 64, 256) if case.size == "large" else (64, 2, 512, 4, 32)
     )
-    return models.Lstm(width, layers, words), _text(rows, length, words), next_word
+    batch = _text(case.batch or rows, length, words)
+    return models.Lstm(width, layers, words), batch, next_word
 
 
 def _encoder(case: Case) -> Built:

@@ -1,21 +1,24 @@
 """Forked process per measurement: torch and the models' code are imported once, and nothing else is
-shared.
+shared. `call` runs one and waits; `outcomes` runs many side by side.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import select
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 Answer = TypeVar("Answer")
+_LENGTH_BYTES = 8
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,16 @@ class Outcome(Generic[Answer]):
     seconds: float | None = None
 
 
+@dataclass(frozen=True)
+class Task(Generic[Answer]):
+    """A call to make. `cost_bytes` is the memory of the device that it is expected to take."""
+
+    name: str
+    function: Callable[[], Answer]
+    cost_bytes: int = 0
+    timeout_s: float = 300.0
+
+
 def call(
     function: Callable[[], Answer], *, timeout_s: float = 300.0, log: Path | None = None
 ) -> Outcome[Answer]:
@@ -35,24 +48,119 @@ def call(
 
     The child's output goes to `log`, or is discarded.
     """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        _work(function, writer, log)
-    os.close(writer)
+    ((_, outcome),) = outcomes([Task("", function, timeout_s=timeout_s)], log=log)
+    return outcome
+
+
+def outcomes(
+    tasks: Iterable[Task[Answer]],
+    *,
+    jobs: int = 1,
+    budget_bytes: int | None = None,
+    seconds: float | None = None,
+    log: Path | None = None,
+) -> Iterator[tuple[Task[Answer], Outcome[Answer]]]:
+    """Run the tasks in their order, up to `jobs` at a time, each in a forked child. Yield each with
+    its result as it ends.
+
+    A task waits until its cost and those of the others fit into `budget_bytes`, or it is alone.
+    The cost of a child counts until it is gone: freeing a device's memory takes a while. After `seconds` no task begins, and those that run are killed.
+    """
+    ends_at = time.monotonic() + seconds if seconds is not None else math.inf
+    waiting = iter(tasks)
+    following = next(waiting, None)
+    running: list[_Child[Answer]] = []
+    leaving: list[_Child[Answer]] = []
     try:
-        received = _read(reader, timeout_s)
-        if received is None:
-            os.kill(child, signal.SIGKILL)
+        while running or (following is not None and time.monotonic() < ends_at):
+            leaving = [child for child in leaving if not child.has_left()]
+            while following is not None and time.monotonic() < ends_at:
+                others = sum(child.task.cost_bytes for child in [*running, *leaving])
+                has_space = budget_bytes is None or others + following.cost_bytes <= budget_bytes
+                if running and (len(running) >= jobs or not has_space):
+                    break
+                running.append(_Child(following, log))
+                following = next(waiting, None)
+            for child in _ended(running, ends_at, _POLL_S if leaving else math.inf):
+                running.remove(child)
+                leaving.append(child)
+                yield child.task, child.collect(is_over=time.monotonic() >= ends_at)
     finally:
-        os.close(reader)
-        status = os.waitpid(child, 0)[1]
-    if received is None:
-        return Outcome(error=f"not done after {timeout_s:g} s")
-    if not received:
-        return Outcome(error=f"the process died: {_death(status)}")
-    return Outcome(*pickle.loads(received))
+        for child in running:
+            child.collect(is_over=True)
+        for child in [*running, *leaving]:
+            child.has_left(wait=True)
+
+
+def _ended(running: list[_Child[Answer]], ends_at: float, at_most_s: float) -> list[_Child[Answer]]:
+    """Wait until a child has answered or died, or its time is over, but not longer than asked."""
+    first = min([ends_at, *(child.deadline for child in running)])
+    wait_s = min(at_most_s, max(0.0, first - time.monotonic()))
+    for child in select.select(running, [], [], wait_s)[0]:
+        child.read()
+    now = time.monotonic()
+    return [child for child in running if child.is_done or now >= min(child.deadline, ends_at)]
+
+
+class _Child(Generic[Answer]):
+    """A forked child that runs a task and sends its result through a pipe, its length first.
+
+    The length tells the end even if a process that the child has left behind holds the pipe.
+    """
+
+    def __init__(self, task: Task[Answer], log: Path | None) -> None:
+        self.task = task
+        self.deadline = time.monotonic() + task.timeout_s
+        self._received = b""
+        self._is_closed = False
+        self._is_reaped = False
+        self._status = 0
+        self._reader, writer = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._reader)
+            _work(task.function, writer, log)
+        os.close(writer)
+
+    def fileno(self) -> int:
+        return self._reader
+
+    def read(self) -> None:
+        piece = os.read(self._reader, 1 << 16)
+        self._received += piece
+        self._is_closed = not piece
+
+    @property
+    def is_done(self) -> bool:
+        return self._is_closed or self._message is not None
+
+    @property
+    def _message(self) -> bytes | None:
+        length = int.from_bytes(self._received[:_LENGTH_BYTES], "little")
+        body = self._received[_LENGTH_BYTES:]
+        return body if length and len(body) >= length else None
+
+    def collect(self, *, is_over: bool) -> Outcome[Answer]:
+        """Return the result. A child that is still at work is killed."""
+        if not self.is_done:
+            os.kill(self._pid, signal.SIGKILL)
+        os.close(self._reader)
+        message = self._message
+        if message is not None:
+            return Outcome(*pickle.loads(message))
+        self.has_left(wait=True)
+        if self._is_closed:
+            return Outcome(error=f"the process died: {_death(self._status)}")
+        return Outcome(
+            error="no time is left" if is_over else f"not done after {self.task.timeout_s:g} s"
+        )
+
+    def has_left(self, *, wait: bool = False) -> bool:
+        """Return whether the child is gone, and reap it."""
+        if not self._is_reaped:
+            pid, self._status = os.waitpid(self._pid, 0 if wait else os.WNOHANG)
+            self._is_reaped = pid != 0
+        return self._is_reaped
 
 
 def _work(function: Callable[[], Any], writer: int, log: Path | None) -> None:
@@ -69,22 +177,9 @@ def _work(function: Callable[[], Any], writer: int, log: Path | None) -> None:
             traceback.print_exc()
         message = pickle.dumps((value, error, time.perf_counter() - began))
         with os.fdopen(writer, "wb") as pipe:
-            pipe.write(message)
+            pipe.write(len(message).to_bytes(_LENGTH_BYTES, "little") + message)
     finally:
         os._exit(0)
-
-
-def _read(reader: int, timeout_s: float) -> bytes | None:
-    """Read until the pipe closes. Return None after the timeout."""
-    received, deadline = b"", time.monotonic() + timeout_s
-    while True:
-        ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
-            return None
-        piece = os.read(reader, 1 << 16)
-        if not piece:
-            return received
-        received += piece
 
 
 def _death(status: int) -> str:

@@ -1,18 +1,19 @@
-"""Measure the zoo on this machine's GPU and keep the result as truth: `python -m
-benchmarks.estimator record [--out FILE]`.
+"""Measure trainings on this machine's GPU and keep the result as truth: `python -m
+benchmarks.estimator record [--out FILE] [--jobs N] [--seconds S]`.
 
 1. Each case runs in a process forked before CUDA starts: a new context, an empty allocator, no
-   history.
-2. The context is the increase that NVML shows for the device after the first kernel, minus what the
-   allocator holds.
+   history. Up to `--jobs` of them run side by side, as far as their memory fits.
+2. The device's level is what the driver counts for the case's own process, so the others don't
+   disturb it. Where the driver doesn't tell (`is_own` is false), it is the increase of the whole
+   device: then the undisturbed runs are made one by one, and theirs counts.
 3. Phase peaks are exact: the allocator's peak counters are reset at the start of a phase, after the
-   device has caught up.
+   device has caught up. `outside_bytes` is what the process holds besides the allocator: context,
+   loaded kernels, libraries.
 4. The history starts before the model is built, so a replay starts from an empty allocator. A
-   second, undisturbed run of the same case, without history and resets, must give the same highest
-   peak: `undisturbed_allocated_bytes`.
-5. NVML is read at the end of each phase, and the maximum is kept. Used memory of the device
-   includes other processes; their share before the case is subtracted. The machine should be idle
-   otherwise; `others_bytes` records what was there.
+   second, undisturbed run of the same case, without history and resets, must give the same peaks:
+   `undisturbed`. In a third, `limited`, the allocator may reserve the mean of the two peaks: the
+   case dies, or releases its cache. In a fourth the agent reads the peaks: `read`.
+5. The file is written anew after each run, so an interrupted recording keeps what it has.
 
 With `--device cpu` everything that needs no CUDA runs, to try the recorder. Its figures then equal
 those of `truth_cpu`.
@@ -21,139 +22,173 @@ those of `truth_cpu`.
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from benchmarks.estimator import history, isolated, truth_cpu, zoo
-from benchmarks.estimator.estimators import warm_up
+from benchmarks.estimator import agreement, architectures, isolated, vision, zoo
+from benchmarks.estimator.estimators import warm_up_without_cuda
+from benchmarks.estimator.process_memory import ProcessMemory
+from benchmarks.estimator.recorded_device import device_named
 from benchmarks.estimator.truths import FOLDER
 from benchmarks.estimator.workload import STEPS, Case, train_step
 
-_MOST_EVENTS = 2_000_000
 _TIMEOUT_S = 600.0
+_GIB = 2**30
+_CONTEXT_COST = _GIB
+_UNKNOWN_COST = 16 * _GIB
+_LARGE_COST = 40 * _GIB
+_LARGE_BATCH = 256
+_SHARE_OF_DEVICE = 0.9
+_MIN_LIMITED_BYTES = 64 * 2**20
+_RUNS = ("measured", "undisturbed", "limited", "read")
 
 
-class Device(Protocol):
-    """Interface of a device to the recorder. Sizes are bytes."""
-
-    def begin(self) -> dict[str, int | None]:
-        """Start the device and return the memory that takes."""
-
-    def record_history(self) -> None: ...
-    def restart_peaks(self) -> None: ...
-    def peaks(self) -> dict[str, int | None]:
-        """Return allocated, reserved and device peaks since the last restart."""
-
-    def save_history(self, path: Path) -> int: ...
-    def counters(self) -> dict[str, int]: ...
-
-
-class CudaDevice:
-    """The first visible GPU."""
-
-    def __init__(self) -> None:
-        self._others = 0
-        self._handle: Any = None
-        self._nvml: Any = None
-
-    def begin(self) -> dict[str, int | None]:
-        import pynvml
-
-        self._nvml = pynvml
-        pynvml.nvmlInit()
-        self._handle = pynvml.nvmlDeviceGetHandleByUUID(_uuid())
-        self._others = self._used()
-        torch.ones(1, device="cuda").add_(1)
-        torch.cuda.synchronize()
-        context = self._used() - self._others - torch.cuda.memory_reserved()
-        return {"others_bytes": self._others, "context_bytes": context}
-
-    def record_history(self) -> None:
-        torch.cuda.empty_cache()
-        torch.cuda.memory._record_memory_history(
-            enabled="all", context=None, stacks="python", max_entries=_MOST_EVENTS
-        )
-
-    def restart_peaks(self) -> None:
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-
-    def peaks(self) -> dict[str, int | None]:
-        torch.cuda.synchronize()
-        return {
-            "allocated": torch.cuda.max_memory_allocated(),
-            "reserved": torch.cuda.max_memory_reserved(),
-            "device": self._used() - self._others,
-        }
-
-    def save_history(self, path: Path) -> int:
-        return history.write(path, torch.cuda.memory._snapshot())
-
-    def counters(self) -> dict[str, int]:
-        names = (
-            "num_alloc_retries",
-            "num_ooms",
-            "segment.all.peak",
-            "inactive_split_bytes.all.peak",
-            "requested_bytes.all.peak",
-        )
-        stats = torch.cuda.memory_stats()
-        return {name: int(stats.get(name, 0)) for name in names}
-
-    def _used(self) -> int:
-        return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-
-
-def main(out: Path | None, *, device: str = "cuda", quick: bool = False) -> int:
+def main(
+    out: Path | None,
+    *,
+    device: str = "cuda",
+    quick: bool = False,
+    jobs: int = 1,
+    seconds: float | None = None,
+    timeout_s: float = _TIMEOUT_S,
+    only: Collection[str] = (),
+) -> int:
     """Record all cases and write the file. Return 1 if there is no such device."""
-    outcome = isolated.call(partial(_machine, device))
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the other check forbids forks
+    outcome = isolated.call(partial(machine, device))
     if outcome.value is None:
         print(f"there is nothing to record: {outcome.error}", file=sys.stderr)
         return 1
     path = out or FOLDER / f"{_file_name(outcome.value['gpu'])}.json"
-    histories = path.with_suffix("")
-    cases = zoo.small(quick=quick) + ([] if quick or device == "cpu" else zoo.large())
-    warm_up(zoo.small(quick=quick))
-    rows = list(_recorded(cases, device, histories))
-    content = {"kind": "recorded" if device == "cuda" else "tried", **outcome.value, "cases": rows}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content, indent=1) + "\n")
-    failed = [row for row in rows if row.get("error")]
-    print(f"{len(rows) - len(failed)} of {len(rows)} cases recorded in {path}")
-    for row in failed:
-        print(f"   {row['case']['name']}: {row['error']}")
+    budget = int((outcome.value["device_bytes"] or 0) * _SHARE_OF_DEVICE) or None
+    recording = Recording(path, device, {**outcome.value, "jobs": jobs})
+    cases = [case for case in cases_of(device, quick=quick) if not only or case.name in only]
+    tasks = recording.tasks(cases, timeout_s)
+    for task, result in isolated.outcomes(tasks, jobs=jobs, budget_bytes=budget, seconds=seconds):
+        recording.keep(task.name, result)
+    print(recording.summary())
     return 0
 
 
-def _recorded(cases: list[Case], device: str, histories: Path) -> Iterator[dict[str, Any]]:
-    for case in cases:
-        package = zoo.missing(case)
-        if package:
-            yield {"case": asdict(case), "error": f"{package} is not installed"}
-            continue
-        path = histories / f"{_file_name(case.name)}.json.gz"
-        first = isolated.call(partial(measure, case, device, path), timeout_s=_TIMEOUT_S)
-        again = isolated.call(partial(undisturbed, case, device), timeout_s=_TIMEOUT_S)
-        row = {
-            "case": asdict(case),
-            **(first.value or {"error": first.error}),
-            "undisturbed_allocated_bytes": again.value,
-        }
-        print(f"{case.name}: {row.get('error') or row['peak_allocated_bytes']}", flush=True)
-        yield row
+def cases_of(device: str, *, quick: bool) -> list[Case]:
+    """Return the cases in the order of their value, if the time is short."""
+    small = zoo.small(quick=quick)
+    if quick or device == "cpu":
+        return small
+    return [*small, *architectures.cases(), *vision.cases(), *zoo.large(), *zoo.with_allocators()]
+
+
+class Recording:
+    """The rows of the cases and their file."""
+
+    def __init__(self, path: Path, device: str, machine: dict[str, Any]) -> None:
+        self._path, self._device, self._machine = path, device, machine
+        self._histories = path.with_suffix("")
+        self._rows: dict[str, dict[str, Any]] = {}
+
+    def tasks(self, cases: list[Case], timeout_s: float) -> Iterator[isolated.Task[Any]]:
+        """Yield each run of each case, all cases' first runs first. What a case needs is imported
+        before its first one, while others run.
+        """
+        ready = set()
+        for run in _RUNS if self._device == "cuda" else _RUNS[:2]:
+            for case in cases:
+                package = zoo.missing(case)
+                if package:
+                    self._row(case)["error"] = f"{package} is not installed"
+                    continue
+                if (case.family, case.lora) not in ready:
+                    ready.add((case.family, case.lora))
+                    warm_up_without_cuda(case)
+                function = self._function(run, case)
+                if function is None:
+                    continue
+                is_alone = run == "undisturbed" and self._machine.get("is_own") is False
+                cost = (self._machine["device_bytes"] or 0) if is_alone else cost_of(case)
+                yield isolated.Task(f"{run}: {case.name}", function, cost, timeout_s)
+
+    def _function(self, run: str, case: Case) -> Callable[[], Any] | None:
+        row, path = self._row(case), self._histories / f"{_file_name(case.name)}.json.gz"
+        if run == "measured":
+            return partial(measure, case, self._device, path)
+        if run == "undisturbed":
+            return partial(undisturbed, case, self._device)
+        if run == "read":
+            return partial(read, case)
+        allocated, reserved = row.get("peak_allocated_bytes"), row.get("peak_reserved_bytes")
+        if reserved is None or reserved - allocated < _MIN_LIMITED_BYTES:
+            return None  # unknown, or too little to be released
+        path = path.with_name(f"limited_{path.name}")
+        return partial(limited, case, self._device, path, (allocated + reserved) // 2)
+
+    def keep(self, name: str, result: isolated.Outcome[Any]) -> None:
+        """Add a run's result to its row and write the file."""
+        run, _, case = name.partition(": ")
+        row = self._rows[case]
+        if run == _RUNS[0]:
+            row |= result.value or {"error": result.error}
+        elif result.value is not None:
+            row[run] = result.value
+            if run == "undisturbed":
+                row["undisturbed_allocated_bytes"] = result.value["allocated"]
+        else:
+            row[f"{run}_error"] = result.error
+        row.setdefault("seconds", {})[run] = round(result.seconds or 0.0, 2)
+        print(f"{name}: {result.error or f'{result.seconds:.1f} s'}", flush=True)
+        self._write()
+
+    def summary(self) -> str:
+        self._write()
+        rows = self._rows.values()
+        done = [row for row in rows if row.get("peak_allocated_bytes")]
+        lines = [f"{len(done)} of {len(rows)} cases recorded in {self._path}"]
+        lines += [f"   {row['case']['name']}: {row['error']}" for row in rows if row.get("error")]
+        return "\n".join(lines)
+
+    def _row(self, case: Case) -> dict[str, Any]:
+        return self._rows.setdefault(case.name, {"case": asdict(case)})
+
+    def _write(self) -> None:
+        """Replace the file in one step: a kill leaves the old or the new one."""
+        kind = "recorded" if self._device == "cuda" else "tried"
+        begun = [row for row in self._rows.values() if len(row) > 1]
+        content = {"kind": kind, **self._machine, "cases": begun}
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        written = self._path.with_suffix(".part")
+        written.write_text(json.dumps(content, indent=1) + "\n")
+        written.replace(self._path)
+
+
+def cost_of(case: Case) -> int:
+    """Return the bytes that a case may take on the device, as far as they are known before."""
+    known = _known_costs().get(case.name)
+    if known is None and case.size == "large":
+        known = _LARGE_COST if (case.batch or 0) >= _LARGE_BATCH else _UNKNOWN_COST
+    return _CONTEXT_COST + int(1.1 * (known or 0))
+
+
+@cache
+def _known_costs() -> dict[str, int]:
+    """Return what was reserved on the rehearsal device."""
+    if not agreement.RESULTS.exists():
+        return {}
+    rows = json.loads(agreement.RESULTS.read_text())["rows"]
+    return {row["case"]: row["counted"]["reserved"] for row in rows if row["counted"]}
 
 
 def measure(case: Case, device: str, history_path: Path) -> dict[str, Any]:
     """Run one case on a new device. Return its peaks by step and phase, and the history."""
-    probe = _device(device)
+    zoo.configure(case)
+    probe = device_named(device)
     begun = probe.begin()
     probe.record_history()
     peaks: dict[str, dict[str, int | None]] = {}
@@ -172,11 +207,13 @@ def measure(case: Case, device: str, history_path: Path) -> dict[str, Any]:
     events = probe.save_history(history_path)
     highest = {
         level: max((peak[level] or 0 for peak in peaks.values()), default=0) or None
-        for level in ("allocated", "reserved", "device")
+        for level in ("allocated", "reserved", "device", "outside")
     }
+    outside = highest.pop("outside")
     return {
         **{f"peak_{level}_bytes": size for level, size in highest.items()},
         **begun,
+        "outside_bytes": outside,
         "phases": peaks,
         "counters": probe.counters(),
         "history": f"{history_path.parent.name}/{history_path.name}" if events else None,
@@ -184,44 +221,48 @@ def measure(case: Case, device: str, history_path: Path) -> dict[str, Any]:
     }
 
 
-def undisturbed(case: Case, device: str) -> int | None:
-    """Return the highest allocated peak of the same two steps without any other reading."""
-    probe = _device(device)
+def undisturbed(case: Case, device: str) -> dict[str, int | None]:
+    """Return the highest peaks of the same two steps without any other reading."""
+    zoo.configure(case)
+    probe = device_named(device)
     probe.begin()
     workload = zoo.build(case, device)
     for _ in range(STEPS):
         train_step(workload)
-    return probe.peaks()["allocated"]
+    return probe.peaks()
 
 
-class CpuDevice:
-    """Stand-in without a GPU: counts live storages; nothing is reserved, and there is no history."""
+def limited(case: Case, device: str, history_path: Path, limit_bytes: int) -> dict[str, Any]:
+    """Run the case while the allocator may reserve no more than this. Return how it ended."""
+    zoo.configure(case)
+    probe = device_named(device)
+    probe.begin()
+    probe.record_history()
+    torch.cuda.set_per_process_memory_fraction(
+        limit_bytes / torch.cuda.get_device_properties(0).total_memory
+    )
+    error = ""
+    try:
+        workload = zoo.build(case, device)
+        for _ in range(STEPS):
+            train_step(workload)
+    except torch.OutOfMemoryError as failure:
+        error = str(failure)[:500]
+    events = probe.save_history(history_path)
+    return {
+        "limit_bytes": limit_bytes,
+        "died": bool(error),
+        "message": error,
+        **probe.peaks(),
+        "counters": probe.counters(),
+        "history": f"{history_path.parent.name}/{history_path.name}",
+        "events": events,
+    }
 
-    def __init__(self) -> None:
-        self._live = truth_cpu.LiveStorages()
 
-    def begin(self) -> dict[str, int | None]:
-        self._live.__enter__()
-        return {"others_bytes": None, "context_bytes": None}
-
-    def record_history(self) -> None:
-        return None
-
-    def restart_peaks(self) -> None:
-        self._live.restart_peak()
-
-    def peaks(self) -> dict[str, int | None]:
-        return {"allocated": self._live.peak_bytes, "reserved": None, "device": None}
-
-    def save_history(self, path: Path) -> int:
-        return 0
-
-    def counters(self) -> dict[str, int]:
-        return {}
-
-
-def _device(kind: str) -> Device:
-    return CudaDevice() if kind == "cuda" else CpuDevice()
+def read(case: Case) -> dict[str, int]:
+    """Return the highest peaks that the agent reads."""
+    return asdict(agreement.read_by_agent(case))
 
 
 def _keep(peaks: dict[str, dict[str, int | None]], name: str, sizes: dict[str, int | None]) -> None:
@@ -233,7 +274,7 @@ def _keep(peaks: dict[str, dict[str, int | None]], name: str, sizes: dict[str, i
     }
 
 
-def _machine(device: str) -> dict[str, Any]:
+def machine(device: str) -> dict[str, Any]:
     """Describe the GPU, in a separate process because that starts CUDA. Raises RuntimeError without
     one.
     """
@@ -248,11 +289,14 @@ def _machine(device: str) -> dict[str, Any]:
         raise RuntimeError("torch sees no CUDA device here")
     import pynvml
 
-    pynvml.nvmlInit()
+    memory = ProcessMemory()
+    memory.begin()
     properties = torch.cuda.get_device_properties(0)
     return {
         "gpu": properties.name,
         "device_bytes": properties.total_memory,
+        "capability": list(torch.cuda.get_device_capability(0)),
+        "is_own": memory.is_own,
         "driver": str(pynvml.nvmlSystemGetDriverVersion()),
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
@@ -265,17 +309,12 @@ def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {}
-    for package in ("transformers", "peft", "accelerate"):
+    for package in ("transformers", "peft", "accelerate", "torchvision", "timm"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             continue
     return versions
-
-
-def _uuid() -> str:
-    """Return the UUID in NVML's form."""
-    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
 
 
 def _file_name(text: str) -> str:

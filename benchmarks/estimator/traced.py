@@ -11,7 +11,8 @@ from benchmarks.estimator import ranks, zoo
 from benchmarks.estimator.estimators import Prediction, meta, prediction_of
 from benchmarks.estimator.optimizers import optimizer_named
 from benchmarks.estimator.workload import STEPS, Case, Where
-from memagent.estimator.devices import CUBLAS_HANDLES, CUBLAS_WORKSPACE_BYTES, context_of
+from memagent.estimator.allocator import AllocatorConfig
+from memagent.estimator.devices import CUBLAS_HANDLES, context_of, cublas_workspace_bytes
 from memagent.estimator.from_trace import estimate_of
 from memagent.estimator.trace.tracing import record_trace
 
@@ -26,8 +27,9 @@ def predict(case: Case, where: Where) -> Prediction:
     context = context_of(where.context_bytes)
     result = estimate_of(
         trace,
+        allocator=AllocatorConfig.parse(case.allocator, trace.torch_version or None),
         limit_bytes=where.total_bytes,
-        workspace_bytes=CUBLAS_HANDLES * CUBLAS_WORKSPACE_BYTES,
+        workspace_bytes=CUBLAS_HANDLES * cublas_workspace_bytes(where.capability),
         context_bytes=context.size_bytes,
         context_interval=context.interval,
     )

@@ -40,15 +40,26 @@ class Case:
     clip_norm: float | None = None
     parallel: Literal["none", "ddp", "ddp_views", "fsdp2"] = "none"
     """One rank of `ranks.RANKS`."""
+    batch: int | None = None
+    """Rows of a batch, where they aren't the family's."""
+    channels_last: bool = False
+    cudnn_benchmark: bool = False
+    """Whether cuDNN tries its algorithms and takes the fastest."""
+    allocator: str | None = None
+    """Settings of torch's allocator, as in PYTORCH_CUDA_ALLOC_CONF."""
 
 
 @dataclass(frozen=True)
 class Where:
-    """Target: "cpu" or "cuda", with the bytes of the device and of the context if they are known."""
+    """Target: "cpu" or "cuda", with the bytes of the device and of the context if they are known.
+
+    The capability decides about the workspaces of cuBLAS.
+    """
 
     kind: str
     total_bytes: int | None = None
     context_bytes: int | None = None
+    capability: tuple[int, int] | None = None
 
 
 @dataclass

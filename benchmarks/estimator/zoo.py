@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.estimator import architectures, families, language, public, ranks
+from benchmarks.estimator import architectures, families, language, public, ranks, vision
 from benchmarks.estimator.optimizers import optimizer_named
 from benchmarks.estimator.workload import Case, Workload
 
@@ -97,6 +97,14 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
 _QUICK = (
     "mlp", "mlp 8-bit", "mlp accumulated", "resnet", "unet checkpointed", "decoder autocast", "decoder lora", "lstm", "graph", "gpt2",
 )  # fmt: skip
+_WITH_ALLOCATORS = ("gpt2", "decoder autocast", "unet", "llama", "moe", "resnet autocast")
+_ALLOCATORS = (
+    "expandable_segments:True",
+    "max_split_size_mb:64",
+    "roundup_power2_divisions:8",
+    "garbage_collection_threshold:0.6,max_split_size_mb:128",
+    "expandable_segments:True,roundup_power2_divisions:4",
+)
 
 
 def small(*, quick: bool = False) -> list[Case]:
@@ -110,10 +118,29 @@ def large() -> list[Case]:
     return [replace(case, name=f"{case.name}, large", size="large") for case in small()]
 
 
+def with_allocators() -> list[Case]:
+    """Return some large cases with other settings of the allocator."""
+    cases = [case for case in large() if case.name.removesuffix(", large") in _WITH_ALLOCATORS]
+    return [
+        replace(case, name=f"{case.name}, {settings}", allocator=settings)
+        for settings in _ALLOCATORS
+        for case in cases
+    ]
+
+
+def configure(case: Case) -> None:
+    """Apply the case's settings to torch's allocator, before it is first used."""
+    if case.allocator is not None:
+        torch.cuda.memory._set_allocator_settings(case.allocator)
+
+
 def missing(case: Case) -> str | None:
     """Return the missing package that this case needs, if any."""
-    needs = [] if case.family in families.FAMILIES else ["transformers"]
-    needs += ["peft"] if needs and case.lora else []
+    if case.family in vision.FAMILIES:
+        needs = vision.needed(case.family)
+    else:
+        needs = [] if case.family in families.FAMILIES else ["transformers"]
+        needs += ["peft"] if needs and case.lora else []
     return next((package for package in needs if find_spec(package) is None), None)
 
 
@@ -124,7 +151,14 @@ def build(case: Case, device: str | None = "cpu", *, seed: int = 0) -> Workload:
     Without a device, torch's current default is used.
     """
     torch.manual_seed(seed)
-    builders = families.FAMILIES | language.FAMILIES | public.FAMILIES | architectures.FAMILIES
+    torch.backends.cudnn.benchmark = case.cudnn_benchmark
+    builders = (
+        families.FAMILIES
+        | language.FAMILIES
+        | public.FAMILIES
+        | architectures.FAMILIES
+        | vision.FAMILIES
+    )
     with _defaults(case, device):
         model, batch, loss = builders[case.family](case)
         model.train()

@@ -237,6 +237,26 @@ def test_a_fork_returns_values_errors_deaths_and_hangs():
     )
 
 
+def test_forks_side_by_side_fit_the_budget_and_end_with_the_time():
+    reader, writer = os.pipe()
+    blocked = partial(os.read, reader, 1)
+    tasks = [
+        isolated.Task("small", lambda: 1, cost_bytes=1),
+        isolated.Task("large", partial(os.write, writer, b"x"), cost_bytes=9),
+        isolated.Task("too large", blocked, cost_bytes=99),
+        isolated.Task("hangs", blocked),
+        isolated.Task("never begins", lambda: 1),
+    ]
+    ended = isolated.outcomes(tasks[:3], jobs=3, budget_bytes=10)
+    assert {task.name: outcome.value for task, outcome in ended} == {
+        "small": 1,
+        "large": 1,
+        "too large": b"x",
+    }
+    ended = isolated.outcomes(tasks[3:], seconds=0.2)
+    assert [(task.name, outcome.error) for task, outcome in ended] == [("hangs", "no time is left")]
+
+
 def test_errors_verdicts_and_coverage_are_those_worked_out_by_hand():
     def result(true, predicted, low=None, high=None, died=None):
         return Result("here", "allocated", "c", "parameters x 16", true, predicted, low, high, died)

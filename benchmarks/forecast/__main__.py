@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import benchmarks.forecast
-from benchmarks.forecast import generated, generator, recorded, series, simulated
+from benchmarks.forecast import generated, generator, gpu_recorded, recorded, series, simulated
 from benchmarks.forecast.baselines import DETECTORS
+from benchmarks.forecast.gpu_programs import GPU_PROGRAMS
 from benchmarks.forecast.mechanisms import MECHANISMS
 from benchmarks.forecast.programs import PROGRAMS
 from benchmarks.forecast.score import Score, score, table
@@ -70,6 +71,8 @@ def _sets(bench: Path | None, seed: int, *, quick: bool) -> Iterator[tuple[str, 
             runs = list(simulated.traces(kinds, each, seed))
             yield f"simulated {name}, {title}, seed {seed}", runs
     yield "recorded", list(recorded.traces())
+    if gpu_recorded.FILE.exists():
+        yield from gpu_recorded.sets(GPU_PROGRAMS)
 
 
 if __name__ == "__main__":

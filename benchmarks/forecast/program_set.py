@@ -3,10 +3,30 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from benchmarks.forecast.simulated import Kind, Program
-from memagent.forecast.types import Growing
+if TYPE_CHECKING:
+    from memagent.forecast.types import Growing
+
+Program = Callable[[Any], Iterator[None]]
+"""A training loop over the methods of its run."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A program with its cause of death, None if it survives."""
+
+    name: str
+    program: Program
+    cause: str | None
+    grows: Growing | None
+    """What the leak finder would find growing."""
+
+    @property
+    def is_dying(self) -> bool:
+        return self.cause is not None
 
 
 class ProgramSet:

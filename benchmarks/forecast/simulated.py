@@ -14,14 +14,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.forecast.program_set import Kind, Program
 from benchmarks.forecast.traces import Trace
 from memagent.estimator.allocator import AllocatorConfig, CachingAllocator, SimulatedOutOfMemory
 from memagent.estimator.allocator.device import Device
-from memagent.forecast.types import Growing
 
 MIB, GIB = 2**20, 2**30
 DIES_AT = (0.3, 0.97)
@@ -154,24 +154,6 @@ class Run:
 
     def lognormal(self) -> float:
         return min(1.0, max(0.1, self.source.lognormvariate(-0.9, 0.35)))
-
-
-Program = Callable[[Run], Iterator[None]]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A program with its cause of death, None if it survives."""
-
-    name: str
-    program: Program
-    cause: str | None
-    grows: Growing | None
-    """What the leak finder would find growing."""
-
-    @property
-    def is_dying(self) -> bool:
-        return self.cause is not None
 
 
 def traces(kinds: list[Kind], each: int, seed: int = 0) -> Iterator[Trace]:

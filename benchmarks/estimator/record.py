@@ -47,7 +47,8 @@ _CONTEXT_COST = _GIB
 _UNKNOWN_COST = 16 * _GIB
 _LARGE_COST = 40 * _GIB
 _LARGE_BATCH = 256
-_SHARE_OF_DEVICE = 0.9
+_SHARE_OF_DEVICE = 0.7
+"""The rest is for processes of others, and for what cuDNN tries."""
 _MIN_LIMITED_BYTES = 64 * 2**20
 _RUNS = ("measured", "undisturbed", "limited", "read")
 

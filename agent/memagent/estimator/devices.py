@@ -1,9 +1,9 @@
 """GPU memory of a process besides tensors: the CUDA context and cuBLAS's workspaces. No torch.
 
 cuBLAS: torch gives each pair of handle and stream a workspace, and autograd's thread has its own
-handle: see `parseChosenWorkspaceSize` in CublasHandlePool.cpp (aten/src/ATen/cuda). Since torch 2.7
-cuBLASLt shares it, unless TORCH_CUBLASLT_UNIFIED_WORKSPACE=0. Before, it took 1 MiB while a kernel
-ran.
+handle: see `parseChosenWorkspaceSize` in CublasHandlePool.cpp (aten/src/ATen/cuda). cuBLASLt, which
+multiplies with a bias, shares it since torch 2.12. In 2.9 to 2.11 it has its own of 1 MiB, also for
+each handle and stream (PR 156495 and 175879 of pytorch); before, 1 MiB while a kernel ran.
 
 Context: the bytes that nvidia-smi shows for a process that has done one matrix product. It depends
 on the driver, the build of torch, which of its kernels are loaded (CUDA_MODULE_LOADING), the
@@ -14,6 +14,7 @@ and the range its interval; a measured one (`Probe.context_bytes` at attach) has
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from memagent.units import MIB
@@ -22,6 +23,10 @@ CUBLAS_WORKSPACE_BYTES = 8_519_680
 """`:4096:2:16:8`, before Hopper: 2 x 4,096 KiB + 8 x 16 KiB."""
 CUBLAS_WORKSPACE_HOPPER_BYTES = 32 * MIB
 """Compute capability 9.0 and later."""
+CUBLASLT_WORKSPACE_BYTES = MIB
+"""Without CUBLASLT_WORKSPACE_SIZE."""
+_OWN_CUBLASLT_WORKSPACE = ((2, 9), (2, 12))
+"""First version of torch in which cuBLASLt keeps a workspace, and first in which it shares one."""
 CUBLAS_HANDLES = 2
 """The training thread's and autograd's."""
 CONTEXT_RANGE_BYTES = (300 * MIB, 1340 * MIB)
@@ -41,6 +46,14 @@ def context_of(measured_bytes: int | None) -> ContextSize:
     if measured_bytes is None:
         return ContextSize(CONTEXT_BYTES, CONTEXT_RANGE_BYTES)
     return ContextSize(measured_bytes)
+
+
+def cublaslt_workspace_bytes(torch_version: str) -> int:
+    """Return what cuBLASLt keeps for one handle and stream beside cuBLAS's workspace."""
+    first, shared = _OWN_CUBLASLT_WORKSPACE
+    match = re.match(r"(\d+)\.(\d+)", torch_version)
+    is_own = match is not None and first <= (int(match[1]), int(match[2])) < shared
+    return CUBLASLT_WORKSPACE_BYTES if is_own else 0
 
 
 def cublas_workspace_bytes(capability: tuple[int, int] | None, setting: str | None = None) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 
 from memagent.estimator.advice.trace_rewrites import holds_scores
 from memagent.estimator.allocator import AllocatorConfig, Replay, replay
-from memagent.estimator.devices import CUBLAS_HANDLES
+from memagent.estimator.devices import CUBLAS_HANDLES, cublaslt_workspace_bytes
 from memagent.estimator.estimate import (
     TRACED,
     TRACED_CONVOLUTIONS,
@@ -40,6 +40,7 @@ some of its cache): half of their median, since short runs have none."""
 MAX_LARGEST_TENSORS = 10
 _PRODUCTS = ("mm", "addmm", "_addmm_activation", "bmm", "baddbmm", "addbmm", "mv", "addmv", "dot")
 _MATRIX_PRODUCTS = frozenset(f"aten::{name}" for name in _PRODUCTS)
+_PRODUCTS_WITH_BIAS = frozenset(("aten::addmm", "aten::_addmm_activation"))
 
 
 def estimate_of(
@@ -61,7 +62,8 @@ def estimate_of(
     facts = {**(assumptions or {}), **_facts(trace), **_detected(trace, assumptions or {})}
     if trace.device_rules == "cpu":
         return _estimate_on_host(trace, limit_bytes, context_bytes, facts)
-    events = list(_with_workspaces(trace.events, workspace_bytes))
+    lt_bytes = cublaslt_workspace_bytes(trace.torch_version) if workspace_bytes else 0
+    events = list(_with_workspaces(trace.events, workspace_bytes // CUBLAS_HANDLES, lt_bytes))
     unlimited = replay(events, allocator)
     fits, replayed = _within_limit(events, allocator, unlimited, limit_bytes, context_bytes)
     allocated, reserved = replayed.peak_allocated, replayed.peak_reserved
@@ -147,25 +149,36 @@ def _passing(components: Mapping[str, int], peak: int) -> int:
     return max(0, peak - constant)
 
 
-def _with_workspaces(events: Iterable[MemoryEvent], size_bytes: int) -> Iterator[MemoryEvent]:
+def _with_workspaces(
+    events: Iterable[MemoryEvent], size_bytes: int, lt_bytes: int
+) -> Iterator[MemoryEvent]:
     """Insert cuBLAS's workspaces, which are never freed, after the first products of matrices.
 
-    `size_bytes` is that of all handles: forward's thread has one, and backward's another.
+    Forward's thread has a handle, and backward's another; `size_bytes` is the workspace of one, and
+    `lt_bytes` that of cuBLASLt, which adds a bias to a product.
     """
-    storages = {"forward": -1, "backward": -2} if size_bytes else {}
+    missing = {
+        (phase, kind): size
+        for phase in ("forward", "backward")
+        for kind, size in (("cublas", size_bytes), ("cublaslt", lt_bytes))
+        if size
+    }
     for event in events:
         yield event
-        if event.phase in storages and event.op in _MATRIX_PRODUCTS:
-            yield MemoryEvent(
-                kind="alloc",
-                storage=storages.pop(event.phase),
-                size_bytes=size_bytes // CUBLAS_HANDLES,
-                index=event.index,
-                phase=event.phase,
-                step=event.step,
-                component="workspace",
-                op="cublas",
-            )
+        if event.kind != "alloc" or event.op not in _MATRIX_PRODUCTS:
+            continue
+        for kind in ("cublas", "cublaslt") if event.op in _PRODUCTS_WITH_BIAS else ("cublas",):
+            if (event.phase, kind) in missing:
+                yield MemoryEvent(
+                    kind="alloc",
+                    storage=-len(missing),
+                    size_bytes=missing.pop((event.phase, kind)),
+                    index=event.index,
+                    phase=event.phase,
+                    step=event.step,
+                    component="workspace",
+                    op=kind,
+                )
 
 
 def _components(events: Iterable[MemoryEvent], steps: int, peak: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import benchmarks.estimator
-from benchmarks.estimator.workload import Case
+from benchmarks.estimator.workload import RECORDED_RUNS, Case
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -35,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             seconds=options.seconds,
             timeout_s=options.timeout,
             only=options.only,
+            known=options.known,
+            runs=options.runs,
         )
     if options.verb == "terms":
         from benchmarks.estimator import terms
@@ -42,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return terms.main(
             options.out, jobs=options.jobs, seconds=options.seconds, only=options.only
         )
+    if options.verb == "recorded":
+        from benchmarks.estimator import recorded
+
+        return recorded.main()
     if options.verb == "beside":
         from benchmarks.estimator import beside
 
@@ -96,6 +102,15 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, metavar="FILE", help="default: benchmarks/estimator/truth/<gpu>.json"
     )
     record.add_argument("--quick", action="store_true", help="a few small cases")
+    record.add_argument("--known", type=Path, metavar="FILE", help="complete an earlier file")
+    record.add_argument(
+        "--runs",
+        nargs="+",
+        choices=RECORDED_RUNS,
+        default=RECORDED_RUNS,
+        metavar="RUN",
+        help=f"their order; of {', '.join(RECORDED_RUNS)}",
+    )
     record.add_argument(
         "--device",
         choices=("cuda", "cpu"),
@@ -106,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         "terms", help="what this GPU's context and libraries take outside of torch's allocator"
     )
     terms.add_argument("--out", type=Path, metavar="FILE", required=True)
+    verbs.add_parser("recorded", help="recorded cases by rehearsal, trace, agent and simulator")
     beside = verbs.add_parser(
         "beside", help="the recorded cases on the rehearsal device and by trace, also beside a GPU"
     )
@@ -158,7 +174,7 @@ def _score(out: Path | None, *, quick: bool) -> None:
     warm_up(cases)
     all_truths = list(truths.measured_here(_with_progress(cases)))
     if not quick:
-        all_truths += [*truths.recorded(), *truths.published()]
+        all_truths += truths.published()
     results = list(score.estimates(all_truths, _say))
     _say("")
     judged = score.summaries(results)

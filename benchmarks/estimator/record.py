@@ -26,7 +26,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -39,7 +39,7 @@ from benchmarks.estimator.estimators import warm_up_without_cuda
 from benchmarks.estimator.process_memory import ProcessMemory
 from benchmarks.estimator.recorded_device import device_named
 from benchmarks.estimator.truths import FOLDER
-from benchmarks.estimator.workload import STEPS, Case, train_step
+from benchmarks.estimator.workload import RECORDED_RUNS, STEPS, Case, train_step
 
 _TIMEOUT_S = 600.0
 _GIB = 2**30
@@ -50,7 +50,6 @@ _LARGE_BATCH = 256
 _SHARE_OF_DEVICE = 0.7
 """The rest is for processes of others, and for what cuDNN tries."""
 _MIN_LIMITED_BYTES = 64 * 2**20
-_RUNS = ("measured", "undisturbed", "limited", "read")
 
 
 def main(
@@ -62,8 +61,13 @@ def main(
     seconds: float | None = None,
     timeout_s: float = _TIMEOUT_S,
     only: Collection[str] = (),
+    known: Path | None = None,
+    runs: Sequence[str] = RECORDED_RUNS,
 ) -> int:
-    """Record all cases and write the file. Return 1 if there is no such device."""
+    """Record all cases and write the file. Return 1 if there is no such device.
+
+    `known` is an earlier file, whose rows are kept and completed.
+    """
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # the other check forbids forks
     outcome = isolated.call(partial(machine, device))
     if outcome.value is None:
@@ -72,8 +76,10 @@ def main(
     path = out or FOLDER / f"{_file_name(outcome.value['gpu'])}.json"
     budget = int((outcome.value["device_bytes"] or 0) * _SHARE_OF_DEVICE) or None
     recording = Recording(path, device, {**outcome.value, "jobs": jobs})
+    if known is not None:
+        recording.add(json.loads(known.read_text())["cases"])
     cases = [case for case in cases_of(device, quick=quick) if not only or case.name in only]
-    tasks = recording.tasks(cases, timeout_s)
+    tasks = recording.tasks(cases, timeout_s, runs if device == "cuda" else RECORDED_RUNS[:2])
     for task, result in isolated.outcomes(tasks, jobs=jobs, budget_bytes=budget, seconds=seconds):
         recording.keep(task.name, result)
     print(recording.summary())
@@ -96,12 +102,18 @@ class Recording:
         self._histories = path.with_suffix("")
         self._rows: dict[str, dict[str, Any]] = {}
 
-    def tasks(self, cases: list[Case], timeout_s: float) -> Iterator[isolated.Task[Any]]:
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+        """Keep the rows of an earlier recording, except those that failed."""
+        self._rows |= {row["case"]["name"]: row for row in rows if not row.get("error")}
+
+    def tasks(
+        self, cases: list[Case], timeout_s: float, runs: Sequence[str]
+    ) -> Iterator[isolated.Task[Any]]:
         """Yield each run of each case, all cases' first runs first. What a case needs is imported
         before its first one, while others run.
         """
         ready = set()
-        for run in _RUNS if self._device == "cuda" else _RUNS[:2]:
+        for run in runs:
             for case in cases:
                 package = zoo.missing(case)
                 if package:
@@ -119,6 +131,8 @@ class Recording:
 
     def _function(self, run: str, case: Case) -> Callable[[], Any] | None:
         row, path = self._row(case), self._histories / f"{_file_name(case.name)}.json.gz"
+        if run in row or (run == "measured" and "peak_allocated_bytes" in row):
+            return None  # known
         if run == "measured":
             return partial(measure, case, self._device, path)
         if run == "undisturbed":
@@ -135,7 +149,7 @@ class Recording:
         """Add a run's result to its row and write the file."""
         run, _, case = name.partition(": ")
         row = self._rows[case]
-        if run == _RUNS[0]:
+        if run == "measured":
             row |= result.value or {"error": result.error}
         elif result.value is not None:
             row[run] = result.value

@@ -13,6 +13,9 @@ from torch import nn
 STEPS = 2
 """The first step creates the optimizer's state, the second is steady."""
 
+RECORDED_RUNS = ("measured", "undisturbed", "limited", "read")
+"""What `record` does with a case, each in a process of its own."""
+
 PHASES = ("data", "forward", "backward", "optimizer")
 
 

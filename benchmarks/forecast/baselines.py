@@ -5,11 +5,12 @@ sees the past only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
 
 from benchmarks.forecast.traces import Alarm, Trace
 from memagent.forecast import Forecaster, feed_columns
+from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
 from memagent.leaks import WINDOW_STEPS
 from memagent.leaks.triggers import SlowGrowthDetector
 
@@ -18,17 +19,24 @@ WINDOW_S, HORIZON_S = 900.0, 3600.0
 
 
 def memagent(trace: Trace) -> Alarm | None:
-    return _first_page(trace, with_finder=False)
+    return _first_alarm(trace)
+
+
+def memagent_notices(trace: Trace) -> Alarm | None:
+    """Count notices as pages."""
+    return _first_alarm(trace, LEVELS[1:])
 
 
 def memagent_with_finder(trace: Trace) -> Alarm | None:
     """Tell the forecaster what grows when a diagnosis would: its first notice, or slow growth as
     the agent sees it, requests one.
     """
-    return _first_page(trace, with_finder=True)
+    return _first_alarm(trace, with_finder=True)
 
 
-def _first_page(trace: Trace, *, with_finder: bool) -> Alarm | None:
+def _first_alarm(
+    trace: Trace, levels: Sequence[Level] = PAGING_LEVELS, *, with_finder: bool = False
+) -> Alarm | None:
     row, found_at, slow_growth = 0, inf, SlowGrowthDetector("cuda")
     readings = trace.columns.get("allocated_bytes") or trace.columns["device_used_bytes"]
     options = dict(trace.options)
@@ -45,7 +53,7 @@ def _first_page(trace: Trace, *, with_finder: bool) -> Alarm | None:
             forecaster.learn(grows="unknown")
         if row == found_at:
             forecaster.learn(grows=trace.grows)
-        if forecast.level in ("warning", "critical"):
+        if forecast.level in levels:
             return Alarm(
                 forecast.step,
                 forecast.eta_step,
@@ -106,6 +114,7 @@ def holt(trace: Trace) -> Alarm | None:
 DETECTORS: dict[str, Detector] = {
     "memagent": memagent,
     "memagent, with finder": memagent_with_finder,
+    "memagent, notices": memagent_notices,
     "90 % threshold": threshold_90,
     "predict_linear 15m -> 1h": predict_linear,
     "least squares, R2": least_squares,

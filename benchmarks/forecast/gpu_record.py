@@ -360,9 +360,15 @@ def _append(file: Path, trace: dict[str, Any]) -> None:
 
 
 def record(
-    kinds: list[Kind], file: Path, *, jobs: int, each: int, seconds: float, steps: int | None = None
+    kinds: list[Kind],
+    file: Path,
+    *,
+    jobs: int,
+    numbers: range,
+    seconds: float,
+    steps: int | None = None,
 ) -> Recorder:
-    """Record `each` traces of every program into `file`, the first of each before the second."""
+    """Record a trace of every program and number into `file`, by number. A number is a seed."""
     _import_what_optimizers_do()
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(file, Path(folder))
@@ -373,7 +379,7 @@ def record(
                 f"{kind.name} {number}",
                 lambda kind=kind, number=number: plan(kind, number, overhead, steps),
             )
-            for number in range(each)
+            for number in numbers
             for kind in kinds
         ]
         recorder.record(plans, jobs, seconds - (time.monotonic() - begun))

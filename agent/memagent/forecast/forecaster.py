@@ -54,7 +54,8 @@ class Forecaster:
     """Call `update` once a sample, in order; it returns the forecast. Sizes are bytes, times
     seconds.
 
-    limit_bytes: what the process can use of the device. host_limit_bytes: the same of the host, for
+    limit_bytes: what the process can use of the device. device_bytes: what it shares with other
+    processes, if that is more: they use the rest first. host_limit_bytes: the same of the host, for
     `host_used_bytes`. total_steps: planned optimizer steps. optimizer_state_bytes: what the
     optimizer will allocate in its first step. max_input_size: the largest possible input.
     epoch_steps: steps per epoch. predicted_peak_bytes: the estimator's prediction. gc_probe:
@@ -67,6 +68,7 @@ class Forecaster:
         limit_bytes: int,
         *,
         host_limit_bytes: int | None = None,
+        device_bytes: float | None = None,
         total_steps: int | None = None,
         optimizer_state_bytes: int | None = None,
         max_input_size: float | None = None,
@@ -80,6 +82,7 @@ class Forecaster:
             )
         self.limit_bytes = limit_bytes
         self.host_limit_bytes = host_limit_bytes
+        self._device_bytes = device_bytes or limit_bytes
         self.total_steps = total_steps
         self._state_bytes = optimizer_state_bytes
         self._max_input = max_input_size
@@ -96,7 +99,7 @@ class Forecaster:
         self._step: int | None = None
         self._first_step = 0
         self._clock = StepClock()
-        self._signals = Signals(self.limit_bytes, self.host_limit_bytes)
+        self._signals = Signals(self.limit_bytes, self.host_limit_bytes, self._device_bytes)
         self._forecast = Forecast(step=0)
         self._hysteresis = ForecastHysteresis()
         self._gc_check = GarbageCheck(self._gc_probe)

@@ -69,6 +69,7 @@ class Hints(msgspec.Struct, frozen=True):
         device: str,
         limit_bytes: int,
         *,
+        device_bytes: float | None = None,
         is_secondary_host: bool = False,
         gc_probe: GcProbe | None = None,
     ) -> Forecaster:
@@ -80,7 +81,9 @@ class Hints(msgspec.Struct, frozen=True):
                 total_steps=self.total_steps,
                 epoch_steps=self.epoch_steps,
             )
-        forecaster = Forecaster(limit_bytes, total_steps=self.total_steps, gc_probe=gc_probe)
+        forecaster = Forecaster(
+            limit_bytes, device_bytes=device_bytes, total_steps=self.total_steps, gc_probe=gc_probe
+        )
         self.apply_to(forecaster, device)
         return forecaster
 

@@ -42,8 +42,9 @@ def valid_reading(value: float | None) -> float | None:
 class Signals:
     """Call `update` for each step; `trends` then holds what grows."""
 
-    def __init__(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
+    def __init__(self, limit_bytes: int, host_limit_bytes: int | None, device_bytes: float) -> None:
         self._min_rise: dict[Cause, float] = {}
+        self._device_bytes = device_bytes
         self._limit_bytes = limit_bytes
         self.set_limits(limit_bytes, host_limit_bytes)
         self._series: dict[Cause, BucketedSeries] = {
@@ -65,6 +66,7 @@ class Signals:
     def set_limits(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
         """Expect growth of a size that matters for these limits."""
         self._limit_bytes = limit_bytes
+        self._beyond_limit = max(0.0, self._device_bytes - limit_bytes)
         device_causes: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes", "input")
         device_rise = max(MIN_GROWTH_RATIO * limit_bytes, MIN_GROWTH_BYTES)
         self._min_rise.update(dict.fromkeys(device_causes, device_rise))
@@ -78,7 +80,12 @@ class Signals:
         unusable = self._unusable.expected
         if "fragmentation" in self.trends:
             unusable = max(unusable, self._unusable.free_pieces)
-        return unusable + self._others.bytes
+        return unusable + self._others_bytes
+
+    @property
+    def _others_bytes(self) -> float:
+        """Return what others use of this process's limit: they use the rest of the device first."""
+        return max(0.0, self._others.bytes - self._beyond_limit)
 
     @property
     def need(self) -> float:
@@ -100,7 +107,7 @@ class Signals:
         readings: tuple[tuple[Cause, float], ...] = (
             ("leak", self.floor),
             ("fragmentation", self._unusable.free_pieces),
-            ("other_processes", self._others.bytes),
+            ("other_processes", self._others_bytes),
         )
         more = 0.0
         for cause, value in readings:
@@ -157,7 +164,7 @@ class Signals:
             if split is not None:
                 self._add("fragmentation", step, self._unusable.free_pieces, is_settled, count)
             if device_used is not None:
-                self._add("other_processes", step, self._others.bytes, is_settled, count)
+                self._add("other_processes", step, self._others_bytes, is_settled, count)
         if host is not None and "host_memory" in self._series:
             self.host = host
             self._add("host_memory", step, host, is_settled, count)

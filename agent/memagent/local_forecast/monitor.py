@@ -80,7 +80,11 @@ class ForecastMonitor:
             if device.limit_bytes:
                 is_secondary = device.kind == "host" and device.id != self._trained_device
                 forecaster = hints.forecaster(
-                    device.id, device.limit_bytes, is_secondary_host=is_secondary, gc_probe=gc_probe
+                    device.id,
+                    device.limit_bytes,
+                    device_bytes=device.shared_bytes,
+                    is_secondary_host=is_secondary,
+                    gc_probe=gc_probe,
                 )
                 self._forecasts[device.id] = DeviceForecast(device, forecaster, is_secondary)
 

@@ -15,7 +15,7 @@ from memagent.diagnostics import notify_user
 from memagent.probe import RawReading
 from memagent.probe.host_limits import physical_memory_bytes
 from memagent.wire.columns import Value
-from memagent.wire.messages import Device, Event
+from memagent.wire.messages import FRACTION_LIMIT, Device, Event
 
 _MPS_HIGH_WATERMARK = "PYTORCH_MPS_HIGH_WATERMARK_RATIO"
 _MPS_DEFAULT_WATERMARK = 1.7
@@ -195,7 +195,7 @@ def torch_device(
     read_fraction = getattr(backend, "get_per_process_memory_fraction", None)
     fraction = float(read_fraction(index)) if read_fraction is not None else 1.0
     total = int(properties.total_memory)
-    source = "per-process fraction" if fraction < 1 else "device memory"
+    source = FRACTION_LIMIT if fraction < 1 else "device memory"
     return Device(
         id=device_id,
         kind=kind,

@@ -53,7 +53,10 @@ def replay(trace: ReplayTrace) -> Iterator[ReplayedForecast]:
         is_secondary_host = device.kind == "host" and device.id != trace.devices[0].id
         if device.id not in forecasters:
             forecasters[device.id] = part.hints.forecaster(
-                device.id, device.limit_bytes, is_secondary_host=is_secondary_host
+                device.id,
+                device.limit_bytes,
+                device_bytes=device.shared_bytes,
+                is_secondary_host=is_secondary_host,
             )
         part.hints.apply_to(forecasters[device.id], device.id, is_secondary_host=is_secondary_host)
         for forecast in feed_columns(

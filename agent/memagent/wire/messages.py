@@ -7,6 +7,7 @@ sizes are bytes.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -54,6 +55,10 @@ DiagnosisMethod = Literal["census", "history", "host"]
 DeviceKind = Literal["cuda", "mps", "xpu", "host"]
 
 
+FRACTION_LIMIT = "per-process fraction"
+"""`limit_source` of a limit of the process's own allocator, beside which others use the device."""
+
+
 class Device(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     """A rank's training device, or the host. `id`: the GPU's UUID, or `host`; the stream's name."""
 
@@ -64,6 +69,12 @@ class Device(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     total_bytes: Bytes | None = None
     limit_bytes: Bytes | None = None
     limit_source: Annotated[str, Meta(max_length=200)] | None = None
+
+    @property
+    def shared_bytes(self) -> float | None:
+        """Return the memory that other processes can use, too; None if that is the limit."""
+        is_own = self.limit_source == FRACTION_LIMIT
+        return self.total_bytes or inf if is_own else None
 
 
 class RunStart(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from memagent.forecast import Forecast, Forecaster, Hints, feed_columns, later, 
 from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.state import dump_state, load_state
 from memagent.forecast.types import PAGING_LEVELS
+from memagent.wire.messages import FRACTION_LIMIT
 from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
 from memagent_server.alerts.state import RuleState, next_state
@@ -195,7 +197,11 @@ def start_evaluation(
 ) -> StreamEvaluation:
     """Return an evaluation whose forecaster has been fed summaries of the past."""
     forecaster = hints.forecaster(
-        stream.device, limit_bytes, is_secondary_host=is_secondary_host, gc_probe=later
+        stream.device,
+        limit_bytes,
+        device_bytes=inf if stream.limit_source == FRACTION_LIMIT else None,
+        is_secondary_host=is_secondary_host,
+        gc_probe=later,
     )
     evaluation = StreamEvaluation(
         stream.run_id, forecaster, is_secondary_host, run_born_at=stream.run_born_at

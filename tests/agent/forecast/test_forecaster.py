@@ -173,6 +173,25 @@ def test_other_processes_are_distinguished_from_a_leak():
     assert forecast.cause == "other_processes"
 
 
+def test_other_processes_use_what_a_limit_of_the_process_leaves_first():
+    limit, device, own = 6 * GIB, 80 * GIB, 4 * GIB
+
+    def level(first, more, device_bytes):
+        forecaster = Forecaster(limit, device_bytes=device_bytes)
+        for step in range(1, 200):
+            forecast = forecaster.update(
+                step,
+                allocated_bytes=own,
+                peak_allocated_bytes=own,
+                reserved_bytes=own,
+                device_used_bytes=own + first + step * more // 200,
+            )
+        return forecast.level
+
+    assert level(0, 70 * GIB, device) == level(0, 300 * GIB, math.inf) == "ok"
+    assert level(73 * GIB, 3 * GIB, device) in PAGES and level(0, 3 * GIB, None) in PAGES
+
+
 def test_host_memory_has_its_own_limit():
     forecaster = Forecaster(LIMIT, host_limit_bytes=64 * GIB)
     for step in range(1, 2000):

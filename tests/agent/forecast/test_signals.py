@@ -24,7 +24,7 @@ LINE = Trend(
 
 def fed(*rows: dict, host_limit: int | None = None, limit: int = LIMIT, **common) -> Signals:
     """Return signals after these readings, one per step."""
-    signals = Signals(limit, host_limit)
+    signals = Signals(limit, host_limit, limit)
     state = {"is_settled": True, "is_training": True}
     for step, row in enumerate(rows):
         signals.update(step, **{**NOTHING, **state, **common, **row})

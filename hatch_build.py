@@ -1,16 +1,25 @@
-"""Build hook: include `migrations/`, `dashboards/` and `docs/` in the wheel.
+"""Build hook: include `migrations/`, `dashboards/`, `docs/` and the rehearsal device in the wheel.
 
-They are at the top of the repository, where people look for them, but an installed server needs
-them, too. An editable install finds them in the checkout (see `memagent_server.files`).
+The folders are at the top of the repository, where people look for them, but an installed server
+needs them, too. An editable install finds them in the checkout (see `memagent_server.files`).
+
+The device is compiled where it runs, on Linux on x86-64, if a C compiler is there; the wheel is for
+this platform then. Without it, rehearsals compile it at first use.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+import tempfile
 from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDERS = ("migrations", "dashboards", "docs")
+OLDEST_GLIBC = 17
+"""Minor version that the oldest of manylinux' tags still in use names."""
 
 
 class IncludeResources(BuildHookInterface):
@@ -22,3 +31,28 @@ class IncludeResources(BuildHookInterface):
         for folder in FOLDERS:
             source = Path(self.root) / folder
             build_data["force_include"][str(source)] = f"memagent_server/_resources/{folder}"
+        self._stage = Path(tempfile.mkdtemp())
+        sys.path.insert(0, str(Path(self.root) / "agent"))
+        from memagent.errors import RehearsalError
+        from memagent.rehearsal import build
+
+        device = self._stage / build.DEVICE
+        try:
+            build.check_platform()
+            build.compile_device(device)
+        except RehearsalError as error:
+            self.app.display_warning(f"The wheel is made without the rehearsal device. {error}")
+            return
+        build_data["force_include"][str(device)] = f"memagent/rehearsal/{build.DEVICE}"
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-manylinux_2_{_glibc(device)}_x86_64"
+
+    def finalize(self, version, build_data, artifact_path):
+        if version != "editable":
+            shutil.rmtree(self._stage, ignore_errors=True)
+
+
+def _glibc(library):
+    """Return the minor version of the oldest glibc 2 that has all functions of a library."""
+    versions = re.findall(rb"GLIBC_2\.(\d+)", library.read_bytes())
+    return max([OLDEST_GLIBC, *map(int, versions)])

@@ -1,4 +1,5 @@
-"""Compile the device, write the stubs for an installed torch, and lay out their folder.
+"""Compile the device unless the wheel has it, write the stubs for an installed torch, and lay out
+their folder.
 
     python -m memagent.rehearsal.build [SITE_PACKAGES]
 
@@ -26,6 +27,8 @@ from memagent.rehearsal import elf, stubs
 
 SOURCES = Path(__file__).with_name("device")
 DEVICE = "libmemagent-rehearsal.so"
+SHIPPED = Path(__file__).with_name(DEVICE)
+"""The device as a wheel for this platform has it."""
 LINKS = ("libcuda.so.1", "libcuda.so", "libnvidia-ml.so.1")
 FLAGS = ("-std=c11", "-O2", "-fPIC", "-fvisibility=hidden", "-shared")
 CUDART = re.compile(r"libcudart\.so\.(\d+)")
@@ -51,7 +54,7 @@ class Build:
 
 def prepare(site_packages: Path, cache: Path | None = None) -> Build:
     """Return the files for the torch in `site_packages`, and make them if they are missing."""
-    _check_platform()
+    check_platform()
     libraries = _libraries(site_packages)
     major = cuda_major(libraries)
     imports = stubs.cuda_imports(libraries)
@@ -66,13 +69,15 @@ def prepare(site_packages: Path, cache: Path | None = None) -> Build:
 
 def check_machine() -> int:
     """Return the CUDA version of the torch here. Raises RehearsalError if something is missing."""
-    _check_platform()
+    check_platform()
     major = cuda_major(_libraries(torch_folder()))
-    _compiler()
+    if not SHIPPED.exists():
+        _compiler()
     return major
 
 
-def _check_platform() -> None:
+def check_platform() -> None:
+    """Raise RehearsalError where no rehearsal can run."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         raise RehearsalError(
             f"A rehearsal needs Linux on x86-64: this is {sys.platform} on {platform.machine()}."
@@ -135,7 +140,10 @@ def _make(folder: Path, imports: frozenset[str]) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as name:
         stage = Path(name) / "stage"
         stage.mkdir()
-        compile_device(stage / DEVICE)
+        if SHIPPED.exists():
+            shutil.copyfile(SHIPPED, stage / DEVICE)
+        else:
+            compile_device(stage / DEVICE)
         device = elf.read(stage / DEVICE)
         if device is None:
             raise RehearsalError(f"The compiler made no 64-bit library of {SOURCES}.")

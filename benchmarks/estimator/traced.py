@@ -24,7 +24,7 @@ def predict(case: Case, where: Where) -> Prediction:
     trace = traced(case, where.kind)
     if where.kind == "cpu":
         return prediction_of(estimate_of(trace))
-    context = context_of(where.context_bytes)
+    context = context_of(where.context_bytes, where.capability)
     result = estimate_of(
         trace,
         allocator=AllocatorConfig.parse(case.allocator, trace.torch_version or None),

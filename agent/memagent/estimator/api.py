@@ -220,8 +220,9 @@ def device_fields(
         raise EstimateError(f'device is {device!r}: use "cuda" (no GPU is needed) or "cpu"')
     is_cuda = device == "cuda"
     limit = card.total_bytes if card else None
-    context = context_of(context_bytes) if is_cuda else ContextSize(context_bytes or 0)
-    handle_bytes = cublas_workspace_bytes(card.capability if card else None)
+    capability = card.capability if card else None
+    context = context_of(context_bytes, capability) if is_cuda else ContextSize(context_bytes or 0)
+    handle_bytes = cublas_workspace_bytes(capability)
     if allocator is None:
         allocator = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
     return {

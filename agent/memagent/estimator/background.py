@@ -152,7 +152,7 @@ class BackgroundEstimator:
                 inputs=shapes,
                 limit_bytes=self._probe.limit_bytes,
                 device_kind=self._probe.device.kind,
-                context_bytes=self._context().size_bytes,
+                context_bytes=self._context(None).size_bytes,
             )
             self._publish(_with_reason(formula, refusal))
             if (tracing := self._tracing) is not None:
@@ -215,7 +215,7 @@ class BackgroundEstimator:
         def build() -> TraceRequest:
             from memagent.estimator.request import TraceRequest
 
-            context = self._context()
+            context = self._context(capability)
             return TraceRequest(
                 model=lambda: _without_compile(model),
                 inputs=inputs,
@@ -232,13 +232,13 @@ class BackgroundEstimator:
 
         return build
 
-    def _context(self) -> ContextSize:
+    def _context(self, capability: tuple[int, int] | None) -> ContextSize:
         """Return the context as NVML shows it, or the usual size with its range."""
-        from memagent.estimator.devices import ContextSize, context_of
+        from memagent.estimator.devices import ContextSize, context_at_attach
 
         measured = self._probe.context_bytes
         if self._probe.device.kind == "cuda":
-            return context_of(measured or None)
+            return context_at_attach(measured or None, capability)
         return ContextSize(measured or 0)
 
     def _capability(self) -> tuple[int, int] | None:

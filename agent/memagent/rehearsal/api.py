@@ -10,7 +10,7 @@ from typing import Any
 
 from memagent.diagnostics import notify_user
 from memagent.errors import SettingError
-from memagent.estimator.devices import CONTEXT_BYTES
+from memagent.estimator.devices import context_of
 from memagent.rehearsal import build
 from memagent.rehearsal.launch import MAX_DEVICES, Machine, cuda_card
 from memagent.rehearsal.prediction import store
@@ -92,11 +92,12 @@ def machine_of(
         raise SettingError(f"gpus {gpus}: a rehearsal has 1 to {MAX_DEVICES}.")
     if ranks < 1:
         raise SettingError(f"ranks {ranks}: at least 1.")
+    usual = context_of(None, card.capability).size_bytes
     return Machine(
         card,
         count=gpus,
         ranks=ranks,
-        context_bytes=CONTEXT_BYTES if context_bytes is None else _size(context_bytes),
+        context_bytes=usual if context_bytes is None else _size(context_bytes),
         held_bytes=0 if held_bytes is None else _size(held_bytes),
     )
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memagent.errors import RehearsalError
-from memagent.estimator.devices import CONTEXT_RANGE_BYTES
+from memagent.estimator.devices import context_of
 from memagent.rehearsal.launch import Machine
 from memagent.wire.messages import PredictionMessage
 
@@ -75,7 +75,7 @@ class Rehearsal:
     @property
     def device_bytes(self) -> tuple[int, int, int]:
         """Return memory on the device: with the smallest, the assumed and the largest context."""
-        low, high = CONTEXT_RANGE_BYTES
+        low, high = context_of(None, self.machine.card.capability).interval or (0, 0)
         reserved = self.peak_reserved_bytes
         return reserved + low, reserved + self.machine.context_bytes, reserved + high
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from statistics import median
+
 import pytest
 
+from benchmarks.estimator.truths import FOLDER
 from memagent.estimator.devices import (
     CONTEXT_RANGE_BYTES,
+    HOPPER_CONTEXT_BYTES,
+    HOPPER_CONTEXT_RANGE_BYTES,
     ContextSize,
+    context_at_attach,
     context_of,
     cublas_workspace_bytes,
 )
@@ -33,3 +40,25 @@ def test_it_knows_cublas_s_workspace_by_generation_and_setting(capability, setti
 def test_it_gives_a_measured_context_no_range_and_any_other_the_whole_one():
     assert context_of(512 << 20) == ContextSize(512 << 20, None)
     assert context_of(None) == ContextSize(820 << 20, CONTEXT_RANGE_BYTES)
+
+
+def test_hopper_has_the_context_that_was_measured_on_one():
+    usual = ContextSize(HOPPER_CONTEXT_BYTES, HOPPER_CONTEXT_RANGE_BYTES)
+    assert context_of(None, (9, 0)) == context_at_attach(None, (9, 0)) == usual
+    assert context_of(None, (8, 0)) == context_of(None)
+
+
+def test_a_context_measured_at_attach_may_grow_on_hopper():
+    first_kernel, trained = 610 << 20, 764 << 20  # of an H200, by the benchmark's `terms`
+    context = context_at_attach(first_kernel, (9, 0))
+    assert context.size_bytes == first_kernel
+    assert context.interval == (first_kernel, trained)
+    assert context_at_attach(first_kernel, (8, 0)) == context_of(first_kernel)
+
+
+def test_the_recorded_contexts_lie_within_the_range_of_hopper():
+    rows = json.loads((FOLDER / "nvidia_h200.json").read_text())["cases"]
+    held = [row["outside_bytes"] for row in rows if "outside_bytes" in row]
+    low, high = HOPPER_CONTEXT_RANGE_BYTES
+    assert low <= min(held) and max(held) <= high
+    assert median(held) == pytest.approx(HOPPER_CONTEXT_BYTES, rel=0.03)

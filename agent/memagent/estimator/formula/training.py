@@ -199,7 +199,8 @@ def estimate_training(
     stage = _fullest_stage(spec)
     card, is_cuda = spec.card, spec.device == "cuda"
     has_device = card or context_bytes is not None or (is_cuda and limit_bytes is not None)
-    context = context_of(context_bytes) if has_device else None
+    capability = card.capability if card else None
+    context = context_of(context_bytes, capability) if has_device else None
     peak = round(stage.peak)
     terms = {name: round(size) for name, size in stage.terms.items()}
     passing = max(0.0, peak - stage.static.parameters - stage.static.state)

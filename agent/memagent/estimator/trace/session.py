@@ -81,11 +81,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
     torch_patches.allow_cuda_queries()
     if is_sharded:
         notes.append("the model is sharded: this is one rank, and only the steady step counts")
-    if job.device_rules != CPU and any(isinstance(m, torch.nn.RNNBase) for m in model.modules()):
-        notes.append(
-            "recurrent layers are traced time step by time step; cuDNN's kernels keep different "
-            "amounts"
-        )
+    notes.extend(_recurrence_notes(model, job.device_rules))
     recorder = StorageRecorder(
         device.type,
         scratch_bytes=kernels.scratch_bytes if job.device_rules != CPU else None,
@@ -143,6 +139,19 @@ def run_trace_in_process(job: TraceJob) -> Trace:
         growth_bytes=growth.bytes(),
         hidden_ops=tuple(sorted(recorder.hidden_ops)),
     )
+
+
+def _recurrence_notes(model: Any, device_rules: str) -> list[str]:
+    """Say whether layers run otherwise than on a GPU, where only an LSTM is as cuDNN's."""
+    import torch
+
+    recurrent = [m for m in model.modules() if isinstance(m, torch.nn.RNNBase)]
+    known = torch.nn.LSTM if device_rules == CUDA else ()
+    if device_rules == CPU or all(isinstance(m, known) for m in recurrent):
+        return []
+    return [
+        "recurrent layers are traced time step by time step; cuDNN's kernels keep different amounts"
+    ]
 
 
 def build_model(model: Any) -> Any:

@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memagent.errors import TraceError
 from memagent.estimator.trace import fake_cuda
+from memagent.estimator.trace.recurrent import replace_lstm
 
 COMPILED_NOTE = (
     "the model is compiled, and the trace runs the uncompiled program; the compiler's kernels keep "
@@ -129,9 +130,13 @@ def _accept_fake_tensors_in_foreach() -> None:
 
 
 def _run_recurrent_layers_without_cudnn() -> None:
-    """Let torch's own kernels run recurrent layers; cuDNN's ask for values and descriptors."""
+    """Let torch's own kernels run recurrent layers; cuDNN's ask for values and descriptors.
+
+    An LSTM allocates what cuDNN's would.
+    """
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         setattr(torch._VF, name, _without_cudnn(getattr(torch._VF, name)))
+    torch._VF.lstm = replace_lstm(torch._VF.lstm)
 
 
 def _without_cudnn(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch.nn import functional
 
 from memagent.estimator.trace.torch_patches import COMPILED_NOTE
 from memagent.estimator.trace.tracing import record_trace
-from tests.agent.estimator.trace.models import Lstm, Transformer, ids, mlp, word_loss
+from tests.agent.estimator.trace.models import Transformer, ids, mlp, word_loss
 
 ROWS = torch.ones(32, 64)
 
@@ -160,13 +162,15 @@ def test_it_scales_gradients_with_a_scaler():
     assert born(trace, "aten::zeros_like", phase="optimizer", step=0)  # the optimizer ran its step
 
 
-def test_it_says_that_recurrent_layers_are_approximate():
-    traced = {
-        device: record_trace(Lstm, ids(), targets=ids(), loss=word_loss, device=device)
-        for device in ("cuda", "cpu")
-    }
-    assert "cuDNN" in traced["cuda"].notes[0]
-    assert traced["cpu"].notes == ()
+def test_it_says_that_recurrent_layers_other_than_an_lstm_are_approximate():
+    def notes(kind, device):
+        layer = partial(kind, 16, 16, batch_first=True)
+        loss = lambda output, _: output[0].sum()  # noqa: E731
+        values = torch.zeros(2, 8, 16)
+        return record_trace(layer, values, targets=ids(), loss=loss, device=device).notes
+
+    assert "cuDNN" in notes(torch.nn.RNN, "cuda")[0]
+    assert notes(torch.nn.RNN, "cpu") == notes(torch.nn.LSTM, "cuda") == ()
 
 
 def test_it_counts_tied_weights_once():

@@ -55,26 +55,27 @@ class HostGrowthCheck:
     """Compares the growth of allocated memory with what suspects of host memory say.
 
     used_bytes: at `step`, None if unknown. It has stopped if it grew by less than MIN_HOST_SHARE of
-    their rate both since then and since the last check. One check isn't enough: something else may
-    have been freed.
+    their rate both since then and since the last check, or between two checks in a row: a cache
+    that was full at half of the run has grown a lot since. One check isn't enough: something else
+    may have been freed.
     """
 
     def __init__(self, suspects: Sequence[Suspect], step: int, used_bytes: int | None) -> None:
         rates = [item.bytes_per_step or 0 for item in suspects if item.kind in HOST_KINDS]
         self._min_rate = MIN_HOST_SHARE * max(rates, default=0)
         self._first = self._last = (step, used_bytes)
-        self._checks = 0
+        self._checks = self._flat_checks = 0
 
     def __bool__(self) -> bool:
         return self._min_rate > 0 and self._first[1] is not None
 
     def has_stopped(self, step: int, used_bytes: int | None) -> bool:
         """Compare with what is allocated now."""
-        earlier, self._last = (self._first, self._last), (step, used_bytes)
+        earlier, self._last = self._last, (step, used_bytes)
         self._checks += 1
-        return self._checks > 1 and not any(
-            self._grew(since, step, used_bytes) for since in earlier
-        )
+        self._flat_checks = 0 if self._grew(earlier, step, used_bytes) else self._flat_checks + 1
+        is_flat = not self._grew(self._first, step, used_bytes) or self._flat_checks > 1
+        return self._checks > 1 and self._flat_checks > 0 and is_flat
 
     def _grew(self, since: tuple[int, int | None], step: int, used_bytes: int | None) -> bool:
         first_step, first_bytes = since

@@ -71,8 +71,7 @@ def _sets(bench: Path | None, seed: int, *, quick: bool) -> Iterator[tuple[str, 
             runs = list(simulated.traces(kinds, each, seed))
             yield f"simulated {name}, {title}, seed {seed}", runs
     yield "recorded", list(recorded.traces())
-    if gpu_recorded.FILE.exists():
-        yield from gpu_recorded.sets(GPU_PROGRAMS)
+    yield from gpu_recorded.sets(GPU_PROGRAMS)
 
 
 if __name__ == "__main__":

@@ -329,7 +329,7 @@ def router_losses_never_cleared(run: Run) -> Steps:
     width, optimizer, losses = model.router.in_features, AdamW(run.ready(model)), []
     while True:
         loads = [run.source.randint(100, 500) for _ in range(4)]
-        output = model(run.vectors(sum(loads), width), loads)
+        output = model(run.vectors(sum(loads), width), [run.scale * load for load in loads])
         run.update(classes(output), optimizer)
         losses.append(run.attached(model.router(output.detach()), run.unit))
         yield

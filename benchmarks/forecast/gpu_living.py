@@ -164,7 +164,10 @@ def experts_with_uneven_loads(run: Run) -> Steps:
     while True:
         shares = [run.source.gammavariate(2, 1) for _ in range(4)]
         loads = [int(2048 * share / sum(shares)) for share in shares]
-        run.update(classes(model(run.vectors(sum(loads), width), loads)), optimizer)
+        run.update(
+            classes(model(run.vectors(sum(loads), width), [run.scale * load for load in loads])),
+            optimizer,
+        )
         yield
 
 
@@ -336,7 +339,7 @@ def neighbor_that_loads_its_model(run: Run) -> Steps:
 def batches_moved_on_a_stream(run: Run) -> Steps:
     model, optimizer = classifier(run)
     stream = torch.cuda.Stream()
-    host = torch.zeros(4 * run.rows, 3, 64, 64).pin_memory()
+    host = torch.zeros(4 * run.scale * run.rows, 3, 64, 64).pin_memory()
     run.max_input = 4 * run.rows * 64 * 64
     while True:
         size = 8 * run.source.randint(4, 8)

@@ -1,7 +1,7 @@
 """Training programs on a GPU: what they keep, and whether it ends. Real models, autograd, optimizers.
 
 `python -m benchmarks.forecast.gpu_programs record --out FILE [--jobs N] [--each N] [--first N]
-[--seconds S] [--only NAME] [--steps N]` records them. It needs torch and no other package.
+[--seconds S] [--only NAME] [--steps N] [--scale N]` records them. It needs torch and no other package.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=480, help="time for all (default: 480)")
     parser.add_argument("--only", action="append", metavar="NAME", help="only this program")
     parser.add_argument("--steps", type=int, help="planned steps of each run, to try it")
+    parser.add_argument("--scale", type=int, default=1, help="factor on all batches (default: 1)")
     arguments = parser.parse_args()
     only = {name.replace("_", " ") for name in arguments.only or ()}
     kinds = [kind for kind in GPU_PROGRAMS.kinds if not only or kind.name in only]
@@ -41,6 +42,7 @@ def main() -> None:
         numbers=range(arguments.first, arguments.first + arguments.each),
         seconds=arguments.seconds,
         steps=arguments.steps,
+        scale=arguments.scale,
     )
 
 

@@ -22,6 +22,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -37,7 +38,8 @@ DIES_AT = (0.3, 0.97)
 MIN_GROWTH = 0.03
 MIN_LIFE_STEPS = 40
 CONTEXT_SHARE = 1 / 16
-"""The models are small ones, so what a process uses outside torch's allocator counts in proportion."""
+"""The models are small ones, so what a process uses outside torch's allocator counts in proportion.
+Times the scale."""
 RETRIES = (1.04, 1.1, 1.2, 1.4)
 """A survivor that dies gets that much more, at last all that it ever reserved."""
 ATTEMPTS = 3
@@ -87,11 +89,11 @@ def setting(source: random.Random) -> Setting:
     )  # fmt: skip
 
 
-def plan(kind: Kind, number: int, overhead: int, steps: int | None = None) -> Plan:
+def plan(kind: Kind, number: int, overhead: int, steps: int | None = None, scale: int = 1) -> Plan:
     """Yield the runs of a trace, and return it. Raises UnusableError."""
     for attempt in range(ATTEMPTS):
         source = random.Random(f"{kind.name} {number} {attempt}")
-        chosen = setting(source)
+        chosen = replace(setting(source), scale=scale)
         if steps:
             chosen = replace(chosen, steps=steps)
         play = Play(kind, chosen, overhead, chosen.steps)
@@ -174,7 +176,7 @@ def _trace(
         "program": play.kind.name, "death": death, "cause": play.kind.cause, "grows": play.kind.grows, "limit": limit,
         "host_limit": host_limit, "steps": chosen.steps, "stretch": round(chosen.stretch, 1), "expandable": chosen.expandable,
         "tells_plan": chosen.tells_plan, "tells_epochs": chosen.tells_epochs, "shows_input": chosen.shows_input,
-        "growth": round(chosen.growth, 3), **played.facts, "error": played.error if death else None, "phases": phases,
+        "growth": round(chosen.growth, 3), "scale": chosen.scale, **played.facts, "error": played.error if death else None, "phases": phases,
         "columns": kept,
     }  # fmt: skip
 
@@ -192,7 +194,7 @@ def _play(play: Play, file: Path) -> None:
     if play.setting.expandable:
         _set_allocator("expandable_segments:True")
     torch.manual_seed(play.setting.seed)
-    run = Run(play.setting, Memory(play.limit, play.overhead))
+    run = Run(play.setting, Memory(play.limit, play.overhead, play.setting.scale))
     rows: list[dict[str, Any]] = []
     error = None
     try:
@@ -202,7 +204,8 @@ def _play(play: Play, file: Path) -> None:
         if not _is_for_want_of_memory(raised):
             raise
         error = str(raised)
-    facts = {"epoch_steps": run.epoch_steps, "max_input": run.max_input}
+    largest = run.max_input and run.max_input * run.scale
+    facts = {"epoch_steps": run.epoch_steps, "max_input": largest}
     columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
     file.write_text(json.dumps({"columns": columns, "error": error, "facts": facts}))
 
@@ -321,7 +324,7 @@ class Recorder:
         self.failed += 1
         print(f"{title}: {' '.join(reason.split())}", file=sys.stderr, flush=True)
 
-    def look_at_the_machine(self) -> int:
+    def look_at_the_machine(self, scale: int) -> int:
         """Return what a process counts as using outside torch's allocator."""
         file = self._result_of("machine")
         process = _CONTEXT.Process(target=_look, args=(file,))
@@ -329,7 +332,7 @@ class Recorder:
         process.join(TIMEOUT_S)
         process.kill()
         found = json.loads(file.read_text())
-        overhead = int(CONTEXT_SHARE * found["overhead"])
+        overhead = int(min(1.0, CONTEXT_SHARE * scale) * found["overhead"])
         self.machine = {"machine": found["machine"], "overhead": overhead}
         return overhead
 
@@ -367,18 +370,16 @@ def record(
     numbers: range,
     seconds: float,
     steps: int | None = None,
+    scale: int = 1,
 ) -> Recorder:
     """Record a trace of every program and number into `file`, by number. A number is a seed."""
     _import_what_optimizers_do()
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(file, Path(folder))
         begun = time.monotonic()
-        overhead = recorder.look_at_the_machine()
+        overhead = recorder.look_at_the_machine(scale)
         plans = [
-            (
-                f"{kind.name} {number}",
-                lambda kind=kind, number=number: plan(kind, number, overhead, steps),
-            )
+            (f"{kind.name} {number}", partial(plan, kind, number, overhead, steps, scale))
             for number in numbers
             for kind in kinds
         ]

@@ -1,5 +1,8 @@
-"""Traces of the programs of `gpu_programs.py`, recorded on a GPU by `gpu_record.py`: each line of the
-file is a run under one limit, which died of torch's own error or lived.
+"""Traces of the programs of `gpu_programs.py`, recorded by `gpu_record.py`: each line of a file is a
+run under one limit, which died of torch's own error or lived.
+
+`FILE` comes from a GPU, `REHEARSED` from the rehearsal device: torch's own allocator again, with
+larger batches, for which a shared GPU has no time.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from benchmarks.forecast.program_set import ProgramSet
 from benchmarks.forecast.traces import Trace
 
 FILE = Path(__file__).with_name("gpu_recorded.jsonl.gz")
+REHEARSED = FILE.with_name("gpu_rehearsed.jsonl.gz")
 PAGE = 4096
 TICK_S = 1e-4
 PAGES = {
@@ -25,12 +29,13 @@ COUNTS = {"retries": "alloc_retries_total", "optimizer_steps": "optimizer_steps"
 """Columns of the file, in pages and as they are -> sample columns."""
 
 
-def sets(programs: ProgramSet, file: Path = FILE) -> Iterator[tuple[str, list[Trace]]]:
+def sets(programs: ProgramSet) -> Iterator[tuple[str, list[Trace]]]:
     """Return the halves of the programs, each with its title."""
-    runs = list(traces(file))
-    for title, kinds in programs.split().items():
-        names = {kind.name for kind in kinds}
-        yield f"recorded on a GPU, {title}", [run for run in runs if run.family in names]
+    for name, file in {"recorded on a GPU": FILE, "rehearsed": REHEARSED}.items():
+        runs = list(traces(file))
+        for title, kinds in programs.split().items():
+            names = {kind.name for kind in kinds}
+            yield f"{name}, {title}", [run for run in runs if run.family in names]
 
 
 def traces(file: Path = FILE) -> Iterator[Trace]:

@@ -6,6 +6,7 @@ process to it (`set_per_process_memory_fraction`), and a neighbor on it is memor
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,19 +39,22 @@ class Setting:
     tells_plan: bool
     tells_epochs: bool
     shows_input: bool
+    scale: int = 1
+    """Factor on the rows of each batch: large ones cost nothing on the rehearsal device."""
 
 
 class Memory:
     """The process's part of the device. `overhead` is what it uses outside torch's allocator."""
 
-    def __init__(self, limit: int | None, overhead: int) -> None:
+    def __init__(self, limit: int | None, overhead: int, scale: int = 1) -> None:
         self.limit, self.overhead, self.neighbor = limit, overhead, 0
+        self._most = FREE_BYTES * scale
         self._total = torch.cuda.get_device_properties(0).total_memory
         self.use_neighbor(0)
 
     def use_neighbor(self, size: int) -> None:
         """Let another process use `size` bytes, or what is left of the device."""
-        allowed = FREE_BYTES
+        allowed = self._most
         if self.limit is not None:
             own = self.limit - self.overhead
             size = max(0, min(size, own - torch.cuda.memory_reserved()))
@@ -87,7 +91,9 @@ class Run:
         self.steps, self.step, self.optimizer_steps = setting.steps, 0, 0
         self.epoch_steps: int | None = None
         self.max_input: int | None = None
+        """Elements of the largest batch, before `scale`."""
         self.input, self.phase, self.garbage = 0, "train", 0
+        self.scale = setting.scale
         self.width = 64 * self.source.randint(2, 8)
         self.layers = self.source.randint(2, 4)
         self.rows = 4 * self.source.randint(1, 6)
@@ -110,18 +116,19 @@ class Run:
         return [one for model in models for one in model.to(self.device).parameters()]
 
     def tokens(self, length: int, rows: int | None = None) -> Tensor:
-        shape = (rows or self.rows, length)
+        shape = (self.scale * (rows or self.rows), length)
         self.input = max(self.input, shape[0] * length)
         return torch.randint(0, 4096, shape, device=self.device)
 
     def images(self, size: int, rows: int | None = None) -> Tensor:
-        shape = (rows or 4 * self.rows, 3, size, size)
+        shape = (self.scale * (rows or 4 * self.rows), 3, size, size)
         self.input = max(self.input, shape[0] * size * size)
         return torch.randn(shape, device=self.device)
 
     def vectors(self, rows: int, width: int) -> Tensor:
-        self.input = max(self.input, rows)
-        return torch.randn(rows, width, device=self.device)
+        shape = (self.scale * rows, width)
+        self.input = max(self.input, shape[0])
+        return torch.randn(shape, device=self.device)
 
     def update(self, loss: Tensor, *optimizers: torch.optim.Optimizer) -> None:
         loss.backward()
@@ -192,7 +199,8 @@ def machine() -> dict[str, Any]:
     torch.nn.functional.conv2d(image, weight).square().mean().backward()
     (image.flatten(1) @ image.flatten(1).T).sum().item()
     free, total = torch.cuda.mem_get_info()
+    rehearsed = "rehearsed " if "MEMAGENT_REHEARSAL_NAME" in os.environ else ""
     return {
-        "machine": f"{torch.cuda.get_device_name(0)}, torch {torch.__version__}",
+        "machine": f"{rehearsed}{torch.cuda.get_device_name(0)}, torch {torch.__version__}",
         "overhead": max(0, total - free - torch.cuda.memory_reserved()),
     }

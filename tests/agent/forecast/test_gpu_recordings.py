@@ -103,15 +103,16 @@ def test_a_recorded_trace_is_read_as_it_was_written(tmp_path, name):
     assert (trace.options["epoch_steps"], trace.grows, trace.garbage) == (10, "list", None)
 
 
-def test_the_recorded_runs_died_of_torchs_error_or_lived():
+@pytest.mark.parametrize("file", [gpu_recorded.FILE, gpu_recorded.REHEARSED])
+def test_the_recorded_runs_died_of_torchs_error_or_lived(file):
     kinds = {kind.name: kind for kind in GPU_PROGRAMS.kinds}
-    with gzip.open(gpu_recorded.FILE, "rt") as lines:
+    with gzip.open(file, "rt") as lines:
         runs = [json.loads(line) for line in lines]
-    for run, trace in zip(runs, gpu_recorded.traces(), strict=True):
+    for run, trace in zip(runs, gpu_recorded.traces(file), strict=True):
         assert (trace.death is not None) == kinds[trace.family].is_dying
         assert trace.death in (None, len(trace.columns["step"]))
         assert max(trace.columns["peak_allocated_bytes"]) < trace.limit_bytes
         dies_on_the_gpu = trace.cause not in (None, "host_memory")
         assert ("out of memory" in (run["error"] or "")) == dies_on_the_gpu
-    halves = dict(gpu_recorded.sets(GPU_PROGRAMS))
-    assert sum(len(half) for half in halves.values()) == len(runs)
+    halves = [half for _, half in gpu_recorded.sets(GPU_PROGRAMS)]
+    assert len(runs) in (sum(map(len, halves[:2])), sum(map(len, halves[2:])))

@@ -48,7 +48,7 @@ _MIB = 2**20
 _STEPWISE = ("scan", "mamba")
 """Families with thousands of operators a step: minutes at the size of real trainings."""
 _UNKNOWN = ("lstm", "moe", "mixtral")
-"""Families whose bytes a rehearsal assumes, or that depend on the data."""
+"""Families with kernels of cuDNN, or whose bytes depend on the data."""
 
 
 @dataclass(frozen=True)

@@ -20,5 +20,8 @@ def test_trace_and_agent_agree_with_the_allocator(tmp_path):
     subprocess.run([*command, "--only", *cases], cwd=ROOT, check=True, timeout=250)
     rows = {row["case"]: row for row in json.loads(file.read_text())["rows"]}
     assert set(rows) == set(cases) and not any(row["error"] for row in rows.values())
-    for case in cases[:-1]:  # what cuDNN keeps of an LSTM is assumed by both
+    lstm = rows["lstm"]["counted"]
+    assert rows["lstm"]["read"] == lstm
+    assert rows["lstm"]["traced"]["allocated"] == pytest.approx(lstm["allocated"], rel=1e-3)
+    for case in cases[:-1]:
         assert rows[case]["traced"] == rows[case]["counted"] == rows[case]["read"]

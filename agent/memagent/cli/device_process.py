@@ -58,6 +58,7 @@ def main(argv: list[str]) -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal and the verb both interrupt
         measurement.read_peaks()
         measurement.details["versions"] = _versions()
+        measurement.details["has_convolutions"] = mode.has_convolutions
         measurement.details["architectures"] = torch.cuda.get_arch_list()
         _describe_end(measurement, error)
         with ErrorGuard(raise_errors=False).section("ending the rehearsal"):

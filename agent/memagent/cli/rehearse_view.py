@@ -40,7 +40,7 @@ def verdict(result: Rehearsal) -> str:
         return f"fits, with {spare} (at least {format_bytes(capacity - high)})"
     return (
         f"fits by a narrow margin: {spare}, and {format_bytes(high - capacity)} too little with "
-        "the largest CUDA context known"
+        f"the largest {'workspaces of cuDNN' if result.has_convolutions else 'CUDA context'} known"
     )
 
 
@@ -105,11 +105,10 @@ def _levels(result: Rehearsal) -> Iterator[str]:
     yield _row(
         "reserved by torch", result.peak_reserved_bytes, f"{format_bytes(unused)} of it unused"
     )
-    yield _row(
-        "on the device",
-        middle,
-        f"{format_bytes(low)} to {format_bytes(high)}, by the size of the CUDA context",
-    )
+    causes = "the size of the CUDA context"
+    if result.has_convolutions:
+        causes = "the CUDA context and cuDNN's workspaces"
+    yield _row("on the device", middle, f"{format_bytes(low)} to {format_bytes(high)}, by {causes}")
     if result.phases:
         yield f"  {'peak by phase':<{_WIDTH}} {_sizes(result.phases)}"
     components = {name: size for name, size in result.components.items() if size}

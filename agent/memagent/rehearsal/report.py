@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import hypot
 from typing import Any
 
 from memagent.errors import RehearsalError
 from memagent.estimator.devices import context_of
+from memagent.estimator.estimate import TRACED_CONVOLUTIONS
 from memagent.rehearsal.launch import Machine
 from memagent.wire.messages import PredictionMessage
 
@@ -66,6 +68,7 @@ class Rehearsal:
     architectures: Sequence[str] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     project: str = "default"
+    has_convolutions: bool = False
 
     @property
     def capacity_bytes(self) -> int:
@@ -74,10 +77,23 @@ class Rehearsal:
 
     @property
     def device_bytes(self) -> tuple[int, int, int]:
-        """Return memory on the device: with the smallest, the assumed and the largest context."""
+        """Return memory on the device: with the smallest, the assumed and the largest context, and
+        with cuDNN's workspaces as they vary.
+        """
         low, high = context_of(None, self.machine.card.capability).interval or (0, 0)
+        middle = self.machine.context_bytes
+        above = round(hypot(high - middle, self._workspaces_bytes))
         reserved = self.peak_reserved_bytes
-        return reserved + low, reserved + self.machine.context_bytes, reserved + high
+        return reserved + low, reserved + middle, reserved + middle + above
+
+    @property
+    def _workspaces_bytes(self) -> float:
+        """Return what cuDNN's workspaces may add to the cache: see `TRACED_CONVOLUTIONS`."""
+        if not self.has_convolutions:
+            return 0.0
+        lasting = ("parameters", "optimizer_state")
+        passing = self.peak_allocated_bytes - sum(self.components.get(n) or 0 for n in lasting)
+        return TRACED_CONVOLUTIONS.fragmentation[1] * max(0, passing)
 
     @property
     def spare_bytes(self) -> int | None:
@@ -221,4 +237,5 @@ def rehearsal_of(
         architectures=state.get("architectures") or (),
         versions=state.get("versions") or {},
         project=state.get("project") or "default",
+        has_convolutions=bool(state.get("has_convolutions")),
     )

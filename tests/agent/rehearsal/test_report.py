@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import hypot
 
 import pytest
 
@@ -47,6 +48,19 @@ def test_it_fits_with_every_size_of_the_context() -> None:
         20 * GIB + 1340 * MIB,
     )
     assert verdict(result) == "fits, with 3.20 GiB to spare (at least 2.69 GiB)"
+
+
+def test_workspaces_of_cudnn_widen_the_interval_of_convolutional_nets() -> None:
+    held = {"parameters": 6 * GIB, "optimizer_state": 12 * GIB, "activations": GIB}
+    plain, convolutional = result_of(components=held), result_of(
+        components=held, has_convolutions=True
+    )  # fmt: skip
+    assert convolutional.device_bytes[:2] == plain.device_bytes[:2]
+    added = convolutional.device_bytes[2] - convolutional.device_bytes[1]
+    assert added == pytest.approx(hypot(520 * MIB, 0.38 * GIB), abs=1)
+    causes = "by the CUDA context and cuDNN's workspaces"
+    texts = ["\n".join(render(result, "")) for result in (plain, convolutional)]
+    assert [causes in text for text in texts] == [False, True]
 
 
 def test_a_narrow_margin_is_said() -> None:

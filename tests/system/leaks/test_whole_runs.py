@@ -1,5 +1,6 @@
 """Whole runs by `memagent run`, as a user makes them: scripts of an examiner who knew neither the
-finder nor the other folders, from public threads that each names.
+finder nor the other folders, from public threads that each names: two sets, the second of which
+has much memory that Python doesn't see.
 
 The last report's first suspect is judged. A script takes 5 to 20 s.
 """
@@ -21,6 +22,21 @@ KNOWN_MISSES = {
     "sqlite_metrics": "nobody is named: SQLite's memory",
     "replay_compose_worker": "nobody is named: it grows in a worker",
     "reward_buffer": "at times a list of five is named instead of the dict that keeps it",
+    "figure_report": "nobody is named: matplotlib's memory",
+    "sqlite_predictions": "nobody is named: SQLite's memory",
+    "native_augment_train": "nobody is named: memory of malloc",
+    "profiled_training": "nobody is named: the profiler's memory",
+    "arrow_history": "nobody is named: Arrow's memory",
+    "async_uploader": "nobody is named: results of finished tasks",
+    "tracked_tensor": "nobody is named: the search of a long chain isn't over",
+    "ddp_comm_hook": "nobody is named: c10d's objects hide their tensors",
+    "swish_function": "one line off: another attribute of the same context",
+    "buffered_logging": "the handler is named with a line that only mentions the logger",
+    "adapter_search": "the line is right, but the holder is a method's cell",
+    "exit_stack_views": "the line that allocates is named",
+    "atexit_flush": "the line that allocates is named, and no holder",
+    "teed_stream": "the line that allocates is named first",
+    "cached_batches": "the line that allocates is named first",
 }
 """Why a script's line or holder isn't named, by its file's stem. Not strict: some are at times."""
 

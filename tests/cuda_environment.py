@@ -10,14 +10,13 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+VARIABLE = "MEMAGENT_TEST_CUDA_PYTHON"
 MISSING = "there is no CUDA build of torch here: `make test` installs one on Linux (x86-64)"
 
 
 def find_python() -> Path | None:
     """Return the interpreter, or None."""
-    python = Path(
-        os.environ.get("MEMAGENT_TEST_CUDA_PYTHON") or ROOT / ".venv-cuda" / "bin" / "python"
-    )
+    python = Path(os.environ.get(VARIABLE) or ROOT / ".venv-cuda" / "bin" / "python")
     return python if python.exists() else None
 
 

@@ -19,6 +19,7 @@ from benchmarks.forecast.traces import Trace
 EACH, EACH_QUICK = 40, 4
 GENERATED, GENERATED_QUICK = 330, 33
 SIMULATED, SIMULATED_QUICK = 8, 1
+RECORDED_STRIDE_QUICK = 10
 
 
 def main() -> None:
@@ -71,7 +72,8 @@ def _sets(bench: Path | None, seed: int, *, quick: bool) -> Iterator[tuple[str, 
             runs = list(simulated.traces(kinds, each, seed))
             yield f"simulated {name}, {title}, seed {seed}", runs
     yield "recorded", list(recorded.traces())
-    yield from gpu_recorded.sets(GPU_PROGRAMS)
+    for title, runs in gpu_recorded.sets(GPU_PROGRAMS):
+        yield title, runs[:: RECORDED_STRIDE_QUICK if quick else 1]
 
 
 if __name__ == "__main__":

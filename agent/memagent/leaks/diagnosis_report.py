@@ -91,4 +91,5 @@ def search_report(finder: Finder, why_not: str) -> dict[str, Any]:
         "step": diagnosis.step,
         "is_cut_short": diagnosis.is_cut_short,
         "growth_bytes_per_step": diagnosis.growth_bytes_per_step,
+        "native_bytes_per_step": finder.native_bytes_per_step,
     }

@@ -81,6 +81,8 @@ class Finder:
         self._window = ReadingWindow(WindowRequest(self.window))
         self._check = GrowthCheck()
         self._host_check = HostGrowthCheck((), 0, None)
+        self.native_bytes_per_step: int | None = None
+        """Growth that neither tensors nor Python's objects explain, while nobody is named."""
         self._search: Work[list[Suspect]] | None = None
         self._max_search_s = math.inf
         self._time_budget = self._new_time_budget()
@@ -357,6 +359,12 @@ class Finder:
             return None
         if unconfirmed is not None and diagnosis.is_cut_short and not suspects:
             diagnosis = unconfirmed
+        if suspects:
+            self.native_bytes_per_step = None
+        else:  # only some methods tell it, but it holds for the ones after them
+            self.native_bytes_per_step = (
+                diagnosis.native_bytes_per_step or self.native_bytes_per_step
+            )
         self.diagnosis = diagnosis
         self._host_check = HostGrowthCheck(diagnosis.suspects, diagnosis.step, self.host_bytes())
         self._has_limit = unconfirmed is not None

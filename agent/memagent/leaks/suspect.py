@@ -213,6 +213,8 @@ class Diagnosis:
     """Growth of all memory in use, tensors or not, if known."""
     are_tensors: bool = False
     """True if tensors are at least half of that growth."""
+    native_bytes_per_step: int | None = None
+    """Growth of memory that neither tensors nor Python's objects explain, if that is most of it."""
     is_cut_short: bool = False
     """True if time ran out: the suspects are less sure, and there may be more."""
 

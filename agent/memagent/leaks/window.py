@@ -123,6 +123,8 @@ class ReadingWindow:
         """Return the result of this window, and of a search that took this time."""
         recorded = next((detector for detector in self.detectors if detector.grown), Detector())
         growths = (detector.growth_bytes_per_step for detector in self.detectors)
+        are_tensors = any(detector.are_tensors for detector in self.detectors)
+        natives = (detector.native_bytes_per_step for detector in self.detectors)
         return Diagnosis(
             self.first_step,
             self.last_step,
@@ -131,7 +133,8 @@ class ReadingWindow:
             recorded.method,
             tuple(recorded.grown[:MAX_STACKS]),
             next(filter(None, growths), None),
-            any(detector.are_tensors for detector in self.detectors),
+            are_tensors,
+            None if suspects or are_tensors else next(filter(None, natives), None),
             budget.was_hit,
         )
 

@@ -58,6 +58,10 @@ _STATES = {
     "searching": "is searching for what holds the growth",
 }
 """What a leak diagnosis under way does."""
+_NATIVE_GROWTH = (
+    " Neither tensors nor Python's objects grew, but other memory did, by {} a step: a library "
+    "written in C keeps it, such as a database, a profiler or figures that are never closed."
+)
 _MAX_TENSORS = 10
 _MAX_ITEMS = 3
 """Suspects, tensors and changes in a terminal's report."""
@@ -224,7 +228,9 @@ def search_sentence(search: EventData) -> str:
     steps = f"steps {search.get('first_step') or 0:,} to {search['step']:,}"
     cut = ", until its time was up" if search.get("is_cut_short") else ""
     again = f" Another one {state}." if state is not None else ""
-    return f"No suspect was found: the leak diagnosis covered {steps}{cut}.{again}"
+    native = search.get("native_bytes_per_step")
+    outside = _NATIVE_GROWTH.format(format_bytes(native)) if native else ""
+    return f"No suspect was found: the leak diagnosis covered {steps}{cut}.{outside}{again}"
 
 
 def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int | None) -> str:

@@ -75,6 +75,10 @@ class Detector:
     growth_bytes_per_step: int | None = None
     """Set by `end` if measured: growth of all memory in use, tensors or not."""
 
+    native_bytes_per_step: int | None = None
+    """Set before the end if Python's own allocations are traced: growth of other allocated memory,
+    if that is most of it. Tensors are a part of it."""
+
     are_tensors = False
     """Set by `end`: True if tensors are at least half of that growth."""
 

@@ -29,6 +29,8 @@ FRAMES = 6
 """Frames traced per block."""
 MIN_BYTES_PER_STEP = 2048
 """The agent's own rows take up to as much."""
+MIN_NATIVE_BYTES_PER_STEP = 8192
+"""Growth that isn't Python's from which it's told: that of caches in C is less after some steps."""
 MAX_LAST_RATIO = 1.5
 """Largest ratio of what a line allocated in the last step to its growth per step."""
 _MAX_SUSPECTS = 3
@@ -107,6 +109,9 @@ class HostMemoryDetector(Detector):
         last, tensors = _traced_blocks(self._tensor_bytes)
         self.grown = growing_stacks(self._middle, last)
         steps = step - self._middle_step, self._middle_step - self._first_step
+        if self._middle_bytes is not None and now_bytes is not None:
+            growth, traced = now_bytes - self._middle_bytes, _size_of(last) - _size_of(self._middle)
+            self.native_bytes_per_step = native_growth(growth, traced, steps[0])
         self._sites.update(steady_tensors(tensors, self._middle_tensors, *steps))
         lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
         if self._middle_bytes is not None and now_bytes is not None:
@@ -145,6 +150,17 @@ class HostMemoryDetector(Detector):
         if self._is_tracing:
             self._is_tracing = False
             tracemalloc.stop()
+
+
+def native_growth(allocated: int, traced: int, steps: int) -> int | None:
+    """Return the bytes per step by which memory grew that isn't Python's own, if that is most."""
+    rate = (allocated - max(0, traced)) // max(1, steps)
+    is_most = 2 * steps * rate >= allocated
+    return rate if rate >= MIN_NATIVE_BYTES_PER_STEP and is_most else None
+
+
+def _size_of(blocks: TracedBlocks) -> int:
+    return sum(size for size, _ in blocks.values())
 
 
 def growing_stacks(first: TracedBlocks, last: TracedBlocks) -> list[StackAllocation]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import inspect
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.time_budgets import TimeBudget
+from memagent.probe.heap import heap_reader
 from memagent.units import format_bytes
 
 OBJECTS = 3000
@@ -47,6 +49,29 @@ def test_it_names_the_line_that_retains_more():
     lines, first = inspect.getsourcelines(suspects_of)
     stores = next(n for n, text in enumerate(lines, first) if "retained[number] =" in text)
     assert suspected(keep_nine)[0] == stores
+
+
+@pytest.mark.skipif(heap_reader() is None, reason="mallinfo2 is glibc's")
+@pytest.mark.parametrize(("native", "traced"), [(200_000, 0), (0, 200_000), (90_000, 200_000)])
+def test_it_tells_growth_that_is_not_of_python_objects(native, traced):
+    malloc = ctypes.CDLL(None).malloc
+    malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    blocks, objects = [], []
+    window = HostMemoryDetector()
+    window.begin(0)
+    try:
+        for step in range(1, 20):
+            blocks.append(malloc(native) if native else None)
+            objects.append(bytes(traced) if traced else None)
+            if step == 10:
+                window.middle(step)
+        window.before_last(19)
+        told = window.native_bytes_per_step
+    finally:
+        window.close()
+        for block in blocks:
+            ctypes.CDLL(None).free(ctypes.c_void_p(block))
+    assert told is None if traced else told == pytest.approx(native, rel=0.5)
 
 
 class Chain:

@@ -21,6 +21,7 @@ from memagent.delivery.partial_batch import StreamColumns, join_columns, pack_ch
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, outlast_memory_errors
 from memagent.wire.codec import encode
+from memagent.wire.columns import DEFAULT_CODEC, Codec
 from memagent.wire.messages import BATCH_EVERY_S, MAX_BATCH_EVERY_S, Batch, Chunk, Event
 
 TICK_S = 0.2
@@ -132,7 +133,10 @@ class Collector:
             return
         with self._guard.section("collector"):
             new_rows = self._drain()
-            self._send()
+            try:
+                self._send()
+            except MemoryError:
+                self._send("none")  # compressing takes a MiB, and there is no later time
             self._notify(new_rows)
 
     def _collect(self) -> None:
@@ -213,7 +217,7 @@ class Collector:
         chunks = [Chunk(stream=stream, columns=columns) for stream, columns in new_rows]
         self._sender.draft(encode(self._batch(chunks, events)))
 
-    def _send(self) -> None:
+    def _send(self, codec: Codec = DEFAULT_CODEC) -> None:
         """Send a batch of all pending rows. Its number is taken only now, so drops leave no gap.
 
         Without room for the batch, its rows and events stay. Raises MemoryError then.
@@ -223,7 +227,7 @@ class Collector:
         # Not a new list: another thread may be about to append to this one.
         del self._events[: len(events)]
         try:
-            envelope = self._seal(pending, events)
+            envelope = self._seal(pending, events, codec)
         except MemoryError:
             self._pending = pending
             self._events[:0] = events
@@ -233,11 +237,13 @@ class Collector:
         self._seq += 1
         self._sent_at = time.monotonic()
 
-    def _seal(self, pending: list[list[StreamColumns]], events: list[Event]) -> Envelope:
+    def _seal(
+        self, pending: list[list[StreamColumns]], events: list[Event], codec: Codec
+    ) -> Envelope:
         chunks = [
             chunk
             for buffer, blocks in zip(self._buffers, pending, strict=True)
-            if blocks and (chunk := self._pack(buffer.stream, blocks))
+            if blocks and (chunk := self._pack(buffer.stream, blocks, codec))
         ]
         samples = sum(map(_rows_of, pending))
         return seal(self._run_id, self._batch(chunks, events), samples=samples)
@@ -252,9 +258,9 @@ class Collector:
             dropped_samples=dict(self._drops),
         )
 
-    def _pack(self, stream: str, blocks: list[StreamColumns]) -> Chunk | None:
+    def _pack(self, stream: str, blocks: list[StreamColumns], codec: Codec) -> Chunk | None:
         try:
-            return pack_chunk(stream, join_columns(blocks))
+            return pack_chunk(stream, join_columns(blocks), codec)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - the guard raises or reports it

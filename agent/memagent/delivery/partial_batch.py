@@ -10,17 +10,19 @@ from collections.abc import Mapping, Sequence
 
 from memagent.errors import WireError
 from memagent.wire.codec import decode, encode
-from memagent.wire.columns import Value, pack
+from memagent.wire.columns import DEFAULT_CODEC, Codec, Value, pack
 from memagent.wire.fields import SCALARS_STREAM, kind_of, scalar_kind_of
 from memagent.wire.messages import Batch, Chunk
 
 StreamColumns = dict[str, list[Value]]
 
 
-def pack_chunk(stream: str, columns: Mapping[str, Sequence[Value]]) -> Chunk:
+def pack_chunk(
+    stream: str, columns: Mapping[str, Sequence[Value]], codec: Codec = DEFAULT_CODEC
+) -> Chunk:
     """Return a packed chunk. Raises WireError if the columns can't be packed."""
     kinds = scalar_kind_of if stream == SCALARS_STREAM else kind_of
-    return Chunk(stream=stream, packed=pack(columns, kind_of=kinds))
+    return Chunk(stream=stream, packed=pack(columns, codec=codec, kind_of=kinds))
 
 
 def merge_drafts(bodies: Sequence[bytes], *, after: bytes | None) -> bytes | None:

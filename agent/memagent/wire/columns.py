@@ -112,7 +112,6 @@ def pack(
         else:
             parts.append(_shuffle(_differences(name, kind, values)))
     raw = b"".join(parts)
-    codec, payload = _compress_if_room(raw, codec)
     steps = [step for step in columns.get("step", ()) if step is not None]
     header = ChunkHeader(
         rows=rows,
@@ -124,7 +123,7 @@ def pack(
         last_step=int(steps[-1]) if steps else None,
     )
     head = _header_encoder.encode(header)
-    return b"".join((MAGIC, len(head).to_bytes(4, "little"), head, payload))
+    return b"".join((MAGIC, len(head).to_bytes(4, "little"), head, _compress(raw, codec)))
 
 
 def read_header(chunk: bytes) -> ChunkHeader:
@@ -271,14 +270,6 @@ def _fill_missing(values: Sequence[Value]) -> list[Value]:
 def _with_missing(values: list[Value], bitmap: bytes) -> list[Value]:
     bits = int.from_bytes(bitmap, "little")
     return [value if bits >> row & 1 else None for row, value in enumerate(values)]
-
-
-def _compress_if_room(raw: bytes, codec: Codec) -> tuple[Codec, bytes]:
-    """Return the codec used and the payload: as it is where no memory is left to compress it."""
-    try:
-        return codec, _compress(raw, codec)
-    except MemoryError:
-        return "none", raw
 
 
 def _compress(raw: bytes, codec: Codec) -> bytes:

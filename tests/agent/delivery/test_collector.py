@@ -14,6 +14,7 @@ from memagent.delivery.envelope import seal
 from memagent.delivery.run_file import RunFile, read_frames
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard
+from memagent.wire import columns
 from memagent.wire.codec import decode
 from memagent.wire.columns import unpack
 from memagent.wire.messages import Batch, Event, RunStart
@@ -262,3 +263,17 @@ def test_rows_and_events_stay_while_there_is_no_memory_for_a_batch(recorder, mon
     (batch,) = recorder.batches()
     assert recorder.steps() == [[1, 2]] and [event.step for event in batch.events] == [1]
     assert batch.seq == 0 and recorder.drops == {}
+
+
+def test_the_last_batch_needs_no_memory_to_compress_it(recorder, monkeypatch):
+    def compress(raw, codec):
+        if codec != "none":
+            raise MemoryError
+        return raw
+
+    monkeypatch.setattr(columns, "_compress", compress)
+    recorder.step(1, 2)
+    recorder.collector.emit(Event(kind="oom", step=2))
+    recorder.collector.close()
+    (batch,) = recorder.batches()
+    assert recorder.steps() == [[1, 2]] and [event.kind for event in batch.events] == ["oom"]

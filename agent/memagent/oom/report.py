@@ -59,8 +59,8 @@ _STATES = {
 }
 """What a leak diagnosis under way does."""
 _NATIVE_GROWTH = (
-    " Neither tensors nor Python's objects grew, but other memory did, by {} a step: a library "
-    "written in C keeps it, such as a database, a profiler or figures that are never closed."
+    " Most of the growth, {} a step, is neither in tensors nor in Python's objects: look for what "
+    "a library written in C keeps, such as a database, a profiler or open figures."
 )
 _MAX_TENSORS = 10
 _MAX_ITEMS = 3

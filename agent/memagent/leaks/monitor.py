@@ -4,10 +4,11 @@
    batch), by the script (`run.snapshot`), or by the monitor itself if memory grows in the first
    steps, or slowly while the limit is too far for a forecast.
 2. `leaks.Finder` runs it at step boundaries, within a budget. After a diagnosis the next one waits
-   until the run has twice as many steps: a leak doesn't move. If none was found, a forecast of
-   growth is followed by retries with other methods, whatever the budget: on a host with Python's
-   own allocations traced, then over a longer window. One that was cut short counts for nothing.
-   Suspects whose tensors no longer become more are withdrawn at a later check.
+   until the run has twice as many steps: a leak doesn't move. If it measures growth but has no
+   suspect, the next method follows at once, whatever the budget: on a host with Python's own
+   allocations traced, then over a longer window. If it measures none, a forecast of growth decides.
+   One that was cut short counts for nothing. Suspects whose tensors no longer become more are
+   withdrawn at a later check.
 3. A diagnosis is sent to the server as a snapshot, also without suspects: that's a result, too.
    Events say when it begins, searches, ends or is given up.
 4. The CUDA allocator's record goes with it as a page for torch's viewer. If the script requested
@@ -79,7 +80,6 @@ class LeakMonitor:
         self._used_bytes = (self._heap if kind == "host" else None) or used_bytes
         self._used_bytes()  # if that takes long, it does before the first step
         self._early_growth = triggers.early_growth_detectors(kind)
-        self._is_early = False
         self._slow_growth = triggers.slow_growth_detectors(kind)
         self._methods: tuple[triggers.Method, ...] = (
             triggers.HOST_METHODS if kind == "host" else triggers.DEVICE_METHODS
@@ -145,13 +145,19 @@ class LeakMonitor:
         is_retry = is_forecast and self._is_worth_a_retry()
         if not is_retry and (self._finder.is_busy or self._sampler.step < self._next_step):
             return
-        method = self._method
         self._why = why
         self._saves_record = saves
+        self._request(beyond_budget=is_retry, host=host, window=window)
+
+    def _request(
+        self, *, beyond_budget: bool, host: bool = False, window: int | None = None
+    ) -> None:
+        """Request a diagnosis by the next method."""
+        method = self._method
         self._finder.request(
             history=self._device.kind == "cuda",
             host=host or method.traces_host,
-            beyond_budget=is_retry,
+            beyond_budget=beyond_budget,
             window=window or method.window,
         )
         self._sampler.request_work()
@@ -226,7 +232,6 @@ class LeakMonitor:
         readings = [self._used_bytes()]
         for detector, window in self._early_growth:
             if detector.observe(readings):
-                self._is_early = True
                 self.suspect("memory grows from the beginning", window=window)
 
     def at_the_end(self) -> None:
@@ -287,9 +292,9 @@ class LeakMonitor:
         self._check_distance = FIRST_CHECK_STEPS
         self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None
         print_suspects(diagnosis, self.roots)
-        is_next = self._method.traces_host or diagnosis.are_tensors
-        if self._is_early and not self._next_step and is_next:
-            self.suspect(self._why)  # a short run has no time to wait for more growth
+        grows = triggers.is_growth(self._device.kind, diagnosis.growth_bytes_per_step)
+        if not self._next_step and grows:
+            self._request(beyond_budget=True)  # a short run has no time to wait for more growth
         started = time.perf_counter()
         notes = [diagnosis_text(diagnosis), *self._save_record(diagnosis.step)]
         self.send(self._why, notes=notes, diagnosis=diagnosis)

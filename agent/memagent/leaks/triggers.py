@@ -55,6 +55,13 @@ def censuses_first(methods: tuple[Method, ...], tried: int) -> tuple[Method, ...
     return *methods[:tried], *sorted(methods[tried:], key=lambda item: item.traces_host)
 
 
+def is_growth(device_kind: str, bytes_per_step: int | None) -> bool:
+    """Return True if growth that a diagnosis measured is worth the next one at once."""
+    is_exact = device_kind == "cuda"
+    least = MIN_CUDA_BYTES_PER_STEP if is_exact else MIN_OTHER_BYTES_PER_STEP
+    return (bytes_per_step or 0) >= least
+
+
 class SlowGrowthDetector:
     """Detects slow growth in one device's readings, in constant memory.
 

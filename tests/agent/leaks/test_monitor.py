@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import inspect
 import math
 import pickle
@@ -20,7 +21,7 @@ from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.monitor import FIRST_CHECK_STEPS
 from memagent.leaks.reachability import _Walk
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.triggers import LONG_WINDOW_STEPS
+from memagent.leaks.triggers import HOST_METHODS, LONG_WINDOW_STEPS
 from memagent.wire.messages import BatchReply, Command, Suspect
 
 
@@ -108,7 +109,9 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
         (False, "No suspect was found in steps 6 to 26. If memory still grows, another method"),
     ],
 )
-def test_events_say_what_a_diagnosis_does(watched, recording, leaks, end):
+def test_events_say_what_a_diagnosis_does(watched, recording, monkeypatch, leaks, end):
+    # what other tests have left here may grow: another diagnosis would follow at once
+    monkeypatch.setattr("memagent.leaks.triggers.MIN_OTHER_BYTES_PER_STEP", 2**40)
     trainer, run = watched(leaks=leaks)
     trainer.train(5)
     run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
@@ -248,6 +251,26 @@ def test_each_method_is_tried_once_beyond_the_budget(watched, recording):
             break
     assert lengths[:2] == [20, 20] and lengths[-1] == 160
     assert len(recording_of(run, recording)) == 3
+
+
+def test_measured_growth_without_a_name_is_followed_by_all_methods_whatever_the_budget(
+    watched, recording
+):
+    trainer, run = watched(leaks=False)
+    allocate = ctypes.CDLL(None).malloc
+    allocate.restype = ctypes.c_void_p
+    blocks = []
+    trainer.train(5)
+    run._pipeline.leaks.suspect("it grows")
+    for _ in range(600):
+        trainer.train(1)
+        blocks.append(allocate(ctypes.c_size_t(2**16)))  # nothing in Python
+        run._pipeline.leaks._finder.budget.spend(60.0)
+        if run._pipeline.leaks._failures == len(HOST_METHODS):
+            break
+    for block in blocks:
+        ctypes.CDLL(None).free(ctypes.c_void_p(block))
+    assert len(recording_of(run, recording)) == len(HOST_METHODS)
 
 
 def test_a_diagnosis_that_was_cut_short_uses_up_no_retry(watched, recording, monkeypatch):

@@ -172,7 +172,7 @@ class Finder:
             if request and (self._is_urgent or self.budget.allows(self._elapsed_s())):
                 self._begin(request, step)
             return None
-        window.last_step = step
+        window.end_step(step)
         if window.is_before_last:
             return self._begin_search()
         if window.is_due:

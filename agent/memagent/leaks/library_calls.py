@@ -35,7 +35,7 @@ from memagent.leaks.user_code import (
 
 _BUILTINS = (list, dict, set, str, deque, IOBase, threading.Event)
 _BUILTIN_NAMES = frozenset(name for kind in _BUILTINS for name in dir(kind))
-_UNKNOWN = object()
+UNKNOWN = object()
 
 
 def library_calls(
@@ -53,7 +53,7 @@ def library_calls(
     if not kinds and not name.is_in_script:
         libraries = [name.file]
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
-    meanings = _Meanings()
+    meanings = Meanings()
     defined = [_defined_names(library) for library in libraries]
     calls = []
     for file in files:
@@ -62,7 +62,7 @@ def library_calls(
                 continue
             function = meanings.of(node.func, file, parents)
             is_method = _is_method_of(node, set(name.identifiers))
-            if function is _UNKNOWN:
+            if function is UNKNOWN:
                 place = _place_by_name(function_name(node), defined, is_method)
             else:
                 place = _place(function, libraries, packages)
@@ -136,7 +136,7 @@ def _defined_names(file: str) -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
-class _Meanings:
+class Meanings:
     """What expressions of the script mean now, as far as that's known without running it."""
 
     def __init__(self) -> None:
@@ -149,11 +149,11 @@ class _Meanings:
                 self._locals[code.co_filename, code.co_firstlineno] = reading.variables
 
     def of(self, value: ast.expr, file: str, parents: Parents) -> Any:
-        """Return the object that an expression stands for, else `_UNKNOWN`."""
+        """Return the object that an expression stands for, else `UNKNOWN`."""
         if isinstance(value, ast.Attribute):
             return _attribute(self.of(value.value, file, parents), value.attr)
         if not isinstance(value, ast.Name):
-            return _UNKNOWN
+            return UNKNOWN
         space = self._globals.get(file, {})
         functions = [item for item in parents if isinstance(item, FUNCTIONS)]
         for function in reversed(functions):
@@ -164,8 +164,8 @@ class _Meanings:
             if value.id in _variables(function):
                 owner = parents[parents.index(function) - 1]
                 is_own = value.id == "self" and isinstance(owner, ast.ClassDef)
-                return space.get(owner.name, _UNKNOWN) if is_own else _UNKNOWN  # type: ignore[attr-defined]
-        return space.get(value.id, getattr(builtins, value.id, _UNKNOWN))
+                return space.get(owner.name, UNKNOWN) if is_own else UNKNOWN  # type: ignore[attr-defined]
+        return space.get(value.id, getattr(builtins, value.id, UNKNOWN))
 
 
 def _variables(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
@@ -176,17 +176,17 @@ def _variables(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 def _attribute(owner: Any, name: str) -> Any:
     """Return an attribute without running a property or `__getattr__` of the script."""
-    if owner is _UNKNOWN:
-        return _UNKNOWN
+    if owner is UNKNOWN:
+        return UNKNOWN
     space = namespace(owner) or {}
     for values in (space, *(space.get(key) or {} for key in ("_modules", "_parameters"))):
         if isinstance(values, dict) and name in values:
             return values[name]
     if isinstance(owner, ModuleType):
-        return _UNKNOWN
+        return UNKNOWN
     kind = owner if isinstance(owner, type) else type(owner)
     values = (base.__dict__[name] for base in kind.__mro__ if name in base.__dict__)
-    value = next(values, _UNKNOWN)
+    value = next(values, UNKNOWN)
     if isinstance(value, staticmethod | classmethod):
         return value.__func__
-    return value if callable(value) else _UNKNOWN
+    return value if callable(value) else UNKNOWN

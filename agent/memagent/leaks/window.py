@@ -98,6 +98,12 @@ class ReadingWindow:
         """Return True if readings are due one step later."""
         return self.is_before_last or self._is_due_at(self.observed_steps + 1)
 
+    def end_step(self, step: int) -> None:
+        """Note the end of a step."""
+        self.last_step = step
+        for detector in self.detectors:
+            detector.after_step()
+
     def read(self) -> None:
         """Take the readings that are due after the last step."""
         step = self.last_step

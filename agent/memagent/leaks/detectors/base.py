@@ -97,6 +97,9 @@ class Detector:
     def begin(self, step: int) -> None:
         """Start the window after `step`."""
 
+    def after_step(self) -> None:
+        """Note the end of a step of the window, before a reading after it."""
+
     def middle(self, step: int) -> None:
         """Take a reading in the middle of the window."""
 

@@ -15,14 +15,16 @@ from memagent.components.live_objects import young_ids
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation, script_position
 from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
+from memagent.leaks.heap_trace import HeapTrace
 from memagent.leaks.limits import replaces_items
+from memagent.leaks.native_suspects import suspects_of_trace
 from memagent.leaks.object_sizes import newest_item
 from memagent.leaks.source_lines import code_text, lengthens
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.traced_holders import holders_of_lines, traceback_of
 from memagent.leaks.user_code import is_own, is_script, running_code
-from memagent.probe.heap import heap_reader
+from memagent.probe.heap import heap_reader, native_reader
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 FRAMES = 6
@@ -53,13 +55,15 @@ class HostMemoryDetector(Detector):
 
     1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
     2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
-    3. `before_last` notes that again, and forgets all blocks: what is traced at the end is new.
+    3. Up to the step before the last, the heap is read at each line of the script (`heap_trace`).
+    4. `before_last` notes that again, and forgets all blocks: what is traced at the end is new.
        Lines don't count if the process hasn't allocated more: what they make replaces older items
        that weren't traced.
-    4. `end` suspects the containers that grew (`growing_containers`). If they explain less than
+    5. `end` suspects the containers that grew (`growing_containers`). If they explain less than
        half of the growth, it also suspects the lines of the script that hold more than in the
        middle, unless the last step alone allocated more there: an input that is longer each time,
-       or a list that is cleared now and then.
+       or a list that is cleared now and then. Native memory that grows
+       by more is suspected first (`native_suspects`).
 
     Garbage is collected before the readings of the middle and of all but the last step, since
     reference cycles that wait for it are no leak. So objects that are still young at the end are
@@ -80,6 +84,7 @@ class HostMemoryDetector(Detector):
         self._lines: list[Suspect] = []
         self._holders: dict[CodePosition, Suspect] = {}
         self._heap = heap_reader()
+        self._trace: HeapTrace | None = None
         self._containers = ContainerCensus()
         self._sites: dict[CodePosition, float] = {} if sites is None else sites
 
@@ -100,10 +105,18 @@ class HostMemoryDetector(Detector):
             self._middle = blocks
             self._middle_tensors = tensors
             self._middle_bytes = self._allocated_bytes()  # with what the readings keep
+            if (read := native_reader()) is not None:
+                self._trace = HeapTrace(read)
+                self._trace.start()
+
+    def after_step(self) -> None:
+        if self._trace is not None:
+            self._trace.end_step()
 
     def before_last(self, step: int) -> None:
         if not self._is_tracing or step <= self._middle_step or not self._middle_step:
             return
+        self._stop_trace()
         gc.collect()
         now_bytes = self._allocated_bytes()
         last, tensors = _traced_blocks(self._tensor_bytes)
@@ -130,10 +143,15 @@ class HostMemoryDetector(Detector):
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._stop()
         named = suspects_of_containers(containers, sites, lines, budget)
-        return most_specific(named, lines, self._holders)
+        suspects = most_specific(named, lines, self._holders)
+        trace, self._trace = self._trace, None
+        native = [] if trace is None else suspects_of_trace(trace, suspects)
+        return with_native(suspects, native)
 
     def close(self) -> None:
         self._stop()
+        self._stop_trace()
+        self._trace = None
         self._middle_step = 0
         self._middle = {}
         self._middle_tensors = Counter()
@@ -146,6 +164,11 @@ class HostMemoryDetector(Detector):
         """Return what the process has allocated, but for the trace; None if unknown."""
         return None if self._heap is None else self._heap() - tracemalloc.get_tracemalloc_memory()
 
+    def _stop_trace(self) -> None:
+        if self._trace is not None:
+            self._trace.stop()
+            self.thread_s += self._trace.spent_s
+
     def _stop(self) -> None:
         if self._is_tracing:
             self._is_tracing = False
@@ -157,6 +180,14 @@ def native_growth(allocated: int, traced: int, steps: int) -> int | None:
     rate = (allocated - max(0, traced)) // max(1, steps)
     is_most = 2 * steps * rate >= allocated
     return rate if rate >= MIN_NATIVE_BYTES_PER_STEP and is_most else None
+
+
+def with_native(others: list[Suspect], native: list[Suspect]) -> list[Suspect]:
+    """Return suspects with those of native memory if it grows by more than the others."""
+    known = sum(item.bytes_per_step or 0 for item in others)
+    more = [item for item in native if (item.bytes_per_step or 0) > known]
+    places = {(item.file, item.line) for item in more}
+    return [*more, *(item for item in others if (item.file, item.line) not in places)]
 
 
 def _size_of(blocks: TracedBlocks) -> int:

@@ -1,0 +1,222 @@
+"""Trace of the heap by line: what each line of the script allocates outside of Python, and frees.
+
+1. A trace function of the interpreter in C (`PyEval_SetTrace`) gets each line and return of this
+   thread. One set by `sys.settrace` would copy variables between frames and dictionaries, which
+   Python 3.11 does at the script's expense.
+2. The trace reads the heap at each line of the script, and when one of its functions returns. Its
+   growth since the last reading belongs to the line that ran, and to all of the call stack.
+3. A step with too many readings doesn't count, and the function that had most of them counts as a
+   part of the lines that call it from then on.
+
+It leaves alone a thread that a debugger or profiler traces, other threads, and forked processes.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import os
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType
+from typing import Any, ClassVar
+
+from memagent.leaks.detectors.base import CodePosition
+from memagent.leaks.user_code import is_own, is_script
+
+MAX_STEPS = 40
+MAX_STEP_S, MAX_S = 0.1, 1.0
+"""Processor time of the readings of one step, and of all."""
+_LINE, _RETURN = 2, 3
+"""`PyTrace_LINE` and `PyTrace_RETURN` of the interpreter."""
+_MAX_FRAMES = 200
+_PAUSE_S = 1e-4
+
+LineStack = tuple[CodePosition, ...]
+"""Positions in the script, outermost first."""
+
+
+class HeapTrace:
+    """Reads the heap at each line between `start` and `stop`. read: returns bytes in use.
+
+    It returns several numbers, one for each way to count, and is called with the interpreter held.
+    clock: returns the processor time of the calling thread.
+    """
+
+    active: ClassVar[HeapTrace | None] = None
+
+    def __init__(
+        self, read: Callable[[], tuple[int, ...]], clock: Callable[[], float] = time.thread_time
+    ) -> None:
+        self.steps: list[Mapping[LineStack, tuple[int, ...]]] = []
+        """Bytes that each step allocated, less those that it freed, by stack."""
+        self.start_stack: LineStack = ()
+        """Lines that run for more than a step."""
+        self.spent_s = 0.0
+        """Processor time."""
+        self._read = read
+        self._clock = clock
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        self._are_scripts: dict[str, bool] = {}
+        self._excluded: set[tuple[str, int]] = set()
+        self._is_over = False
+        self._clear_step()
+
+    def start(self) -> bool:
+        """Start tracing this thread. Return False if a debugger or profiler does."""
+        if HeapTrace.active is not None or _is_traced():
+            return False
+        HeapTrace.active = self
+        self._stack = self.start_stack = self._positions(sys._getframe())
+        self._last = self._read()
+        _set_trace(_on_event)
+        return True
+
+    def end_step(self) -> None:
+        """Note the end of a step. After enough of them, stop."""
+        if HeapTrace.active is not self:
+            return
+        self._add(self._read())
+        if self._is_over:
+            self._excluded.add(self._readings.most_common(1)[0][0])
+        else:
+            self.steps.append({stack: tuple(sums) for stack, sums in self._sums.items()})
+        self._clear_step()
+        self._last = self._read()
+        if len(self.steps) >= MAX_STEPS or self.spent_s > MAX_S:
+            self.stop()
+
+    def stop(self) -> None:
+        """Stop tracing. If another thread calls it, the traced one stops at its next line."""
+        if HeapTrace.active is self:
+            HeapTrace.active = None
+            if self.is_here:
+                _remove()
+
+    @property
+    def is_here(self) -> bool:
+        """Return True in the thread and process that are traced."""
+        return os.getpid() == self._pid and threading.get_ident() == self._thread
+
+    def handle(self, frame: FrameType, event: int) -> None:
+        """Read the heap if a line of the script begins, or a function of it returns."""
+        code = frame.f_code
+        if self._is_over or not self._is_traced_code(code):
+            return
+        started = self._clock()
+        self._add(self._read())
+        self._stack = self._positions(frame if event == _LINE else frame.f_back)
+        self._readings[code.co_filename, code.co_firstlineno] += 1
+        took_s = self._clock() - started
+        self.spent_s += took_s
+        self._step_s += took_s
+        self._is_over = self._step_s > MAX_STEP_S
+
+    def _clear_step(self) -> None:
+        self._sums: defaultdict[LineStack, list[int]] = defaultdict(list)
+        self._readings: Counter[tuple[str, int]] = Counter()
+        self._step_s = 0.0
+        self._is_over = False
+
+    def _add(self, now: tuple[int, ...]) -> None:
+        """Add what the heap has grown since the last reading to the stack that ran."""
+        if now != self._last:
+            sums = self._sums[self._stack] or [0] * len(now)
+            self._sums[self._stack] = [
+                total + new - old for total, new, old in zip(sums, now, self._last, strict=True)
+            ]
+            self._last = now
+
+    def _is_traced_code(self, code: CodeType) -> bool:
+        file = code.co_filename
+        known = self._are_scripts.get(file)
+        if known is None:
+            known = self._are_scripts[file] = is_script(file)
+        return known and (file, code.co_firstlineno) not in self._excluded
+
+    def _positions(self, frame: FrameType | None) -> LineStack:
+        positions = []
+        for _ in range(_MAX_FRAMES):
+            if frame is None:
+                break
+            if self._is_traced_code(frame.f_code):
+                positions.append((frame.f_code.co_filename, frame.f_lineno or 0))
+            frame = frame.f_back
+        return tuple(reversed(positions))
+
+
+def _is_traced() -> bool:
+    """Return True if a debugger, profiler or coverage tool is at work in this thread."""
+    monitoring: Any = getattr(sys, "monitoring", None)  # Python 3.12
+    tools = [] if monitoring is None else [monitoring.get_tool(number) for number in range(6)]
+    return bool(sys.gettrace() or sys.getprofile() or any(tools))
+
+
+def _handle(_: object, frame: FrameType, event: int, __: object) -> int:
+    trace = HeapTrace.active
+    try:
+        if trace is None or not trace.is_here:
+            _remove()
+        elif event in (_LINE, _RETURN):
+            trace.handle(frame, event)
+    except BaseException as error:  # noqa: BLE001 - a trace function in C can't raise
+        if trace is not None:
+            trace.stop()
+        if not _is_own(error):
+            _raise_later(error)
+    return 0
+
+
+def _is_own(error: BaseException) -> bool:
+    """Return False for what a signal handler raised, which runs wherever Python code does."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    files = {frame.tb_frame.f_code.co_filename for frame in [innermost] if frame is not None}
+    return isinstance(error, Exception) and all(map(is_own, files))
+
+
+def _raise_later(error: BaseException) -> None:
+    """Raise an error in the script, since a trace function in C can't: from another thread.
+
+    The script must have gone on by then, or the error would be raised in the trace function.
+    """
+
+    class Again(type(error)):  # type: ignore[misc]
+        """Makes the error itself: the interpreter asks for a class."""
+
+        def __new__(cls, *_: object) -> Any:
+            return error.with_traceback(None)
+
+    def wait_and_raise(ident: int) -> None:
+        while _is_in_trace(sys._current_frames().get(ident)):
+            time.sleep(_PAUSE_S)
+        number = ctypes.c_ulong(ident)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(Again))
+
+    _thread.start_new_thread(wait_and_raise, (threading.get_ident(),))
+
+
+def _is_in_trace(frame: FrameType | None) -> bool:
+    return frame is not None and frame.f_code.co_filename == __file__
+
+
+def _set_trace(function: Any) -> None:
+    pointer = ctypes.cast(function, ctypes.c_void_p)
+    ctypes.pythonapi.PyEval_SetTrace(pointer, ctypes.py_object(None))
+
+
+def _remove() -> None:
+    # what `sys.settrace` has set meanwhile stays: it returns None for ours
+    if sys.gettrace() is None:
+        ctypes.pythonapi.PyEval_SetTrace(None, ctypes.py_object(None))
+
+
+# for good: the interpreter may call it until it's removed
+_on_event = ctypes.PYFUNCTYPE(
+    ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p
+)(_handle)

@@ -1,0 +1,96 @@
+"""Growth outside of Python: which calls of the script allocate what stays, by a trace of the heap.
+
+One line often frees the memory of another: `backward` frees activations, the loop an old batch.
+These cancel, so the line that leaks grows by as much as the process does. So does each call on the
+way to it, since nothing frees the memory before they return:
+
+1. The process must grow steadily, in both halves of the trace.
+2. From the outermost call to the innermost, follow the only one that grows as much, in both halves.
+   Of several, follow the one that calls a library other than torch, if there is one such.
+3. Growth that only the loop explains, and no call of a step, has no path.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from memagent.leaks.detectors.base import CodePosition
+from memagent.leaks.heap_trace import LineStack
+
+MIN_STEPS = 6
+"""Steps below which a trace shows nothing."""
+MIN_BYTES_PER_STEP = 8192
+"""Growth from which it's looked for: that of caches in C is less after some steps."""
+MIN_FIT, MAX_FIT = 0.7, 1.4
+"""Growth of a call on the way, as a share of the process's. Two leaks of a size have no line."""
+MIN_HALF_SHARE = 0.5
+"""Least growth of each half of the trace, as a share of the mean."""
+
+Growth = tuple[float, float]
+"""Bytes per step of the first and of the second half."""
+
+
+@dataclass(frozen=True)
+class NativeGrowth:
+    """Growth of native memory. path: calls that lead to it, outermost first, if it has one."""
+
+    path: LineStack
+    bytes_per_step: int
+    is_certain: bool = True
+    """False if several lines fit, and the last of the path calls them."""
+
+
+def native_growth(
+    steps: Sequence[Mapping[LineStack, int]],
+    start: LineStack,
+    is_likely: Callable[[CodePosition], bool],
+) -> NativeGrowth | None:
+    """Return the growth with its path, None if it isn't steady.
+
+    steps: bytes that each stack allocated, less what it freed. start: lines that run for longer
+    than a step. is_likely: returns whether a line calls a library other than torch.
+    """
+    total = _halves([sum(step.values()) for step in steps])
+    rate = sum(total) / 2
+    if len(steps) < MIN_STEPS or rate < MIN_BYTES_PER_STEP or not _fits(total, rate):
+        return None
+    path: LineStack = ()
+    while True:
+        children = [item for item, growth in _calls(steps, path).items() if _fits(growth, rate)]
+        likely = [item for item in children if is_likely(item)]
+        follow = children if len(children) == 1 else likely
+        if len(follow) != 1:
+            break
+        path = (*path, *follow)
+    is_loop = path == start[: len(path)]
+    return NativeGrowth(() if is_loop else path, round(rate), not children)
+
+
+def _calls(steps: Sequence[Mapping[LineStack, int]], path: LineStack) -> dict[CodePosition, Growth]:
+    """Return the growth by the calls that the last line of a path makes."""
+    depth = len(path)
+    series: defaultdict[CodePosition, list[int]] = defaultdict(lambda: [0] * len(steps))
+    for number, step in enumerate(steps):
+        for stack, size in step.items():
+            if len(stack) > depth and stack[:depth] == path:
+                series[stack[depth]][number] += size
+    return {position: _halves(sizes) for position, sizes in series.items()}
+
+
+def _halves(sizes: Sequence[int]) -> Growth:
+    middle = len(sizes) // 2
+    first, second = _mean(sizes[:middle]), _mean(sizes[middle:])
+    return first, second
+
+
+def _mean(sizes: Iterable[int]) -> float:
+    known = list(sizes)
+    return sum(known) / max(1, len(known))
+
+
+def _fits(growth: Growth, rate: float) -> bool:
+    """Return True for growth by the rate of the process, in both halves."""
+    is_steady = min(growth) >= MIN_HALF_SHARE * rate
+    return is_steady and MIN_FIT * rate <= sum(growth) / 2 <= MAX_FIT * rate

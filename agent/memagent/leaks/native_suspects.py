@@ -1,0 +1,281 @@
+"""Suspects of native memory: the holder if the source shows it, else the call that allocates.
+
+From the innermost call of a path outwards, with the statement of each:
+
+1. If it adds to something, that is the holder: `self.rows.append(read(file))`.
+2. If it sets a variable that a later statement of the function adds to something, that one is:
+   `self.table = concat([self.table, chunk])`.
+3. If the result is returned, the caller's statement comes next.
+4. Else the script doesn't keep it: the innermost call allocates and never frees.
+
+A line that only calls torch isn't suspected: its workspaces and caches grow for a while.
+A container of the same function that grows by a library's objects, by the census, comes before.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+
+from msgspec.structs import replace
+
+from memagent.leaks.detectors.base import CodePosition
+from memagent.leaks.growing_statements import growth_strength
+from memagent.leaks.heap_trace import HeapTrace, LineStack
+from memagent.leaks.library_calls import UNKNOWN, Meanings
+from memagent.leaks.native_growth import NativeGrowth, native_growth
+from memagent.leaks.source_lines import GROWS, SourceLine, source_line
+from memagent.leaks.suspect import build_suspect, is_module_class
+from memagent.leaks.syntax import (
+    FUNCTIONS,
+    Parents,
+    assignment_targets,
+    function_name,
+    mention_of,
+    syntax_tree,
+    walk,
+)
+from memagent.leaks.user_code import is_script, is_script_class
+from memagent.wire.messages import Suspect
+
+PROFILER_CONFIDENCE, KEEPS_CONFIDENCE, ALLOCATES_CONFIDENCE = 0.8, 0.7, 0.6
+"""For the profiler, a holder that the source names, and a call without a holder."""
+_NEUTRAL = frozenset(("builtins", "numpy", "torch"))
+_MAX_HOLDER = 100
+_FIX_KEPT = (
+    "Keep fewer of these objects, or write them to a file now and then: "
+    "a library keeps their memory outside of Python."
+)
+_FIX_ALLOCATED = (
+    "Close or free what this call makes once it is used, or call it less often: "
+    "a library keeps memory outside of Python for it."
+)
+
+
+_FIX_PROFILER = (
+    "Give the profiler a schedule, `torch.profiler.schedule(wait=1, warmup=1, active=3)`, or stop "
+    "it after some steps: it keeps each event until it stops."
+)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement of the script, with the nodes that it's in."""
+
+    file: str
+    node: ast.stmt
+    parents: Parents
+
+    @property
+    def function(self) -> ast.AST:
+        """Return the function that it's in, else the module."""
+        inner = reversed(self.parents)
+        return next((item for item in inner if isinstance(item, FUNCTIONS)), self.parents[0])
+
+    @property
+    def calls(self) -> list[ast.Call]:
+        """Return its calls, without those of the statements in it."""
+        parts = (part for part in ast.iter_child_nodes(self.node) if not isinstance(part, ast.stmt))
+        return [item for part in parts for item in ast.walk(part) if isinstance(item, ast.Call)]
+
+    @property
+    def variables(self) -> set[str]:
+        """Return the local variables that it sets."""
+        is_setting = isinstance(self.node, ast.Assign | ast.AnnAssign)
+        targets = assignment_targets(self.node) if is_setting else []  # type: ignore[arg-type]
+        return {item.id for item in targets if isinstance(item, ast.Name)}
+
+
+def suspects_of_trace(trace: HeapTrace, opaque: Sequence[Suspect]) -> list[Suspect]:
+    """Return the suspect of a trace, none if native memory didn't grow steadily.
+
+    opaque: containers that grow by objects of a library, whose size is unknown.
+    """
+    statements, meanings = _Statements(), Meanings()
+    start = statements.of_stack(trace.start_stack)
+    for way in range(2):  # what libraries have allocated, else what is resident
+        steps = [_sizes(step, way, statements.of_stack) for step in trace.steps]
+        growth = native_growth(steps, start, lambda item: _is_likely(statements.at(item), meanings))
+        if growth is not None:
+            files = dict.fromkeys(file for file, _ in start)
+            suspect = _profiler(files, growth) or _suspect(growth, statements, meanings, opaque)
+            # the check of host memory doesn't see what is only resident
+            return [replace(suspect, kind="allocation") if way else suspect] if suspect else []
+    return []
+
+
+def _profiler(files: Iterable[str], growth: NativeGrowth) -> Suspect | None:
+    """Return torch's profiler if it has recorded all steps, and no single call explains growth."""
+    autograd = getattr(getattr(sys.modules.get("torch"), "_C", None), "_autograd", None)
+    if growth.path or autograd is None or not autograd._profiler_enabled():
+        return None
+    for file in files:
+        for node, parents in walk(syntax_tree(file)):
+            is_call = isinstance(node, ast.Call) and function_name(node) == "profile"
+            if is_call and not any(item.arg == "schedule" for item in node.keywords):  # type: ignore[attr-defined]
+                line, rate = source_line(file, node, GROWS, parents), growth.bytes_per_step
+                text, sure = "torch.profiler: native memory of each event", PROFILER_CONFIDENCE
+                place = file, line.line, line.function
+                suspect = build_suspect(*place, text, "host", rate, sure)
+                return replace(suspect, fix=_FIX_PROFILER)
+    return None
+
+
+class _Statements:
+    """Statements of the script by position: a call may spread over several lines."""
+
+    def __init__(self) -> None:
+        self._known: dict[CodePosition, Statement | None] = {}
+        self._stacks: dict[LineStack, LineStack] = {}
+
+    def at(self, position: CodePosition) -> Statement | None:
+        """Return the innermost statement at a line, None if there's no source."""
+        if position not in self._known:
+            file, line = position
+            around = [
+                Statement(file, node, parents)
+                for node, parents in walk(syntax_tree(file))
+                if isinstance(node, ast.stmt)
+                and node.lineno <= line <= (node.end_lineno or node.lineno)
+            ]
+            self._known[position] = around[-1] if around else None
+        return self._known[position]
+
+    def of_stack(self, stack: LineStack) -> LineStack:
+        """Return a stack with the first line of each statement."""
+        if stack not in self._stacks:
+            self._stacks[stack] = tuple((item[0], self._first_line(item)) for item in stack)
+        return self._stacks[stack]
+
+    def _first_line(self, position: CodePosition) -> int:
+        statement = self.at(position)
+        return position[1] if statement is None else statement.node.lineno
+
+
+def _sizes(
+    step: Mapping[LineStack, tuple[int, ...]], way: int, of_stack: Callable[[LineStack], LineStack]
+) -> dict[LineStack, int]:
+    sizes: dict[LineStack, int] = {}
+    for stack, numbers in step.items():
+        key = of_stack(stack)
+        sizes[key] = sizes.get(key, 0) + numbers[way]
+    return sizes
+
+
+def _suspect(
+    growth: NativeGrowth, statements: _Statements, meanings: Meanings, opaque: Sequence[Suspect]
+) -> Suspect | None:
+    """Return the container, the holder or the call, None for a call of torch or several calls."""
+    rate = growth.bytes_per_step
+    path = [statement for item in growth.path if (statement := statements.at(item))]
+    places = {(line.file, line.function) for line in map(_line_of, path)}
+    for item in opaque:
+        if (item.file, item.function) in places:
+            return replace(item, bytes_per_step=rate, fix=_FIX_KEPT)
+    if not path or not growth.is_certain or not _is_likely(path[-1], meanings):
+        return None
+    statement, holder, keeper = path[-1], _allocating_call(path[-1]), _keeper(path)
+    confidence, fix = ALLOCATES_CONFIDENCE, _FIX_ALLOCATED
+    if keeper is not None:
+        (statement, holder), confidence, fix = keeper, KEEPS_CONFIDENCE, _FIX_KEPT
+    line, text = _line_of(statement), f"{holder[:_MAX_HOLDER]}: native memory"
+    place = line.file, line.line, line.function
+    return replace(build_suspect(*place, text, "host", rate, confidence), fix=fix)
+
+
+def _line_of(statement: Statement) -> SourceLine:
+    return source_line(statement.file, statement.node, GROWS, statement.parents)
+
+
+def _allocating_call(statement: Statement) -> str:
+    return next((ast.unparse(call.func) for call in statement.calls), "")
+
+
+# -- what keeps the result ----------------------------------------------------------------------
+
+
+def _keeper(path: Sequence[Statement]) -> tuple[Statement, str] | None:
+    """Return the statement that keeps what the last call of a path returns, and what it adds to."""
+    for statement in reversed(path):
+        for later in (statement, *_later_uses(statement)):
+            if holder := _grown(later):
+                return later, holder
+        if not _is_returned(statement):
+            return None
+    return None
+
+
+def _grown(statement: Statement) -> str:
+    """Return what a statement adds to, "" if nothing. Not sums: they're of numbers."""
+    node, targets = statement.node, list[ast.expr]()
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = assignment_targets(node)
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        function = node.value.func
+        targets = [function.value] if isinstance(function, ast.Attribute) else []
+    for target in targets:
+        name = mention_of(target)
+        if name and growth_strength(node, {name}, statement.parents, name) == GROWS:
+            return ast.unparse(target.value if isinstance(target, ast.Subscript) else target)
+    return ""
+
+
+def _later_uses(statement: Statement) -> Iterator[Statement]:
+    """Yield the later statements of the function that pass on what one of them makes."""
+    names = statement.variables
+    for node, parents in walk(statement.function) if names else ():
+        is_later = isinstance(node, ast.Assign | ast.Expr) and node.lineno > statement.node.lineno
+        if is_later and _passes(node, names):
+            outer = parents if parents[:1] == statement.parents[:1] else ()
+            yield Statement(statement.file, node, outer or (*statement.parents[:1], *parents))  # type: ignore[arg-type]
+
+
+def _passes(node: ast.AST, names: set[str]) -> bool:
+    """Return True if a variable is used as it is, not only something of it."""
+    owners = {id(item.value) for item in ast.walk(node) if isinstance(item, ast.Attribute)}
+    used = (item for item in ast.walk(node) if isinstance(item, ast.Name) and item.id in names)
+    return any(isinstance(item.ctx, ast.Load) and id(item) not in owners for item in used)
+
+
+def _is_returned(statement: Statement) -> bool:
+    if isinstance(statement.node, ast.Return):
+        return True
+    names, parts = statement.variables, ast.walk(statement.function)
+    return any(isinstance(part, ast.Return) and _passes(part, names) for part in parts)
+
+
+# -- what a line calls --------------------------------------------------------------------------
+
+
+def _is_likely(statement: Statement | None, meanings: Meanings) -> bool:
+    """Return True if a statement calls a library other than torch, or may do so."""
+    return statement is not None and any(
+        _is_foreign(call, statement, meanings) for call in statement.calls
+    )
+
+
+def _is_foreign(call: ast.Call, statement: Statement, meanings: Meanings) -> bool:
+    function = meanings.of(call.func, statement.file, statement.parents)
+    if function is UNKNOWN:
+        return not _is_torch_name(call, statement, meanings)
+    kind = function if isinstance(function, type) else type(function)
+    if is_module_class(kind) or is_script_class(kind):
+        return False
+    if isinstance(function, FunctionType) and is_script(function.__code__.co_filename):
+        return False
+    module = getattr(function, "__module__", None) or kind.__module__
+    return str(module).partition(".")[0] not in _NEUTRAL
+
+
+def _is_torch_name(call: ast.Call, statement: Statement, meanings: Meanings) -> bool:
+    """Return True for a method of tensors, and for `self.layers(x)` in a module."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is not None and hasattr(tensor, function_name(call)):
+        return True
+    classes = (item for item in reversed(statement.parents) if isinstance(item, ast.ClassDef))
+    names = (ast.Name(item.name) for item in classes)
+    kinds = (meanings.of(name, statement.file, ()) for name in names)
+    return any(isinstance(kind, type) and is_module_class(kind) for kind in kinds)

@@ -1,0 +1,58 @@
+"""The path to what allocates native memory that stays."""
+
+from __future__ import annotations
+
+from memagent.leaks.native_growth import MIN_BYTES_PER_STEP, MIN_STEPS, native_growth
+
+LOOP, LOAD, READ, MODEL, BACKWARD = (("train.py", line) for line in range(5))
+LEAK = 100_000
+
+
+def found(*steps, likely=(), start=(LOOP,)):
+    return native_growth(steps * MIN_STEPS, start, set(likely).__contains__)
+
+
+def path(*steps, **options):
+    growth = found(*steps, **options)
+    return growth and growth.path
+
+
+def test_it_follows_the_calls_that_grow_as_the_process_does():
+    step = {(LOOP, LOAD, READ): LEAK, (LOOP, LOAD): 500, (LOOP,): -300}
+    growth = found(step)
+    assert growth.path == (LOOP, LOAD, READ)
+    assert growth.bytes_per_step == LEAK + 200
+    assert growth.is_certain
+
+
+def test_what_one_line_allocates_and_another_frees_is_no_leak():
+    step = {(LOOP, MODEL): 9 * LEAK, (LOOP, BACKWARD): -9 * LEAK, (LOOP, LOAD): LEAK}
+    assert path(step) == (LOOP, LOAD)
+    assert found({(LOOP, MODEL): 9 * LEAK, (LOOP, BACKWARD): -9 * LEAK}) is None
+
+
+def test_of_two_lines_that_fit_it_follows_the_one_that_calls_a_library():
+    step = {(LOOP, LOAD, READ): LEAK, (LOOP, LOAD, MODEL): LEAK, (LOOP, LOAD): -LEAK}
+    assert path(step, likely=[READ]) == (LOOP, LOAD, READ)
+    growth = found(step)
+    assert growth.path == (LOOP, LOAD)
+    assert not growth.is_certain
+
+
+def test_growth_must_be_steady_and_more_than_caches_take():
+    once = {(LOOP, LOAD): LEAK * MIN_STEPS}
+    nothing = dict.fromkeys(once, 0)
+    steps = [once, *[nothing] * (MIN_STEPS - 1)]
+    assert native_growth(steps, (LOOP,), lambda _: True) is None
+    assert found({(LOOP, LOAD): MIN_BYTES_PER_STEP - 1}) is None
+    assert native_growth([{(LOOP, LOAD): LEAK}] * (MIN_STEPS - 1), (), lambda _: True) is None
+
+
+def test_growth_at_every_third_step_is_steady():
+    assert path({(LOOP, LOAD): 3 * LEAK}, {}, {}) == (LOOP, LOAD)
+
+
+def test_what_only_the_loop_explains_has_no_path():
+    assert path({(LOOP,): LEAK}) == ()
+    assert path({(LOOP, LOAD): LEAK // 2, (LOOP, MODEL): LEAK // 2}) == ()
+    assert path({(LOOP, LOAD): LEAK}, start=()) == (LOOP, LOAD)

@@ -42,7 +42,7 @@ from memagent.leaks.user_code import is_script, is_script_class
 from memagent.wire.messages import Suspect
 
 PROFILER_CONFIDENCE, KEEPS_CONFIDENCE, ALLOCATES_CONFIDENCE = 0.8, 0.7, 0.6
-"""For the profiler, a holder that the source names, and a call without a holder."""
+"""Confidence for the profiler, a holder that the source names, and a call without a holder."""
 _NEUTRAL = frozenset(("builtins", "numpy", "torch"))
 _MAX_HOLDER = 100
 _FIX_KEPT = (

@@ -44,6 +44,19 @@ def parts_of(*objects: Any) -> Parts:
     return _read(starmap(get_referents, (objects,)))
 
 
+def notes_of_arrays(function: Callable[[Any], Any], *objects: Any) -> list[Any]:
+    """Return what a function in C says about each array that owns its memory and is a part."""
+    lists: list[list[Any]] = []
+    notes: list[Any] = []
+    steps = (
+        map(lists.append, map(list, starmap(get_referents, (objects,)))),
+        *_array_steps(lists, []),
+        map(notes.extend, [map(function, contents(lists, 2))]),
+    )
+    exhaust(steps, lists)
+    return notes
+
+
 def common_ids(item: Any, ids: KeysView[int]) -> set[int]:
     """Return those of the ids that parts of an object have: a fast way to few of them."""
     return ids & map(id, chain.from_iterable(map(get_referents, (item,))))

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,15 +16,17 @@ from typing import Any
 
 from memagent.components import live_objects, safe_reads
 from memagent.leaks import autograd_graphs, limits, origins, source_lines
+from memagent.leaks.bounds import can_grow
 from memagent.leaks.carried_tensors import suspect_gradient
 from memagent.leaks.census import GroupGrowth
 from memagent.leaks.detectors.base import CodePosition, Work
 from memagent.leaks.loop_iterators import loop_of
 from memagent.leaks.object_names import ObjectName
+from memagent.leaks.pattern_fixes import with_pattern_fix
 from memagent.leaks.reachability import holders_from_variables
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
-from memagent.leaks.suspect import CERTAINTIES, can_grow, classify, describe_container, suspect_at
+from memagent.leaks.suspect import CERTAINTIES, classify, describe_container, suspect_at
 from memagent.leaks.suspension import present
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import UserScopes, is_script, namespace
@@ -99,6 +102,7 @@ class GroupSearch:
         confidence = holder.coverage * certainty
         rate = self._rate_with_graphs(growth)
         suspect = suspect_at(holder_name, line, text, kind, rate, confidence)
+        suspect = with_pattern_fix(suspect, holder.objects)
         # numbers that vary may rise by chance
         return [] if growth.is_rare and limits.may_stop_growing(suspect) else [suspect]
 
@@ -194,11 +198,14 @@ class GroupSearch:
         if line is None:
             return []
         text = f"unknown holder of what is made by {line.text[:_MAX_TEXT]}"
+        uses = source_lines.later_uses(line.file, line.line)
+        if (call := next((item for item in uses if item.keeps), None)) is not None:
+            line, text = call, call.text[:_MAX_TEXT]
         site = ObjectName(text, (), line.file, line.function)
         return [suspect_at(site, line, text, "allocation", growth.bytes_per_step, 0.5)]
 
     def _suspect_context(self, function: type, context: Any, growth: GroupGrowth) -> Suspect | None:
-        attribute = next(iter(namespace(context) or ()), None)
+        attribute = _context_attribute(context)
         code = getattr(getattr(function, "forward", None), "__code__", None)
         if attribute is None or code is None or not is_script(code.co_filename):
             return None
@@ -208,6 +215,19 @@ class GroupSearch:
         context_name = ObjectName(text, (attribute,), file, name, code=code)
         rate = growth.bytes_per_step
         return suspect_at(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
+
+
+def _context_attribute(context: Any) -> str | None:
+    """Return an attribute of a function's context: an output that closes a cycle, if there is one.
+
+    Else the first one.
+    """
+    space = namespace(context) or {}
+    # a subclass or mode of the script must not see these calls
+    with sys.modules["torch"]._C.DisableTorchFunction():
+        nodes = ((name, getattr(value, "grad_fn", None)) for name, value in space.items())
+        outputs = (name for name, node in nodes if node is context)
+        return next(outputs, next(iter(space), None))
 
 
 def _plain_containers(holders: Sequence[HolderPath]) -> set[int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import operator
 import weakref
 from array import array
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO, StringIO
 from itertools import compress, islice, repeat
@@ -20,17 +20,21 @@ from msgspec.structs import replace
 from memagent.components import safe_reads
 from memagent.components.live_objects import instances
 from memagent.components.safe_reads import Parts
+from memagent.leaks.bounds import can_grow
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.library_calls import library_calls
 from memagent.leaks.object_sizes import BUFFERS, is_buffer, is_opaque, item_bytes, newest_item
 from memagent.leaks.origins import creating_line, line_of_holder, site_line
+from memagent.leaks.pattern_fixes import with_pattern_fix
 from memagent.leaks.reachability import nearest_name
-from memagent.leaks.referrers import ReferrerSearch
+from memagent.leaks.referrers import HolderPath, ReferrerSearch
+from memagent.leaks.source_lines import SourceLine
 from memagent.leaks.suspect import (
     CERTAINTIES,
-    can_grow,
+    Kind,
     describe_container,
+    is_cache,
     rank_suspects,
     suspect_at,
 )
@@ -60,7 +64,7 @@ _MAX_CONTAINERS = 8
 _HOST_CONFIDENCE = 0.8
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class GrowingContainer:
     """A container with more items each step. `bytes_per_step`: 0 if what they keep is unknown."""
 
@@ -69,7 +73,7 @@ class GrowingContainer:
     bytes_per_step: int
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _MiddleLength:
     """Length of a container in the middle, with some of its items."""
 
@@ -269,9 +273,10 @@ def suspects_of_containers(
     sites: Sequence[CodePosition | None],
     lines: Sequence[Suspect],
     budget: TimeBudget,
-) -> list[Suspect]:
+) -> tuple[list[Suspect], set[CodePosition]]:
     """Return the containers that have a name and a line in the script, most bytes first.
 
+    Also return the sites of those that can't grow: what is made there is no leak, either.
     sites: the line that made the newest item of each, for those that no line visibly fills.
     lines: those that hold more and more, by a trace.
     """
@@ -279,32 +284,65 @@ def suspects_of_containers(
     scopes = UserScopes()
     search = ReferrerSearch(scopes, {id(growing)}, budget)
     suspects = []
+    bounded: set[CodePosition] = set()
     try:
         for item, site in list(zip(growing, sites, strict=True))[:_MAX_CONTAINERS]:
             if budget.is_over():
                 break
             holder = nearest_name(search, item.container, budget)
-            if holder.name is None or not can_grow(holder):
-                continue
-            # a library's registry is filled by many: only a trace tells which call did
-            line = line_of_holder(scopes, holder, "host") if holder.name.is_in_script else None
-            line = line or site_line(site)
-            if line is None and holder.name.is_in_script:
-                line = creating_line(holder, scopes.files)
-            elif line is None:
-                calls = library_calls(holder.name, holder, scopes.files)
-                # what makes an item comes before what fills it
-                fitting = (call for call in calls if (call.file, call.line) in traced)
-                line = min(fitting, key=lambda call: call.line, default=None)
-            if line is not None:
-                container = describe_container(item.container, "host")
-                text = f"{holder.name.expression}: {container}"
-                certainty = _HOST_CONFIDENCE * CERTAINTIES[line.strength]
-                rate = item.bytes_per_step
-                suspects.append(suspect_at(holder.name, line, text, "host", rate, certainty))
+            if not can_grow(holder):
+                bounded |= {site} if site is not None else set()
+            elif (suspect := _suspect_of(search.scopes, holder, item, site, traced)) is not None:
+                suspects.append(suspect)
     finally:
         search.close()
-    return rank_suspects(_with_sums(suspects))
+    return rank_suspects(_with_sums(suspects)), bounded
+
+
+def _suspect_of(
+    scopes: UserScopes,
+    holder: HolderPath,
+    item: GrowingContainer,
+    site: CodePosition | None,
+    traced: Collection[CodePosition],
+) -> Suspect | None:
+    name = holder.name
+    if name is None:
+        return None
+    kind: Kind = "cache" if any(map(is_cache, holder.objects)) else "host"
+    newest = safe_reads.items_of(newest_item(item.container)).others
+    holder = dataclasses.replace(holder, below=tuple(newest[:1]))
+    line = _line_of(scopes, holder, kind, site, traced)
+    if line is None:
+        return None
+    text = f"{name.expression}: {describe_container(item.container, kind)}"
+    certainty = _HOST_CONFIDENCE * CERTAINTIES[line.strength]
+    suspect = suspect_at(name, line, text, "host", item.bytes_per_step, certainty)
+    return with_pattern_fix(suspect, holder.objects)
+
+
+def _line_of(
+    scopes: UserScopes,
+    holder: HolderPath,
+    kind: Kind,
+    site: CodePosition | None,
+    traced: Collection[CodePosition],
+) -> SourceLine | None:
+    """Return the line that fills a container, else the one that made its newest item."""
+    name = holder.name
+    if name is None:
+        return None
+    # a library's registry is filled by many: only a trace tells which call did
+    line = line_of_holder(scopes, holder, kind) if name.is_in_script else None
+    line = line or site_line(site)
+    if line is not None:
+        return line
+    if name.is_in_script:
+        return creating_line(holder, scopes.files)
+    calls = library_calls(name, holder, scopes.files)
+    # what makes an item comes before what fills it
+    fitting = (call for call in calls if (call.file, call.line) in traced)
+    return min(fitting, key=lambda call: call.line, default=None)
 
 
 def _with_sums(suspects: Sequence[Suspect]) -> list[Suspect]:

@@ -46,7 +46,7 @@ _TAKING_FUNCTIONS = frozenset(("heappop", "heappushpop", "heapreplace"))
 _NEW_CONTAINERS = frozenset(
     ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter")
 )
-_LEAVING = (ast.Return, ast.Continue, ast.Break, ast.Raise)
+LEAVING = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _HOLDER = re.compile(r"(\.?\w+)(?:\[[^\]]*\]|\.\.\.)*(?::|$)")
 
 
@@ -72,7 +72,7 @@ def may_stop_growing(suspect: Suspect) -> bool:
         _is_keyed(node) or _crops_itself(node, names) or _depends_on(node, parents, names)
         for node, parents in statements
     ) or any(
-        _takes_out(node, parents, names, suspect.line)
+        takes_out(node, parents, names, suspect.line)
         for file in files
         for node, parents in walk(syntax_tree(file))
     )
@@ -186,7 +186,7 @@ def _tests_before(node: ast.stmt, parents: Parents) -> Iterator[ast.expr]:
     for outer, inner in pairwise((*parents, node)):
         body = getattr(outer, "body", ())
         for item in body[: body.index(inner)] if inner in body else ():
-            if isinstance(item, ast.If) and isinstance(item.body[-1], _LEAVING):
+            if isinstance(item, ast.If) and isinstance(item.body[-1], LEAVING):
                 yield item.test
 
 
@@ -205,7 +205,7 @@ def _asks_for_key(test: ast.Compare, names: set[str]) -> bool:
     )
 
 
-def _takes_out(node: ast.AST, parents: Parents, names: set[str], line: int) -> bool:
+def takes_out(node: ast.AST, parents: Parents, names: set[str], line: int) -> bool:
     """Return True for what takes items out or begins anew, unless it's on the suspect's line."""
     if isinstance(node, ast.Delete):
         return any(is_mention(target, names) for target in node.targets)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import builtins
+import operator
 import sys
 from array import array
 from collections import deque
 from collections.abc import Iterable
+from functools import partial
 from io import BytesIO, StringIO
 from itertools import chain, islice
 from mmap import mmap
@@ -20,7 +22,10 @@ from memagent.leaks.user_code import is_script_class, namespace
 BUFFERS = (bytearray, array, BytesIO, StringIO)
 _HAVE_GC = 1 << 14
 """`Py_TPFLAGS_HAVE_GC`: instances of the type are tracked."""
-_KNOWN_MODULES = frozenset(("numpy", "torch", "datetime", "decimal", "uuid"))
+_KNOWN_MODULES = frozenset(("numpy", "datetime", "decimal", "uuid"))
+_PLAIN_TORCH_TYPES = frozenset(
+    ("dtype", "device", "layout", "memory_format", "qscheme", "Generator", "finfo", "iinfo")
+)
 _FLAGS = frozenset((bool, int, type(None)))
 _PLAIN = frozenset((type(None), type(...), CodeType))
 _MAX_PARTS = 64
@@ -91,13 +96,16 @@ def is_opaque(newest: Iterable[Any]) -> bool:
     """
     parts = safe_reads.items_of(newest).others
     parts += [part for item in parts for part in _parts(item).others]
-    return any(
-        not type(part).__flags__ & _HAVE_GC
-        and type(part) not in _PLAIN
-        and not hasattr(builtins, type(part).__name__)
-        and type(part).__module__.partition(".")[0] not in _KNOWN_MODULES
-        for part in parts[:_MAX_PARTS]
-    )
+    return any(map(_is_opaque_type, map(type, parts[:_MAX_PARTS])))
+
+
+def _is_opaque_type(kind: type) -> bool:
+    if kind.__flags__ & _HAVE_GC or kind in _PLAIN or hasattr(builtins, kind.__name__):
+        return False
+    package = kind.__module__.partition(".")[0]
+    if package == "torch":  # work handles and futures keep tensors of C++
+        return kind.__name__ not in _PLAIN_TORCH_TYPES
+    return package not in _KNOWN_MODULES
 
 
 def _own_size(item: Any) -> int:
@@ -108,13 +116,21 @@ def _own_size(item: Any) -> int:
 
 
 def _parts(item: Any) -> Parts:
-    if issubclass(type(item), dict):
+    kind = type(item)
+    if issubclass(kind, dict):
         return safe_reads.items_of(chain(item.keys(), item.values()))
-    if issubclass(type(item), list | tuple | set | frozenset | deque):
+    if issubclass(kind, list | tuple | set | frozenset | deque):
         return safe_reads.items_of(item)
-    if issubclass(type(item), FunctionType):
+    if issubclass(kind, FunctionType):
         return safe_reads.parts_of(*(item.__closure__ or ()))
+    if _is_future(kind):  # a task of C also refers to its loop, which leads everywhere
+        return safe_reads.items_of(map(operator.attrgetter("_result"), (item,)))
     space = namespace(item)
-    if space is None and is_script_class(type(item)):
+    if kind is partial or (space is None and is_script_class(kind)):
         return safe_reads.parts_of(item)  # of slots
     return safe_reads.items_of((space or {}).values())
+
+
+def _is_future(kind: type) -> bool:
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and issubclass(kind, asyncio.Future)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import logging
 import types
 import warnings
@@ -52,6 +53,9 @@ def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> Source
     """Return the line that fills a named holder, else its origin."""
     if holder.name is None:
         return None
+    if type(holder.container) is itertools._tee_dataobject:  # type: ignore[attr-defined]
+        calls = (source_lines.method_calls(file, "tee") for file in scopes.files)
+        return next((lines[0] for lines in calls if lines), None)
     line = _line_that_fills(scopes, holder, holder.name, kind)
     if line is None or line.strength < GROWS or _overrides_adding(type(holder.container)):
         line = _line_in_collection(holder) or line

@@ -66,13 +66,17 @@ def holders_from_variables(
 
 
 def holders_of_kept(
-    scopes: UserScopes, find: Callable[[list[Any]], set[int]], budget: TimeBudget
+    scopes: UserScopes,
+    find: Callable[[list[Any]], set[int]],
+    find_owners: Callable[[list[Any]], set[int]],
+    budget: TimeBudget,
 ) -> list[HolderPath]:
     """Return the named objects that most of the objects are in that `find` selects, likely first.
 
-    find: returns the ids of those among some objects that are wanted.
+    find: returns the ids of those among some objects that are wanted. find_owners: returns the ids
+    of those that refer to a wanted array, which the walk doesn't hold.
     """
-    walk = _Walk(find, _MAX_SAMPLE)
+    walk = _Walk(find, _MAX_SAMPLE, find_owners=find_owners)
     walk.run(scopes, budget)
     ways = walk.ways_up(walk.reached.values())
     return _holders(scopes, ways, len(ways))
@@ -192,11 +196,16 @@ class _Walk:
     """
 
     def __init__(
-        self, find: Callable[[list[Any]], set[int]], count: int, without: Collection[int] = ()
+        self,
+        find: Callable[[list[Any]], set[int]],
+        count: int,
+        without: Collection[int] = (),
+        find_owners: Callable[[list[Any]], set[int]] | None = None,
     ) -> None:
         """`find` returns the ids of wanted objects among some; the walk ends after `count`."""
         self._without = without
         self._find = find
+        self._find_owners = find_owners
         self._count = count
         self.reached: dict[int, Any] = {}
         """The wanted objects by id."""
@@ -273,12 +282,15 @@ class _Walk:
         """Note the parts of a chunk that are new. Return those to go on from."""
         number, known, wanted = len(self._chunks), self._chunk_of, self._find(parts)
         following = []
+        if self._find_owners is not None and (owners := self._find_owners(chunk)):
+            self.reached.update((id(item), item) for item in chunk if id(item) in owners)
         for part in parts:
             key = id(part)
             if key in wanted:
                 if key not in known:
                     known[key] = number
                     self.reached[key] = part
+                    following.append(part)  # the next link of a chain may be an attribute
             elif key not in known and key not in self._without:
                 passes = self._passes.get(type(part))
                 if passes is None:

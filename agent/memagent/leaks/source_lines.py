@@ -8,7 +8,7 @@ import re
 import tokenize
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memagent.leaks.syntax import (
     ASSIGNMENTS,
@@ -31,6 +31,11 @@ _HOOK_REGISTRATION = re.compile(
 )
 
 
+_KEEPING_CALLS = frozenset(
+    ("register", "callback", "enter_context", "finalize", "call_soon", "call_later", "create_task")
+)
+
+
 @dataclass(frozen=True)
 class SourceLine:
     """A statement. `function` is "<module>" outside of functions and classes."""
@@ -44,6 +49,8 @@ class SourceLine:
     text: str
     uses_itself: bool = False
     """True for a statement that computes what it assigns from what was there, or adds in place."""
+    keeps: bool = False
+    """True for a call that keeps its arguments where Python sees no container."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,36 @@ def attribute_assignments(file: str, class_name: str, attribute: str) -> list[So
             for part in ast.walk(target)
         )
     ]
+
+
+def later_uses(file: str, number: int) -> list[SourceLine]:
+    """Return the later statements of a function that use what one of them makes.
+
+    Those of `item = make()` are `rows.append(item)` and `yield item`.
+    """
+    lines = []
+    for node, parents in walk(syntax_tree(file)):
+        function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
+        if not isinstance(node, ASSIGNMENTS) or node.lineno != number or function is None:
+            continue
+        names = {part.id for part in assignment_targets(node) if isinstance(part, ast.Name)}
+        outer = parents[: parents.index(function)]
+        for later, inner in walk(function):
+            is_simple = isinstance(later, ast.Assign | ast.Expr | ast.Return)
+            if is_simple and later.lineno > number and _reads(later, names):  # type: ignore[attr-defined]
+                line = source_line(file, later, PASSES, (*outer, *inner))
+                lines.append(replace(line, keeps=any(map(_keeps, ast.walk(later)))))
+    return lines
+
+
+def _reads(node: ast.AST, names: set[str]) -> bool:
+    parts = (part for part in ast.walk(node) if isinstance(part, ast.Name))
+    return any(part.id in names and isinstance(part.ctx, ast.Load) for part in parts)
+
+
+def _keeps(node: ast.AST) -> bool:
+    """Return True for `atexit.register(write, item)`."""
+    return isinstance(node, ast.Call) and function_name(node) in _KEEPING_CALLS
 
 
 def root_of(scope: SourceScope) -> ast.AST:

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import (
-    AsyncGeneratorType,
-    BuiltinFunctionType,
-    CoroutineType,
-    FunctionType,
-    GeneratorType,
-    TracebackType,
-)
+from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, TracebackType
 from typing import Any, Literal, get_args
 
 from msgspec.structs import replace
@@ -243,20 +236,6 @@ def classify(holder: HolderPath, growth: GroupGrowth) -> Kind:
     return next(containers, "object")
 
 
-def can_grow(holder: HolderPath) -> bool:
-    """Return False for a deque or cache of limited size, which stops growing by itself."""
-    container = holder.container
-    if isinstance(container, deque) and container.maxlen is not None:
-        return False
-    for item in holder.objects:
-        parameters = getattr(item, "cache_parameters", None) if _is_cache(item) else None
-        if isinstance(parameters, BuiltinFunctionType | FunctionType):
-            max_size = parameters()["maxsize"]
-            if max_size is not None:
-                return bool(max_size > 1024)  # so large that it may as well be unlimited
-    return True
-
-
 def describe_container(container: Any, kind: Kind, below: Sequence[Any] = ()) -> str:
     """Return "list of 412", with the function of a coroutine or generator that it leads to."""
     if kind == "cache":
@@ -275,7 +254,7 @@ def is_module_class(kind: type) -> bool:
     return _has_base(kind, "torch.nn", lambda name: name == "Module")
 
 
-def _is_cache(item: Any) -> bool:
+def is_cache(item: Any) -> bool:
     return type(item).__name__ == "_lru_cache_wrapper"
 
 
@@ -295,7 +274,7 @@ def _has_base(kind: type, package: str, matches: Callable[[str], bool]) -> bool:
 
 
 _PATH_TESTS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
-    (_is_cache, "cache"),
+    (is_cache, "cache"),
     (lambda item: isinstance(item, TracebackType | BaseException), "exception"),
     (is_optimizer, "optimizer"),
     (_is_loader, "dataloader"),

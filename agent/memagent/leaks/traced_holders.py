@@ -7,66 +7,90 @@ name what most of them are in, and find the line that fills it.
 
 from __future__ import annotations
 
+import dataclasses
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
+from memagent.components import safe_reads
+from memagent.leaks.bounds import can_grow
 from memagent.leaks.detectors.base import CodePosition, script_position
+from memagent.leaks.library_calls import library_calls
 from memagent.leaks.origins import line_of_holder
+from memagent.leaks.pattern_fixes import with_pattern_fix
 from memagent.leaks.reachability import holders_of_kept
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import PASSES
-from memagent.leaks.suspect import CERTAINTIES, can_grow, describe_container, suspect_at
+from memagent.leaks.suspect import CERTAINTIES, describe_container, suspect_at
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import UserScopes
 from memagent.wire.messages import Suspect
 
 _MAX_CPU_S = 0.5
-_CONFIDENCE = 0.7
+_CONFIDENCE, _HOLDER_CONFIDENCE = 0.7, 0.6
+"""With the line that fills a holder, and without."""
 
 # of the module behind tracemalloc, whose own function is in Python
 traceback_of: Any = tracemalloc._get_object_traceback  # type: ignore[attr-defined]
 
 
-def holders_of_lines(lines: Sequence[Suspect]) -> dict[CodePosition, Suspect]:
-    """Return for each line of a trace the suspect that keeps what it made, if one does.
+def holders_of_lines(lines: Sequence[Suspect]) -> dict[CodePosition, Suspect | None]:
+    """Return for each line of a trace the suspect that keeps what it made, as far as one does.
 
-    To be called while the objects of the whole window are traced.
+    It's None if what keeps it can't grow. To be called while the objects of the whole window are
+    traced.
     """
     scopes, budget = UserScopes(), TimeBudget(_MAX_CPU_S)
-    holders: dict[CodePosition, Suspect] = {}
+    holders: dict[CodePosition, Suspect | None] = {}
     for item in lines:
         site = item.file, item.line
-        candidates = [] if budget.is_over() else holders_of_kept(scopes, made_at(site), budget)
-        suspects = (_suspect(scopes, holder, item) for holder in candidates)
-        if (suspect := next(filter(None, suspects), None)) is not None:
-            holders[site] = suspect
+        candidates = [] if budget.is_over() else _candidates(scopes, site, budget)
+        named = [holder for holder in candidates if holder.name and holder.name.is_in_script]
+        if named:
+            growing = next(filter(can_grow, named), None)
+            holders[site] = None if growing is None else _suspect(scopes, growing, item)
     return holders
 
 
-def made_at(site: CodePosition) -> Callable[[list[Any]], set[int]]:
-    """Return a function that selects by id the objects which a line of the script made."""
+def _candidates(scopes: UserScopes, site: CodePosition, budget: TimeBudget) -> list[HolderPath]:
+    """Return what most of the objects are in that a line of the script made, likely first."""
+
+    def is_from_site(positions: Sequence[CodePosition] | None) -> bool:
+        return bool(positions) and script_position(positions[::-1]) == site  # type: ignore[index]
 
     def find(items: list[Any]) -> set[int]:
         frames = map(traceback_of, items)
         return {
             id(item)
             for item, positions in zip(items, frames, strict=True)
-            if positions and script_position(positions[::-1]) == site
+            if is_from_site(positions)
         }
 
-    return find
+    def find_owners(items: list[Any]) -> set[int]:
+        if not any(map(is_from_site, safe_reads.notes_of_arrays(traceback_of, *items))):
+            return set()
+        return {
+            id(item)
+            for item in items
+            if any(map(is_from_site, safe_reads.notes_of_arrays(traceback_of, item)))
+        }
+
+    return holders_of_kept(scopes, find, find_owners, budget)
 
 
-def _suspect(scopes: UserScopes, holder: HolderPath, traced: Suspect) -> Suspect | None:
-    if holder.name is None or not holder.name.is_in_script or not can_grow(holder):
-        return None
+def _suspect(scopes: UserScopes, holder: HolderPath, traced: Suspect) -> Suspect:
+    if holder.name is None:
+        return traced
     line = line_of_holder(scopes, holder, "host")
+    if line is None or line.strength < PASSES:
+        calls = library_calls(holder.name, holder, scopes.files)
+        line = next((dataclasses.replace(call, strength=PASSES) for call in calls), line)
     text = f"{holder.name.expression}: {describe_container(holder.container, 'host')}"
     if line is None or line.strength < PASSES:
-        return replace(traced, holder=text)
+        return replace(traced, holder=text, confidence=_HOLDER_CONFIDENCE)
     certainty = _CONFIDENCE * CERTAINTIES[line.strength]
     suspect = suspect_at(holder.name, line, text, "host", None, certainty)
-    return replace(suspect, bytes_per_step=traced.bytes_per_step)
+    suspect = replace(suspect, bytes_per_step=traced.bytes_per_step)
+    return with_pattern_fix(suspect, holder.objects)

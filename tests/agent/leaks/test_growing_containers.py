@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import zlib
 from collections import deque
@@ -10,9 +11,10 @@ from mmap import mmap
 
 import numpy as np
 import pytest
+import torch
 
 from memagent.leaks.growing_containers import ContainerCensus
-from memagent.leaks.object_sizes import size_of
+from memagent.leaks.object_sizes import is_opaque, size_of
 from memagent.leaks.suspect import build_suspect, with_opaque_holders
 
 
@@ -155,3 +157,20 @@ class Slotted:
 @pytest.mark.parametrize("keep", [Slotted, lambda rows: lambda: rows])
 def test_what_slots_and_closures_keep_counts(keep):
     assert size_of(keep([bytes(50_000)])) > 50_000
+
+
+async def _result():
+    return bytes(50_000)
+
+
+def test_what_a_finished_task_keeps_counts():
+    async def run():
+        task = asyncio.ensure_future(_result())
+        await task
+        return task
+
+    assert 50_000 < size_of(asyncio.run(run())) < 60_000
+
+
+def test_a_future_of_c_is_opaque_and_a_tensor_is_not():
+    assert is_opaque([torch._C.Future([])]) and not is_opaque([torch.zeros(3), torch.float32])

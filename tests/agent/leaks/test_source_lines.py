@@ -8,6 +8,7 @@ from memagent.leaks.source_lines import (
     first_assignment,
     hook_calls,
     is_hook,
+    later_uses,
 )
 
 
@@ -43,3 +44,19 @@ def test_it_finds_assignments_of_an_attribute_in_its_class(tmp_path):
     lines = attribute_assignments(str(path), "A", "kept")
     assert [(line.line, line.function) for line in lines] == [(4, "A.f")]
     assert [line.line for line in attribute_assignments(str(path), "B", "kept")] == [1, 4]
+
+
+def test_it_finds_what_later_uses_the_result_of_a_line(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(
+        "def make(rows):\n"
+        "    x = load()\n"
+        "    y = x = load()\n"
+        "    rows.append(y)\n"
+        "    atexit.register(use, y)\n"
+        "    other(rows)\n"
+        "y = 3\n"
+    )
+    lines = later_uses(str(path), 3)
+    assert [(line.line, line.keeps) for line in lines] == [(4, False), (5, True)]
+    assert later_uses(str(path), 7) == []

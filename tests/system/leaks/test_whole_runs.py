@@ -27,16 +27,10 @@ KNOWN_MISSES = {
     "native_augment_train": "nobody is named: memory of malloc",
     "profiled_training": "nobody is named: the profiler's memory",
     "arrow_history": "nobody is named: Arrow's memory",
-    "async_uploader": "nobody is named: results of finished tasks",
-    "tracked_tensor": "nobody is named: the search of a long chain isn't over",
     "ddp_comm_hook": "nobody is named: c10d's objects hide their tensors",
-    "swish_function": "one line off: another attribute of the same context",
-    "buffered_logging": "the handler is named with a line that only mentions the logger",
     "adapter_search": "the line is right, but the holder is a method's cell",
-    "exit_stack_views": "the line that allocates is named",
+    "cached_batches": "the cached functions are named in place of their calls",
     "atexit_flush": "the line that allocates is named, and no holder",
-    "teed_stream": "the line that allocates is named first",
-    "cached_batches": "the line that allocates is named first",
 }
 """Why a script's line or holder isn't named, by its file's stem. Not strict: some are at times."""
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from memagent.components import safe_reads
 from memagent.components.live_objects import young_ids
 from memagent.leaks.census import MIN_SHARE
@@ -19,7 +21,7 @@ from memagent.leaks.heap_trace import HeapTrace
 from memagent.leaks.limits import replaces_items
 from memagent.leaks.native_suspects import suspects_of_trace
 from memagent.leaks.object_sizes import newest_item
-from memagent.leaks.source_lines import code_text, lengthens
+from memagent.leaks.source_lines import code_text, later_uses, lengthens
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.traced_holders import holders_of_lines, traceback_of
@@ -33,9 +35,13 @@ MIN_BYTES_PER_STEP = 2048
 """The agent's own rows take up to as much."""
 MIN_NATIVE_BYTES_PER_STEP = 8192
 """Growth that isn't Python's from which it's told: that of caches in C is less after some steps."""
+MIN_GROWTH_SHARE = 0.1
+"""Share of all growth below which what grows isn't worth a word."""
 MAX_LAST_RATIO = 1.5
 """Largest ratio of what a line allocated in the last step to its growth per step."""
 _MAX_SUSPECTS = 3
+_UNHELD = 0.45
+"""Confidence in a line whose objects have an unknown holder: a list of fixed size may fill up."""
 _FREE_LIST_BYTES = 2**18
 """What a garbage collection may free of the interpreter's lists of free objects."""
 _MAX_LEVELS = 3
@@ -82,7 +88,7 @@ class HostMemoryDetector(Detector):
         self._middle_bytes: int | None = None
         """Bytes allocated in the middle."""
         self._lines: list[Suspect] = []
-        self._holders: dict[CodePosition, Suspect] = {}
+        self._holders: dict[CodePosition, Suspect | None] = {}
         self._heap = heap_reader()
         self._trace: HeapTrace | None = None
         self._containers = ContainerCensus()
@@ -142,8 +148,11 @@ class HostMemoryDetector(Detector):
         containers = self._containers.end(step, young, is_new=traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._stop()
-        named = suspects_of_containers(containers, sites, lines, budget)
-        suspects = most_specific(named, lines, self._holders)
+        named, bounded = suspects_of_containers(containers, sites, lines, budget)
+        holders = {**self._holders, **dict.fromkeys(bounded - self._holders.keys())}
+        suspects = most_specific(named, lines, holders)
+        least = MIN_GROWTH_SHARE * (self.native_bytes_per_step or 0)
+        suspects = [item for item in suspects if not item.bytes_per_step or _rate_of(item) >= least]
         trace, self._trace = self._trace, None
         native = [] if trace is None else suspects_of_trace(trace, suspects)
         return with_native(suspects, native)
@@ -274,7 +283,7 @@ def growing_lines(
         is_steady = first[file, line] >= MIN_SHARE * rate * first_steps
         if rate >= MIN_BYTES_PER_STEP and is_steady:
             holder = code_text(file, line)[:120] or "Python objects"
-            suspects.append(build_suspect(file, line, None, holder, "host", rate, 0.6))
+            suspects.append(build_suspect(file, line, None, holder, "host", rate, _UNHELD))
     return suspects
 
 
@@ -301,20 +310,52 @@ def lasting_lines(lines: Sequence[Suspect], last_step: Mapping[CodePosition, int
 
 
 def most_specific(
-    containers: list[Suspect], lines: list[Suspect], holders: Mapping[CodePosition, Suspect]
+    containers: list[Suspect], lines: list[Suspect], holders: Mapping[CodePosition, Suspect | None]
 ) -> list[Suspect]:
     """Return the containers alone if they explain most of what the lines allocate.
 
-    Else also the lines, or what keeps the objects that they make.
+    Else also the lines, or what keeps the objects that they make, unless that can't grow.
     """
-    rate, total_rate = (
-        sum(item.bytes_per_step or 0 for item in items) for items in (containers, lines)
-    )
-    if 2 * rate >= total_rate:
+    keepers: dict[CodePosition, Suspect] = {}
+    for item in lines:
+        keeper = _keeper(item, containers, holders)
+        if keeper is not None:
+            place = keeper.file, keeper.line
+            known = keepers.get(place)
+            better = known if known is not None and keeper is item else keeper
+            keepers[place] = replace(better, bytes_per_step=_rate_of(item) + _rate_of(known))
+    places = {(item.file, item.line) for item in containers}
+    rate, total_rate = (sum(map(_rate_of, items)) for items in (containers, keepers.values()))
+    if 2 * rate >= total_rate or places.issuperset(keepers):
         return containers
-    keepers = [holders.get((item.file, item.line), item) for item in lines]
-    known = {(item.file, item.line) for item in keepers}
-    return [*keepers, *(item for item in containers if (item.file, item.line) not in known)]
+    rest = [item for item in containers if (item.file, item.line) not in keepers]
+    main = [item for item in keepers.values() if _rate_of(item) >= MIN_GROWTH_SHARE * total_rate]
+    return [*main, *rest]
+
+
+def _keeper(
+    item: Suspect, containers: Sequence[Suspect], holders: Mapping[CodePosition, Suspect | None]
+) -> Suspect | None:
+    """Return what keeps the objects of a line, itself if that's unknown, None if it can't grow.
+
+    A later line of the same function may put them into what is known: `rows.append(row)`.
+    """
+    site = item.file, item.line or 0
+    if site in holders:
+        return holders[site]
+    known = {**holders, **{(suspect.file, suspect.line): suspect for suspect in containers}}
+    uses = later_uses(*site)
+    for line in uses:
+        if (item.file, line.line) in known:
+            return known[item.file, line.line]
+    call = next((line for line in uses if line.keeps), None)
+    if call is None:
+        return item
+    return build_suspect(call.file, call.line, call.function, call.text, "host", None, 0.6)
+
+
+def _rate_of(suspect: Suspect | None) -> float:
+    return 0 if suspect is None else suspect.bytes_per_step or 0
 
 
 def _is_own_allocation(positions: tuple[CodePosition, ...]) -> bool:

@@ -9,9 +9,11 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy
 import pytest
 
-from memagent.leaks.detectors.host_memory import HostMemoryDetector
+from memagent.leaks.detectors.host_memory import HostMemoryDetector, most_specific
+from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.probe.heap import heap_reader
 from memagent.units import format_bytes
@@ -100,6 +102,65 @@ print(first.line, first.holder)
     ).stdout
     line = link.__code__.co_firstlineno + 2
     assert output == f"{line} Chain.newest: tuple of 2\n"
+
+
+class Tower:
+    top: object = None
+
+
+def tower(number):
+    values = numpy.full(90, number)
+    Tower.top = Link(values, Tower.top)
+
+
+class Link:
+    def __init__(self, values, below):
+        self.values, self.below = values, below
+
+
+def test_it_names_the_chain_of_objects_that_keep_the_arrays_of_a_line():
+    """An array is tracked by nobody, and held by no search: its owner tells that it's there."""
+    code = f"""
+from {__name__} import suspects_of, tower
+first = suspects_of(tower)[0]
+print(first.line, first.holder)
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True
+    ).stdout
+    assert output == f"{tower.__code__.co_firstlineno + 2} Tower.top: Link\n"
+
+
+def keep(number, rows, store):
+    values = [number] * 9
+    rows.append(values)
+    other = [number] * 8
+    store.register(print, other)
+
+
+FIRST = keep.__code__.co_firstlineno
+
+
+def line(number, rate=5_000.0):
+    return build_suspect(__file__, FIRST + number, "keep", "values = make()", "host", rate, 0.6)
+
+
+def test_a_later_line_of_the_function_keeps_what_a_line_makes():
+    rows = build_suspect(__file__, FIRST + 2, "keep", "rows: list", "host", 100, 0.8)
+    (suspect,) = most_specific([rows], [line(1)], {})
+    assert (suspect.line, suspect.holder) == (FIRST + 2, "rows: list")
+    (suspect,) = most_specific([], [line(1), line(2, 900.0)], {(__file__, FIRST + 2): rows})
+    assert (suspect.line, suspect.bytes_per_step) == (FIRST + 2, 5_900)
+
+
+def test_a_call_that_keeps_its_arguments_is_named_for_them():
+    (suspect,) = most_specific([], [line(3)], {})
+    assert (suspect.line, suspect.holder) == (FIRST + 4, "store.register(print, other)")
+
+
+def test_what_is_kept_by_something_that_cannot_grow_is_no_suspect():
+    assert most_specific([], [line(1)], {(__file__, FIRST + 1): None}) == []
+    assert most_specific([], [line(1)], {(__file__, FIRST + 2): None}) == []
 
 
 def test_what_is_made_in_one_half_of_the_window_only_is_no_suspect():

@@ -1,0 +1,93 @@
+"""Fixes for what libraries keep, in their own words: more useful than that for a list or a dict.
+
+Each test gets one of the objects on the way from the kept items to the name of their holder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import itertools
+import logging.handlers
+import queue
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any
+
+from msgspec.structs import replace
+
+from memagent.leaks.suspect import is_cache
+from memagent.wire.messages import Suspect
+
+
+def _is_any(*kinds: type) -> Callable[[Any], bool]:
+    return lambda item: issubclass(type(item), kinds)
+
+
+def _is_from(package: str) -> Callable[[Any], bool]:
+    return lambda item: any(
+        base.__module__.partition(".")[0] == package for base in type(item).__mro__
+    )
+
+
+_FIXES: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (
+        is_cache,
+        "Set a limit, `@lru_cache(maxsize=256)`, and cache outside of instances: "
+        "a cached method keeps every `self` that it was called on.",
+    ),
+    (
+        _is_from("torchmetrics"),
+        "Call `metric.reset()` at the end of each epoch: until then the metric keeps all values. "
+        "Or give it bins, such as `thresholds=100`.",
+    ),
+    (_is_from("peft"), "Delete adapters that are no longer used: `model.delete_adapter(name)`."),
+    (
+        _is_any(logging.handlers.BufferingHandler),
+        "Give the handler a smaller capacity, `MemoryHandler(1000, ...)`, and log text instead of "
+        "arrays: `log.debug(f'{x.norm():.3f}')`.",
+    ),
+    (
+        _is_any(warnings.WarningMessage),
+        "Put `with warnings.catch_warnings(record=True) as caught:` around one step, "
+        "or `caught.clear()` once they are read.",
+    ),
+    (
+        _is_any(queue.Queue, queue.SimpleQueue, asyncio.Queue),
+        "Give the queue a limit, `Queue(maxsize=16)`: `put` then waits until there is room.",
+    ),
+    (
+        _is_any(asyncio.Future, concurrent.futures.Future),
+        "Drop it when it's done, `task.add_done_callback(tasks.discard)`: "
+        "what has finished keeps its result.",
+    ),
+    (
+        _is_any(ExitStack, AsyncExitStack),
+        "Close the stack in each step, with `with ExitStack() as stack:` inside of the loop.",
+    ),
+    (
+        _is_any(itertools._tee_dataobject),  # type: ignore[attr-defined]
+        "Read both iterators of `tee` at the same pace, or make two of `iter(loader)`: "
+        "`tee` keeps all that only one of them has read.",
+    ),
+    (
+        _is_any(itertools.cycle),
+        "Make a new iterator for each epoch, `while True: yield from loader`: "
+        "`cycle` keeps all that it has passed.",
+    ),
+)
+AT_EXIT = (
+    "Register one function, once, `atexit.register(store.flush)`: "
+    "arguments stay until the process ends."
+)
+
+
+def with_pattern_fix(suspect: Suspect, objects: Iterable[Any]) -> Suspect:
+    """Return the suspect with the fix for the first pattern that one of the objects shows."""
+    for item in objects:
+        for test, fix in _FIXES:
+            # the kind of a cache of tensors has a better one
+            if test(item) and suspect.kind != "cache":
+                return replace(suspect, fix=fix)
+    return suspect

@@ -1,0 +1,194 @@
+"""Bounds of containers. Numbers are those of the module's docstring."""
+
+from __future__ import annotations
+
+import logging.handlers
+import queue
+from collections import OrderedDict, deque
+
+import pytest
+
+from memagent.leaks.bounds import MAX_REACH, can_grow
+from memagent.leaks.object_names import ObjectName
+from memagent.leaks.referrers import HolderPath
+
+LIMIT = 40
+ROWS: list[int] = []
+
+
+def keep_in_module(item):
+    ROWS.append(item)
+    if len(ROWS) > LIMIT - 10:
+        del ROWS[0]
+
+
+class Popped:
+    def __init__(self, limit):
+        self.limit = limit
+        self.items = OrderedDict()
+
+    def add(self, item):
+        self.items[item] = item
+        while len(self.items) > self.limit:
+            self.items.popitem(last=False)
+
+
+class Called:
+    MAX_BYTES = 8 * 30
+
+    def __init__(self):
+        self.items = {}
+        self.bytes = 0
+
+    def add(self, item):
+        self.items[item] = item
+        self.bytes += 8
+        if self.bytes > self.MAX_BYTES:
+            self._shrink()
+
+    def _shrink(self):
+        self.items.pop(next(iter(self.items)))
+        self.bytes -= 8
+
+
+class Guarded:
+    def __init__(self, limit):
+        self.limit = limit
+        self.items = []
+
+    def add(self, item):
+        if len(self.items) < self.limit:
+            self.items.append(item)
+            return None
+        old, self.items[0] = self.items[0], item
+        return old
+
+
+class Refusing:
+    def __init__(self):
+        self.items = deque()
+
+    def add(self, item):
+        if len(self.items) >= 3 * 10:
+            return
+        self.items.append(item)
+
+
+class Sliced:
+    def __init__(self, limit):
+        self.limit = limit
+        self.items = []
+
+    def add(self, item):
+        self.items.append(item)
+        self.items = self.items[-self.limit :]
+
+
+class Own(OrderedDict):
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+
+    def add(self, item):
+        self[item] = item
+        if len(self) > self.limit:
+            self.popitem(last=False)
+
+
+class Uncounted:
+    """A pool that never counts what it has."""
+
+    def __init__(self):
+        self.items = []
+        self.count = 0
+
+    def add(self, item):
+        if self.count < 30:
+            self.items.append(item)
+
+
+class WarmUp:
+    """It's used from a size on, and grows beyond."""
+
+    def __init__(self):
+        self.items = []
+
+    def add(self, item):
+        self.items.append(item)
+        if len(self.items) < 30:
+            return None
+        return self.items[0]
+
+
+class Unlimited:
+    def __init__(self):
+        self.items = []
+        self.others = []
+
+    def add(self, item):
+        self.items.append(item)
+        if len(self.others) > 30:
+            self.others.pop(0)
+
+
+BOUNDED = [
+    (1, lambda: Popped(30)),
+    (1, Called),
+    (2, lambda: Guarded(30)),
+    (2, Refusing),
+    (3, lambda: Sliced(30)),
+]
+UNBOUNDED = [Uncounted, WarmUp, Unlimited, lambda: Popped(100 * MAX_REACH)]
+
+
+def holder_of(owner) -> HolderPath:
+    name = ObjectName("x.items", (".items",), __file__, type(owner).__name__, owner=type(owner))
+    return HolderPath(owner.items, 1.0, name, (), (owner,))
+
+
+def filled(owner, count=20):
+    for item in range(count):
+        owner.add(item)
+    return owner
+
+
+@pytest.mark.parametrize(("number", "make"), BOUNDED)
+def test_1_2_3_what_fills_up_to_a_bound_of_the_script_cannot_grow(number, make):
+    assert not can_grow(holder_of(filled(make())))
+
+
+@pytest.mark.parametrize("make", UNBOUNDED)
+def test_what_no_bound_within_reach_limits_can_grow(make):
+    assert can_grow(holder_of(filled(make())))
+
+
+def test_a_bound_that_was_passed_is_none():
+    owner = filled(Popped(30))
+    owner.items.update(dict.fromkeys(range(100, 120)))
+    assert can_grow(holder_of(owner))
+
+
+def test_a_constant_of_the_module_is_a_bound():
+    for item in range(20):
+        keep_in_module(item)
+    name = ObjectName("ROWS", ("ROWS", ".ROWS"), __file__, "<module>")
+    assert not can_grow(HolderPath(ROWS, 1.0, name, (), (globals(),)))
+
+
+def test_a_collection_of_the_script_has_a_bound_of_its_own():
+    own = filled(Own(30))
+    name = ObjectName("cache", ("cache",), __file__, "<module>")
+    assert not can_grow(HolderPath(own, 1.0, name, (), (globals(),)))
+
+
+@pytest.mark.parametrize(("limit", "grows"), [(30, False), (0, True), (10**7, True)])
+def test_4_a_librarys_attribute_is_a_bound(limit, grows):
+    bounded = queue.Queue(maxsize=limit)
+    handler = logging.handlers.MemoryHandler(limit)
+    for item in range(20):
+        bounded.put(item)
+        handler.buffer.append(item)
+    for owner, items in ((bounded, bounded.queue), (handler, handler.buffer)):
+        name = ObjectName("jobs", ("jobs",), __file__, "<module>")
+        assert can_grow(HolderPath(items, 1.0, name, (), (owner,))) == grows
+    handler.buffer.clear()

@@ -5,8 +5,8 @@ as a leak, for a while. The source tells that such a limit may exist, but not wh
 only a longer window shows that.
 
 1. Something takes items out or begins anew: `name.clear()`, `heappop(name)`, `del name[key]`,
-   `name = {"a": []}` or `name = new()` after its beginning, `name = name[-n:]`, and `get()` for a
-   queue.
+   `name = {"a": []}` or `name = new()` after its beginning, `name = name[-n:]`, `get()` for a
+   queue, and `name.execute("delete ...")`.
 2. The line that adds depends on what is there: `name[key] = x`, `if key not in name`, `if len(name)
    < n`, `name = (name + x)[-n:]`, also where such a condition returns before.
 3. It's the state of an optimizer or a cache of results: they grow until all parameters or arguments
@@ -46,6 +46,7 @@ _TAKING_FUNCTIONS = frozenset(("heappop", "heappushpop", "heapreplace"))
 _NEW_CONTAINERS = frozenset(
     ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter")
 )
+_DELETION = re.compile(r"\s*(delete|drop|truncate|replace)\b", re.IGNORECASE)
 LEAVING = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 _HOLDER = re.compile(r"(\.?\w+)(?:\[[^\]]*\]|\.\.\.)*(?::|$)")
 
@@ -213,7 +214,8 @@ def takes_out(node: ast.AST, parents: Parents, names: set[str], line: int) -> bo
         return any(is_mention(item, names) for item in node.args[:1])
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         methods = _TAKING_METHODS if node.args else _TAKING_METHODS | _QUEUE_METHODS
-        return node.func.attr in methods and is_mention(node.func.value, names)
+        is_taking = node.func.attr in methods or _deletes_rows(node)
+        return is_taking and is_mention(node.func.value, names)
     if not isinstance(node, ast.Assign) or node.lineno == line:
         return False
     return any(
@@ -223,6 +225,13 @@ def takes_out(node: ast.AST, parents: Parents, names: set[str], line: int) -> bo
         and _is_later(target, parents)
         for target, value in _assignments(node)
     )
+
+
+def _deletes_rows(call: ast.Call) -> bool:
+    """Return True for `db.execute("delete from rows where ...")`."""
+    texts = (item.value for item in call.args[:1] if isinstance(item, ast.Constant))
+    is_query = function_name(call) in ("execute", "executemany")
+    return is_query and any(_DELETION.match(text) for text in texts if isinstance(text, str))
 
 
 def _assignments(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:

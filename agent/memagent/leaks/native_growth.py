@@ -4,10 +4,13 @@ One line often frees the memory of another: `backward` frees activations, the lo
 These cancel, so the line that leaks grows by as much as the process does. So does each call on the
 way to it, since nothing frees the memory before they return:
 
-1. The process must grow steadily, in both halves of the trace.
-2. From the outermost call to the innermost, follow the only one that grows as much, in both halves.
-   Of several, follow the one that calls a library other than torch, if there is one such.
-3. Growth that only the loop explains, and no call of a step, has no path.
+1. The process must grow steadily, in both halves of the trace. Its first step and its last one
+   don't count: the diagnosis itself allocates in them.
+2. If a single line that calls a library other than torch grows by as much, it's that one. The
+   calls on the way to it may grow by more, since they may also make tensors.
+3. Else follow the only call that grows by as much, from the outermost to the innermost. Of several,
+   follow the one that calls a library other than torch, if there is one such.
+4. Growth that only the loop explains, and no call of a step, has no path.
 """
 
 from __future__ import annotations
@@ -19,10 +22,10 @@ from dataclasses import dataclass
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.heap_trace import LineStack
 
-MIN_STEPS = 6
+MIN_STEPS = 5
 """Steps below which a trace shows nothing."""
-MIN_BYTES_PER_STEP = 8192
-"""Growth from which it's looked for: that of caches in C is less after some steps."""
+MIN_BYTES_PER_STEP = 16 * 2**10
+"""Growth from which it's looked for. A step of a clean script had up to 10 KiB in a trace."""
 MIN_FIT, MAX_FIT = 0.7, 1.4
 """Growth of a call on the way, as a share of the process's. Two leaks of a size have no line."""
 MIN_HALF_SHARE = 0.5
@@ -52,10 +55,16 @@ def native_growth(
     steps: bytes that each stack allocated, less what it freed. start: lines that run for longer
     than a step. is_likely: returns whether a line calls a library other than torch.
     """
+    steps = steps[1:-1]
     total = _halves([sum(step.values()) for step in steps])
     rate = sum(total) / 2
     if len(steps) < MIN_STEPS or rate < MIN_BYTES_PER_STEP or not _fits(total, rate):
         return None
+    own = {stack: _halves([step.get(stack, 0) for step in steps]) for stack in set().union(*steps)}
+    fitting = [stack for stack, item in own.items() if stack and _fits(item, rate)]
+    lines = [stack for stack in fitting if is_likely(stack[-1])]
+    if len(lines) == 1:
+        return NativeGrowth(lines[0], round(rate))
     path: LineStack = ()
     while True:
         children = [item for item, growth in _calls(steps, path).items() if _fits(growth, rate)]

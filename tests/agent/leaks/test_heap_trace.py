@@ -124,6 +124,19 @@ def test_it_stops_in_a_forked_process_and_goes_on_in_the_first(tmp_path):
     assert printed(script, tmp_path) == "0 True\n"
 
 
+def test_a_process_may_end_while_it_is_traced(tmp_path):
+    script = """
+    import atexit, threading
+    class Late:
+        def __del__(self):
+            print("late")
+    late = Late()
+    atexit.register(print, "registered")
+    trace.start()
+    """
+    assert printed(script, tmp_path) == "registered\nlate\n"
+
+
 def test_what_a_signal_handler_raises_reaches_the_script(tmp_path):
     script = """
     import signal

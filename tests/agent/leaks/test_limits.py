@@ -42,6 +42,11 @@ def work():
 def produce(x):
     ahead.put(x)  # here
 """,
+    "rows deleted": """
+def note(db, step, data):
+    db.execute("insert into notes values (?, ?)", (step, data))  # here
+    db.execute(" DELETE from notes where step < ?", (step - 50,))
+""",
     "least recent": """
 cache = OrderedDict()
 def add(key, x):
@@ -122,6 +127,12 @@ def add(key, x):
 """,
 }
 UNLIMITED = {
+    "rows selected": """
+def note(db, step, data):
+    db.execute("insert into notes values (?, ?)", (step, data))  # here
+    db.execute("select max(step) from notes")
+    other.execute("delete from notes")
+""",
     "begun once": """
 def main():
     outputs = []

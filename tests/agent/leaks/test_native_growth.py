@@ -9,7 +9,7 @@ LEAK = 100_000
 
 
 def found(*steps, likely=(), start=(LOOP,)):
-    return native_growth(steps * MIN_STEPS, start, set(likely).__contains__)
+    return native_growth(steps * (MIN_STEPS + 2), start, set(likely).__contains__)
 
 
 def path(*steps, **options):
@@ -39,13 +39,24 @@ def test_of_two_lines_that_fit_it_follows_the_one_that_calls_a_library():
     assert not growth.is_certain
 
 
+def test_a_line_that_fits_is_found_in_a_call_that_also_makes_tensors():
+    step = {(LOOP, MODEL, READ): LEAK, (LOOP, MODEL): 9 * LEAK, (LOOP, BACKWARD): -9 * LEAK}
+    assert path(step, likely=[READ]) == (LOOP, MODEL, READ)
+
+
+def test_the_first_step_and_the_last_one_do_not_count():
+    noisy, quiet = {(LOOP, LOAD): 99 * LEAK}, {(LOOP, LOAD): LEAK}
+    steps = [noisy, *[quiet] * MIN_STEPS, noisy]
+    assert native_growth(steps, (LOOP,), lambda _: True).bytes_per_step == LEAK
+
+
 def test_growth_must_be_steady_and_more_than_caches_take():
     once = {(LOOP, LOAD): LEAK * MIN_STEPS}
     nothing = dict.fromkeys(once, 0)
-    steps = [once, *[nothing] * (MIN_STEPS - 1)]
+    steps = [nothing, once, *[nothing] * MIN_STEPS]
     assert native_growth(steps, (LOOP,), lambda _: True) is None
     assert found({(LOOP, LOAD): MIN_BYTES_PER_STEP - 1}) is None
-    assert native_growth([{(LOOP, LOAD): LEAK}] * (MIN_STEPS - 1), (), lambda _: True) is None
+    assert native_growth([{(LOOP, LOAD): LEAK}] * (MIN_STEPS + 1), (), lambda _: True) is None
 
 
 def test_growth_at_every_third_step_is_steady():

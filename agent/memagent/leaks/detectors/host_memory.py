@@ -176,7 +176,7 @@ class HostMemoryDetector(Detector):
     def _stop_trace(self) -> None:
         if self._trace is not None:
             self._trace.stop()
-            self.thread_s += self._trace.spent_s
+            self.thread_s = self._trace.spent_s
 
     def _stop(self) -> None:
         if self._is_tracing:

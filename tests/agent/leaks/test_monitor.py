@@ -7,6 +7,7 @@ import inspect
 import math
 import pickle
 import re
+import sys
 import time
 from dataclasses import replace
 
@@ -253,8 +254,17 @@ def test_each_method_is_tried_once_beyond_the_budget(watched, recording):
     assert len(recording_of(run, recording)) == 3
 
 
+@pytest.fixture
+def a_tracer():
+    """Keep the heap from being read at each line, as beside a debugger."""
+    before = sys.gettrace()
+    sys.settrace(lambda *_: None)
+    yield
+    sys.settrace(before)
+
+
 def test_measured_growth_without_a_name_is_followed_by_all_methods_whatever_the_budget(
-    watched, recording
+    watched, recording, a_tracer
 ):
     trainer, run = watched(leaks=False)
     allocate = ctypes.CDLL(None).malloc

@@ -50,6 +50,8 @@ class Case:
     """Whether cuDNN tries its algorithms and takes the fastest."""
     allocator: str | None = None
     """Settings of torch's allocator, as in PYTORCH_CUDA_ALLOC_CONF."""
+    compiled: bool = False
+    """Whether `torch.compile` makes the kernels. The trace runs the uncompiled program."""
 
 
 @dataclass(frozen=True)

@@ -98,6 +98,7 @@ _QUICK = (
     "mlp", "mlp 8-bit", "mlp accumulated", "resnet", "unet checkpointed", "decoder autocast", "decoder lora", "lstm", "graph", "gpt2",
 )  # fmt: skip
 _WITH_ALLOCATORS = ("gpt2", "decoder autocast", "unet", "llama", "moe", "resnet autocast")
+_COMPILED = ("mlp foreach", "resnet autocast", "decoder autocast", "gpt2", "llama", "vit")
 _ALLOCATORS = (
     "expandable_segments:True",
     "max_split_size_mb:64",
@@ -124,6 +125,15 @@ def with_allocators() -> list[Case]:
     return [
         replace(case, name=f"{case.name}, {settings}", allocator=settings)
         for settings in _ALLOCATORS
+        for case in cases
+    ]
+
+
+def compiled() -> list[Case]:
+    """Return some large cases with `torch.compile`."""
+    cases = [case for case in small() if case.name in _COMPILED]
+    return [
+        replace(case, name=f"{case.name} compiled, large", compiled=True, size="large")
         for case in cases
     ]
 
@@ -164,6 +174,8 @@ def build(case: Case, device: str | None = "cpu", *, seed: int = 0) -> Workload:
         model.train()
         if device != "meta":
             model = ranks.spread(model, case, ranks.device_type(device))
+        if case.compiled:
+            model.compile()
         optimizer = optimizer_named(case.optimizer, model.parameters())
 
     def make_batch() -> tuple[families.Tensors, families.Tensors]:

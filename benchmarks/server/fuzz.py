@@ -9,6 +9,7 @@ how far it is.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
 import http.client
 import json
@@ -63,6 +64,8 @@ _RUNS = ("fuzz", "other", "none")
 _STATUS = re.compile(r"^HTTP/1\.1 (\d{3}) ", re.MULTILINE)
 _PASSING = (501, 503)
 """Statuses that aren't failures: a missing package, and a request to come back (Retry-After)."""
+_HANG, _REFUSED = "hang", "refused"
+_UNANSWERED = (_HANG, _REFUSED)
 
 _STRINGS = (
     "", "0", "-1", "1e308", "NaN", "9223372036854775808", "' OR 1=1 --", "\0", "%00", "%", "../../etc/passwd",
@@ -148,9 +151,9 @@ class Outcome:
         self.statuses[status] += 1
         is_error = status.isdecimal() and int(status) >= 500 and int(status) not in _PASSING
         self.errors += is_error
-        self.hangs += status == "hang"
+        self.hangs += status in _UNANSWERED
         self.stored += is_batch and status == "200"
-        if (is_error or status == "hang") and len(self.failures) < 5:
+        if (is_error or status in _UNANSWERED) and len(self.failures) < 5:
             self.failures.append(f"{status} to {request[:300]!r}")
 
 
@@ -228,7 +231,8 @@ def _send_all(server: Server, load: Load) -> Outcome:
 def _load_all_code(url: str) -> None:
     """Let the server import pyarrow: 50 MiB that a rare request would add in the middle."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    urllib3.request("GET", f"{url}/api/v1/runs/fuzz/export?format=parquet", headers=headers)
+    path = "/api/v1/runs/fuzz/export?format=parquet"
+    urllib3.request("GET", f"{url}{path}", headers=headers, timeout=TIMEOUT_S)
 
 
 def _send(
@@ -243,8 +247,12 @@ def _send(
     batches = HostileBatches(load.tokens, _RUNS, source)
     connection: socket.socket | None = None
     while outcome.total < load.requests and time.monotonic() < until:
-        if connection is None:
-            connection = _connect(url)
+        try:
+            connection = connection or _connect(url)
+        except OSError:
+            outcome.note([_REFUSED], b"", 0.0, is_batch=False)
+            time.sleep(LOOK_EVERY_S)  # a web process that was replaced
+            continue
         is_batch = source.random() < BATCH_SHARE
         method, request = ("POST", batches.request()) if is_batch else _request(source, routes)
         sent_at = time.monotonic()
@@ -270,8 +278,9 @@ def _show_progress(outcome: Outcome, seconds: float) -> None:
 def _resident_bytes(server: Server) -> Counter[str]:
     sizes: Counter[str] = Counter()
     for process in [server.process, *server.process.children(recursive=True)]:
-        role = "worker" if "worker" in process.cmdline() else "web"
-        sizes[role] += process.memory_info().rss
+        with contextlib.suppress(psutil.NoSuchProcess):  # one that was replaced
+            role = "worker" if "worker" in process.cmdline() else "web"
+            sizes[role] += process.memory_info().rss
     return sizes
 
 
@@ -423,7 +432,7 @@ def _answers(connection: socket.socket, method: str, request: bytes) -> tuple[li
         closes = response.getheader("connection", "").lower() == "close"
         return [str(response.status)], is_read and not closes
     except TimeoutError:
-        return ["hang"], False
+        return [_HANG], False
     except (OSError, http.client.HTTPException, ValueError):
         return ["closed"], False
 

@@ -12,7 +12,9 @@ class Traced(torch.Tensor):
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         result = super().__torch_function__(func, types, args, kwargs or {})
         if isinstance(result, Traced):
-            result.sources = [item for item in args if isinstance(item, torch.Tensor)]  # LEAK any .sources|average
+            result.sources = [
+                item for item in args if isinstance(item, torch.Tensor)
+            ]  # LEAK any .sources|average
         return result
 
 

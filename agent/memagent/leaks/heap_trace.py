@@ -19,7 +19,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any, ClassVar
@@ -42,16 +42,15 @@ LineStack = tuple[CodePosition, ...]
 class HeapTrace:
     """Reads the heap at each line between `start` and `stop`. read: returns bytes in use.
 
-    It returns several numbers, one for each way to count, and is called with the interpreter held.
-    clock: returns the processor time of the calling thread.
+    It's called with the interpreter held. clock: returns the processor time of the calling thread.
     """
 
     active: ClassVar[HeapTrace | None] = None
 
     def __init__(
-        self, read: Callable[[], tuple[int, ...]], clock: Callable[[], float] = time.thread_time
+        self, read: Callable[[], int], clock: Callable[[], float] = time.thread_time
     ) -> None:
-        self.steps: list[Mapping[LineStack, tuple[int, ...]]] = []
+        self.steps: list[Mapping[LineStack, int]] = []
         """Bytes that each step allocated, less those that it freed, by stack."""
         self.start_stack: LineStack = ()
         """Lines that run for more than a step."""
@@ -84,7 +83,7 @@ class HeapTrace:
         if self._is_over:
             self._excluded.add(self._readings.most_common(1)[0][0])
         else:
-            self.steps.append({stack: tuple(sums) for stack, sums in self._sums.items()})
+            self.steps.append(dict(self._sums))
         self._clear_step()
         self._last = self._read()
         if len(self.steps) >= MAX_STEPS or self.spent_s > MAX_S:
@@ -117,19 +116,15 @@ class HeapTrace:
         self._is_over = self._step_s > MAX_STEP_S
 
     def _clear_step(self) -> None:
-        self._sums: defaultdict[LineStack, list[int]] = defaultdict(list)
+        self._sums: Counter[LineStack] = Counter()
         self._readings: Counter[tuple[str, int]] = Counter()
         self._step_s = 0.0
         self._is_over = False
 
-    def _add(self, now: tuple[int, ...]) -> None:
+    def _add(self, now: int) -> None:
         """Add what the heap has grown since the last reading to the stack that ran."""
-        if now != self._last:
-            sums = self._sums[self._stack] or [0] * len(now)
-            self._sums[self._stack] = [
-                total + new - old for total, new, old in zip(sums, now, self._last, strict=True)
-            ]
-            self._last = now
+        self._sums[self._stack] += now - self._last
+        self._last = now
 
     def _is_traced_code(self, code: CodeType) -> bool:
         file = code.co_filename

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType
@@ -96,15 +97,13 @@ def suspects_of_trace(trace: HeapTrace, opaque: Sequence[Suspect]) -> list[Suspe
     """
     statements, meanings = _Statements(), Meanings()
     start = statements.of_stack(trace.start_stack)
-    for way in range(2):  # what libraries have allocated, else what is resident
-        steps = [_sizes(step, way, statements.of_stack) for step in trace.steps]
-        growth = native_growth(steps, start, lambda item: _is_likely(statements.at(item), meanings))
-        if growth is not None:
-            files = dict.fromkeys(file for file, _ in start)
-            suspect = _profiler(files, growth) or _suspect(growth, statements, meanings, opaque)
-            # the check of host memory doesn't see what is only resident
-            return [replace(suspect, kind="allocation") if way else suspect] if suspect else []
-    return []
+    steps = [_sizes(step, statements.of_stack) for step in trace.steps]
+    growth = native_growth(steps, start, lambda item: _is_likely(statements.at(item), meanings))
+    if growth is None:
+        return []
+    files = dict.fromkeys(file for file, _ in start)
+    suspect = _profiler(files, growth) or _suspect(growth, statements, meanings, opaque)
+    return [suspect] if suspect else []
 
 
 def _profiler(files: Iterable[str], growth: NativeGrowth) -> Suspect | None:
@@ -156,12 +155,11 @@ class _Statements:
 
 
 def _sizes(
-    step: Mapping[LineStack, tuple[int, ...]], way: int, of_stack: Callable[[LineStack], LineStack]
-) -> dict[LineStack, int]:
-    sizes: dict[LineStack, int] = {}
-    for stack, numbers in step.items():
-        key = of_stack(stack)
-        sizes[key] = sizes.get(key, 0) + numbers[way]
+    step: Mapping[LineStack, int], of_stack: Callable[[LineStack], LineStack]
+) -> Mapping[LineStack, int]:
+    sizes: Counter[LineStack] = Counter()
+    for stack, size in step.items():
+        sizes[of_stack(stack)] += size
     return sizes
 
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 MAX_READING_S, MAX_READINGS_S = 0.02, 0.1
@@ -71,19 +71,19 @@ def heap_reader() -> HeapReader | None:
     return None if mallinfo is None else HeapReader(mallinfo)
 
 
-def native_reader() -> Callable[[], tuple[int, int]] | None:
-    """Return a reader of two numbers while tracemalloc runs, None without glibc.
+def native_reader() -> Callable[[], int] | None:
+    """Return a reader of what libraries have allocated outside of Python, with Arrow's own pool.
 
-    It returns what libraries have allocated outside of Python, with Arrow's own pool, and the
-    resident bytes of no file. It keeps the interpreter, so that no other thread goes on meanwhile.
+    None without glibc. It works while tracemalloc runs, and keeps the interpreter, so that no other
+    thread goes on meanwhile.
     """
     mallinfo = _mallinfo(ctypes.PyDLL)
     return None if mallinfo is None else partial(_native_bytes, mallinfo)
 
 
-def _native_bytes(mallinfo: Callable[[], _MallInfo]) -> tuple[int, int]:
+def _native_bytes(mallinfo: Callable[[], _MallInfo]) -> int:
     traced = tracemalloc.get_traced_memory()[0] + tracemalloc.get_tracemalloc_memory()
-    return _in_use(mallinfo()) - traced, _anonymous_bytes() - traced
+    return _in_use(mallinfo()) - traced
 
 
 def _in_use(info: _MallInfo) -> int:
@@ -106,18 +106,5 @@ def _mallinfo(library: Callable[[None], Any]) -> Callable[[], _MallInfo] | None:
 
 
 def _resident_bytes() -> int:
-    return _pages()[1] * mmap.PAGESIZE
-
-
-def _anonymous_bytes() -> int:
-    pages = _pages()
-    return (pages[1] - pages[2]) * mmap.PAGESIZE
-
-
-def _pages() -> list[int]:
-    """Return the pages of this process: all, resident, and those of files among them."""
-    file = os.open("/proc/self/statm", os.O_RDONLY)
-    try:
-        return list(map(int, os.read(file, 128).split()[:3]))
-    finally:
-        os.close(file)
+    pages = Path("/proc/self/statm").read_bytes().split()
+    return int(pages[1]) * mmap.PAGESIZE

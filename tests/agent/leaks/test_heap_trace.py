@@ -55,7 +55,7 @@ def test_it_tells_what_each_line_allocates_and_frees(tmp_path):
         trace.end_step()
     trace.stop()
     texts = open(__file__).read().splitlines()
-    for stack, (size, _) in trace.steps[-1].items():
+    for stack, size in trace.steps[-1].items():
         if abs(size) > 10_000:
             print(texts[stack[-1][1] - 1].partition("# ")[2], round(size, -5), len(stack))
     """
@@ -177,7 +177,7 @@ def test_a_function_with_too_many_readings_counts_as_its_caller(tmp_path):
         trace.end_step()
     trace.stop()
     texts = open(__file__).read().splitlines()
-    stack = max(trace.steps[-1], key=lambda stack: trace.steps[-1][stack][0])
+    stack = max(trace.steps[-1], key=lambda stack: trace.steps[-1][stack])
     print(len(trace.steps), texts[stack[-1][1] - 1].strip())
     """
     assert printed(script, tmp_path) == "2 often()  # calls\n"

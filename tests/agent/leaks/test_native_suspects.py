@@ -52,7 +52,7 @@ def suspects_at(tmp_path):
     def suspects(*texts, opaque=()):
         numbers = [next(n for n, line in enumerate(lines, 1) if text in line) for text in texts]
         stack = tuple((str(path), number) for number in (1, *numbers))
-        trace = SimpleNamespace(steps=[{stack: (LEAK, 0)}] * 8, start_stack=stack[:1])
+        trace = SimpleNamespace(steps=[{stack: LEAK}] * 8, start_stack=stack[:1])
         return suspects_of_trace(trace, opaque)
 
     return suspects

@@ -18,7 +18,7 @@ import ast
 import operator
 from collections import deque
 from collections.abc import Iterator
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType
 from typing import Any
 
 from memagent.leaks.growing_statements import growth_strength
@@ -33,8 +33,6 @@ from memagent.leaks.user_code import is_script_class, main_file, namespace
 
 MAX_REACH = 100
 """A bound beyond this many times the present size is out of reach."""
-_UNLIMITED_CACHE = 1024
-"""A `maxsize` beyond this may as well be unlimited."""
 _SIZE_ATTRIBUTES = ("maxsize", "max_size", "maxlen", "capacity")
 _OPERATORS = {
     ast.Add: operator.add,
@@ -54,12 +52,29 @@ def can_grow(holder: HolderPath) -> bool:
     if isinstance(container, deque) and container.maxlen is not None:
         return False
     for item in holder.objects:
-        parameters = getattr(item, "cache_parameters", None) if is_cache(item) else None
-        if isinstance(parameters, BuiltinFunctionType | FunctionType):
-            max_size = parameters()["maxsize"]
+        info = getattr(item, "cache_info", None) if is_cache(item) else None
+        if isinstance(info, BuiltinFunctionType):
+            _, _, max_size, size = info()
             if max_size is not None:
-                return bool(max_size > _UNLIMITED_CACHE)
-    return not any(0 < size <= limit <= MAX_REACH * size for size, limit in _sizes(holder))
+                return not _is_filling(size, max_size)
+    return not any(_is_filling(size, limit) for size, limit in _sizes(holder))
+
+
+def will_be_cut(holder: HolderPath, tensor: Any) -> bool:
+    """Return True if a slice leaves more rows than a tensor has yet: `queue = cat(...)[-n:]`."""
+    length = max(tensor.shape, default=0)
+    values = _Values(holder, length)
+    return any(
+        _is_filling(length, limit)
+        for root in _roots(holder)
+        for node, _ in walk(root)
+        if isinstance(node, ast.Assign)
+        for limit in values.after_slice(node)
+    )
+
+
+def _is_filling(size: float, limit: float) -> bool:
+    return 0 < size <= limit <= MAX_REACH * size
 
 
 def _sizes(holder: HolderPath) -> Iterator[tuple[float, float]]:
@@ -152,7 +167,10 @@ class _Values:
             bound = part.slice.lower if is_kept else part.slice.upper
             if isinstance(bound, ast.UnaryOp) and isinstance(bound.op, ast.USub):
                 limit = self._of(bound.operand, ())
-                if limit is not None and is_mention(part.value, self._names):
+                parts = ast.walk(part.value)
+                if limit is not None and any(
+                    isinstance(item, ast.expr) and is_mention(item, self._names) for item in parts
+                ):
                     yield limit
 
     def _takes_out(self, body: list[ast.stmt], parents: Parents) -> bool:

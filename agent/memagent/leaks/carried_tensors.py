@@ -16,6 +16,7 @@ from typing import Any
 
 from memagent.components import live_objects
 from memagent.leaks import autograd_graphs, source_lines
+from memagent.leaks.bounds import will_be_cut
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.lengthening import LengtheningTensor
 from memagent.leaks.object_names import ObjectName
@@ -147,7 +148,7 @@ def suspects_of_lengthening(
     if not lines:
         return []
     line = next((line for line in lines if line.uses_itself), lines[0])
-    if item.is_in_turn and not line.uses_itself:
+    if (item.is_in_turn and not line.uses_itself) or will_be_cut(holder, tensor):
         return []
     owners = [*map(type, holder.above), *([name.owner] if name.owner is not None else [])]
     kind: Kind = "buffer" if any(map(is_module_class, owners)) else "variable"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging.handlers
 import queue
 from collections import OrderedDict, deque
 
 import pytest
+import torch
 
-from memagent.leaks.bounds import MAX_REACH, can_grow
+from memagent.leaks.bounds import MAX_REACH, can_grow, will_be_cut
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import HolderPath
 
@@ -192,3 +194,30 @@ def test_4_a_librarys_attribute_is_a_bound(limit, grows):
         name = ObjectName("jobs", ("jobs",), __file__, "<module>")
         assert can_grow(HolderPath(items, 1.0, name, (), (owner,))) == grows
     handler.buffer.clear()
+
+
+@pytest.mark.parametrize(("limit", "grows"), [(30, False), (5000, True), (None, True)])
+def test_a_cached_function_that_still_fills_has_a_bound(limit, grows):
+    cached = functools.lru_cache(limit)(abs)
+    for item in range(20):
+        cached(item)
+    name = ObjectName("cached", ("cached",), __file__, "<module>")
+    assert can_grow(HolderPath(cached, 1.0, name, (cached,), ())) == grows
+
+
+class Negatives:
+    def __init__(self, limit):
+        self.limit = limit
+        self.rows = torch.empty(0, 4)
+
+    def add(self, new):
+        self.rows = torch.cat([self.rows, new])[-self.limit :].clone()
+
+
+@pytest.mark.parametrize(("limit", "is_cut"), [(500, True), (10**7, False)])
+def test_3_rows_of_a_tensor_are_cut_off(limit, is_cut):
+    owner = Negatives(limit)
+    owner.add(torch.zeros(100, 4))
+    name = ObjectName("x.rows", (".rows",), __file__, "Negatives.add", owner=Negatives)
+    holder = HolderPath(vars(owner), 1.0, name, (), (owner,))
+    assert will_be_cut(holder, owner.rows) == is_cut

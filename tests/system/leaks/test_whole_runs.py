@@ -1,8 +1,8 @@
-"""Whole runs by `memagent run`, as a user makes them: scripts of an examiner who knew neither the
-finder nor the other folders, from public threads that each names: two sets, the second of which
+"""Whole runs by `memagent run`, as a user makes them: scripts of examiners who knew neither the
+finder nor the other folders, from public threads that each names: three sets, the second of which
 has much memory that Python doesn't see.
 
-The last report's first suspect is judged. A script takes 5 to 20 s.
+The last report's first suspect is judged. A script takes 5 to 70 s.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ KNOWN_MISSES = {
     "ddp_comm_hook": "nobody is named: c10d's objects hide their tensors",
     "adapter_search": "the line is right, but the holder is a method's cell",
     "cached_batches": "the cached functions are named in place of their calls",
+    "tracked_metrics": "the line that fills the copies is named, and not the one that makes them",
+    "deferred_uploads": "the line that makes the scheduler is named",
     "atexit_flush": "the line that allocates is named, and no holder",
 }
 """Why a script's line or holder isn't named, by its file's stem. Not strict: some are at times."""

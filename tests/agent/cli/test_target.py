@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import memagent
+
+PACKAGE = Path(memagent.__file__).parent
+
 
 @pytest.fixture
 def run(fork_server, tmp_path) -> Callable[..., subprocess.CompletedProcess[str]]:
@@ -46,7 +50,7 @@ def test_1_an_archive_runs_its_main_module(fork_server, tmp_path):
 def test_2_an_error_in_the_constructor_of_an_optimizer_has_no_frame_of_memagent(run):
     done = run("import torch\ntorch.optim.SGD([])\n")
     assert done.returncode == 1 and "empty parameter list" in done.stderr
-    assert "memagent/" not in done.stderr.partition("Traceback")[2]
+    assert str(PACKAGE) not in done.stderr.partition("Traceback")[2]
 
 
 def test_2_an_error_of_the_scripts_own_exception_hook_is_printed_with_the_first(run):

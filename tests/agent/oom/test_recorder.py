@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import torch
 import memagent
 from memagent.hooks.oom_observer import AllocationFailure
 
+PACKAGE = Path(memagent.__file__).parent
 SCRIPT = """\
 import resource, sys, torch
 
@@ -89,7 +91,7 @@ def test_a_script_that_swallows_everything_gets_a_report(die):
     stderr, report = die("swallow")
     assert "memagent: Out of memory in data of step 31 on host" in stderr
     assert stderr.rstrip().splitlines()[-1].startswith("memagent: out of memory in data of step 31")
-    assert stderr.count("Traceback") == 1 and "memagent/" not in stderr.partition("Traceback")[2]
+    assert stderr.count("Traceback") == 1 and str(PACKAGE) not in stderr.partition("Traceback")[2]
     assert report["status"] == "oom" and report["steps"] == 30
     assert report["out_of_memory"]["title"].startswith("Out of memory in data of step 31")
 
@@ -98,5 +100,5 @@ def test_a_script_that_swallows_everything_gets_a_report(die):
 def test_a_leak_that_reaches_the_limit_keeps_its_cause(die):
     stderr, report = die("leak")
     assert "  cause: leak, forecast since step " in stderr
-    assert "memagent/" not in stderr.partition("Traceback")[2]
+    assert str(PACKAGE) not in stderr.partition("Traceback")[2]
     assert report["out_of_memory"]["cause"] == "leak"

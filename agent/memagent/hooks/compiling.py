@@ -60,15 +60,19 @@ def eval_frames() -> Any:
     return getattr(getattr(sys.modules["torch"]._C, "_dynamo", None), "eval_frame", None)
 
 
-def skip_code(frames: Any, code: Any) -> bool:
-    """Make torch.compile skip a function's frame; return False if this torch can't."""
+def skip_code(frames: Any, code: Any, *, callees: bool = False) -> bool:
+    """Make torch.compile skip a function's frame; return False if this torch can't.
+
+    callees: also those of what it calls, with torch 2.7 or newer.
+    """
     if hasattr(frames, "skip_code"):  # before torch 2.7
         frames.skip_code(code)
         return True
     if not hasattr(frames, "set_code_exec_strategy"):
         return False
     action = frames._FrameAction
-    frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    inner = action.SKIP if callees else action.DEFAULT
+    frames.set_code_exec_strategy(code, frames._FrameExecStrategy(action.SKIP, inner))
     return True
 
 

@@ -9,6 +9,7 @@
    part of the lines that call it from then on.
 
 It leaves alone a thread that a debugger or profiler traces, other threads, and forked processes.
+torch.compile would compile the trace function itself, where compiled code runs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any, ClassVar
 
+from memagent.hooks.compiling import eval_frames, skip_code
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.user_code import is_own, is_script
 
@@ -70,6 +72,8 @@ class HeapTrace:
         if HeapTrace.active is not None or _is_traced():
             return False
         HeapTrace.active = self
+        if "torch" in sys.modules:
+            skip_code(eval_frames(), _handle.__code__, callees=True)
         self._stack = self.start_stack = self._positions(sys._getframe())
         self._last = self._read()
         _set_trace(_on_event)

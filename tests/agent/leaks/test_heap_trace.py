@@ -181,3 +181,24 @@ def test_a_function_with_too_many_readings_counts_as_its_caller(tmp_path):
     print(len(trace.steps), texts[stack[-1][1] - 1].strip())
     """
     assert printed(script, tmp_path) == "2 often()  # calls\n"
+
+
+def test_compiled_code_stays_as_it_is_and_the_trace_is_not_compiled(tmp_path):
+    script = """
+    import torch
+    from torch._dynamo.utils import counters
+
+    layer = torch.nn.Linear(8, 8)
+    compiled = torch.compile(lambda rows: layer(rows).relu().sum(), backend="eager")
+    def step():
+        compiled(torch.ones(4, 8)).backward()
+    step()
+    before = dict(counters["frames"])
+    trace.start()
+    for _ in range(3):
+        step()
+        trace.end_step()
+    trace.stop()
+    print(dict(counters["frames"]) == before, len(trace.steps))
+    """
+    assert printed(script, tmp_path) == "True 3\n"

@@ -68,8 +68,8 @@ class HostMemoryDetector(Detector):
     5. `end` suspects the containers that grew (`growing_containers`). If they explain less than
        half of the growth, it also suspects the lines of the script that hold more than in the
        middle, unless the last step alone allocated more there: an input that is longer each time,
-       or a list that is cleared now and then. Native memory that grows
-       by more is suspected first (`native_suspects`).
+       or a list that is cleared now and then. Native memory that grows by more is suspected first
+       (`native_suspects`).
 
     Garbage is collected before the readings of the middle and of all but the last step, since
     reference cycles that wait for it are no leak. So objects that are still young at the end are

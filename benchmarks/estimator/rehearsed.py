@@ -81,8 +81,8 @@ def main(out: Path | None, only: str = "") -> int:
     print("| --- | --- | --- | --- | --- | --- |", flush=True)
     known = _read(out, versions) if only and out is not None else {}
     rows = []
-    for facts in _published_rows():
-        case = _case_of(facts)
+    for facts in published_rows():
+        case = case_of(facts)
         row = known.get(case) if only not in case else _rehearse(facts)
         if row is not None:
             rows.append(row)
@@ -107,7 +107,7 @@ def _read(out: Path, versions: Mapping[str, str]) -> dict[str, RehearsedRow]:
     return {row.case: row for row in rows}
 
 
-def _published_rows() -> Iterator[Mapping[str, Any]]:
+def published_rows() -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the public file that need no library but the model's own."""
     for row in json.loads((FOLDER / FILE).read_text())["rows"]:
         if row["fused_kernels"] or row["quantised"] or row["framework"] != "none":
@@ -115,7 +115,7 @@ def _published_rows() -> Iterator[Mapping[str, Any]]:
         yield row
 
 
-def _case_of(row: Mapping[str, Any]) -> str:
+def case_of(row: Mapping[str, Any]) -> str:
     return f"{_MODELS[row['model']]} {'lora ' if row['lora_rank'] else ''}x {row['batch']}"
 
 
@@ -130,7 +130,7 @@ def _rehearse(row: Mapping[str, Any]) -> RehearsedRow:
         silent=True,
     )
     return RehearsedRow(
-        case=_case_of(row),
+        case=case_of(row),
         measured_bytes=row["peak_allocated_bytes"],
         nvidia_smi_bytes=row["nvidia_smi_mib"] * _MIB,
         status=result.status,

@@ -105,7 +105,7 @@ def _levels(result: Rehearsal) -> Iterator[str]:
     yield _row(
         "reserved by torch", result.peak_reserved_bytes, f"{format_bytes(unused)} of it unused"
     )
-    causes = "the size of the CUDA context"
+    causes = "the CUDA context and cache"
     if result.has_convolutions:
         causes = "the CUDA context and cuDNN's workspaces"
     yield _row("on the device", middle, f"{format_bytes(low)} to {format_bytes(high)}, by {causes}")

@@ -10,7 +10,7 @@ from typing import Literal
 from memagent.environment import REHEARSAL_PREFIX
 from memagent.errors import EstimateError, RehearsalError, SettingError
 from memagent.estimator.cards import CARDS, PAGE_BYTES, Card, card_named, find_card
-from memagent.estimator.devices import CONTEXT_BYTES
+from memagent.estimator.devices import CONTEXT_BYTES, context_of
 from memagent.rehearsal.build import Build
 from memagent.units import parse_bytes
 
@@ -47,6 +47,14 @@ class Machine:
     addresses: Literal["growing", "falling"] = "growing"
     ledger: Path | None = None
     """A file through which processes share the devices."""
+
+    @property
+    def context_interval(self) -> tuple[int, int]:
+        """Return the smallest and the largest context; one that isn't the usual is known."""
+        usual = context_of(None, self.card.capability, self.card.multiprocessors)
+        if self.context_bytes in (usual.size_bytes, CONTEXT_BYTES) and usual.interval:
+            return usual.interval
+        return self.context_bytes, self.context_bytes
 
 
 def cuda_card(text: str) -> Card:

@@ -1,7 +1,7 @@
 """The result of a rehearsal. Pure: a process's state and the machine in, the verdict out.
 
 Tensors and reserved memory are exact: torch's own allocator counted them. The device level adds the
-CUDA context, with the interval that the estimator has for it.
+CUDA context and the cache of longer runs, with an interval.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import hypot
 from typing import Any
 
 from memagent.errors import RehearsalError
-from memagent.estimator.devices import context_of
-from memagent.estimator.estimate import TRACED_CONVOLUTIONS
+from memagent.estimator.estimate import REHEARSED_CACHE_RATIO, TRACED_CONVOLUTIONS
 from memagent.rehearsal.launch import Machine
 from memagent.wire.messages import PredictionMessage
 
@@ -77,23 +75,22 @@ class Rehearsal:
 
     @property
     def device_bytes(self) -> tuple[int, int, int]:
-        """Return memory on the device: with the smallest, the assumed and the largest context, and
-        with cuDNN's workspaces as they vary.
+        """Return memory on the device: with the smallest, the assumed and the largest context, the
+        last with what the cache may hold more.
         """
-        low, high = context_of(None, self.machine.card.capability).interval or (0, 0)
         middle = self.machine.context_bytes
-        above = round(hypot(high - middle, self._workspaces_bytes))
+        low, high = self.machine.context_interval
         reserved = self.peak_reserved_bytes
-        return reserved + low, reserved + middle, reserved + middle + above
+        return reserved + low, reserved + middle, reserved + high + self._cache_bytes
 
     @property
-    def _workspaces_bytes(self) -> float:
-        """Return what cuDNN's workspaces may add to the cache: see `TRACED_CONVOLUTIONS`."""
-        if not self.has_convolutions:
-            return 0.0
+    def _cache_bytes(self) -> int:
+        """Return what the cache may hold beyond the rehearsed peak."""
         lasting = ("parameters", "optimizer_state")
         passing = self.peak_allocated_bytes - sum(self.components.get(n) or 0 for n in lasting)
-        return TRACED_CONVOLUTIONS.fragmentation[1] * max(0, passing)
+        most = TRACED_CONVOLUTIONS.fragmentation[1]
+        ratio = most if self.has_convolutions else REHEARSED_CACHE_RATIO
+        return round(ratio * max(0, passing))
 
     @property
     def spare_bytes(self) -> int | None:

@@ -8,6 +8,7 @@ from statistics import median
 import pytest
 
 from benchmarks.estimator.truths import FOLDER
+from memagent.estimator.cards import CARDS
 from memagent.estimator.devices import (
     CONTEXT_RANGE_BYTES,
     HOPPER_CONTEXT_BYTES,
@@ -17,6 +18,7 @@ from memagent.estimator.devices import (
     context_of,
     cublas_workspace_bytes,
 )
+from memagent.units import MIB
 
 
 @pytest.mark.parametrize(
@@ -62,3 +64,24 @@ def test_the_recorded_contexts_lie_within_the_range_of_hopper():
     low, high = HOPPER_CONTEXT_RANGE_BYTES
     assert low <= min(held) and max(held) <= high
     assert median(held) == pytest.approx(HOPPER_CONTEXT_BYTES, rel=0.03)
+
+
+def test_published_contexts_lie_within_the_range_of_their_card():
+    rows = json.loads((FOLDER / "published_contexts.json").read_text())["rows"]
+    within = 0
+    for row in rows:
+        tensors = row["allocated_gib"] * 1024 + row["unallocated_mib"]
+        context = (row["process_gib"] * 1024 - tensors) * MIB
+        card = CARDS[row["card"]]
+        low, high = context_of(None, card.capability, card.multiprocessors).interval
+        within += low <= context <= high
+    assert (within, len(rows)) == (13, 16)
+
+
+def test_only_known_multiprocessors_widen_the_range_of_a_context():
+    (small_low, small_high), (large_low, large_high) = (
+        context_of(None, (8, 6), number).interval for number in (28, 108)
+    )
+    assert (small_low, small_high) == (84 * MIB, 1340 * MIB)
+    assert (large_low, large_high) == (300 * MIB, 1728 * MIB)
+    assert context_of(None, (9, 0), 132).interval == (396 * MIB, 2112 * MIB)

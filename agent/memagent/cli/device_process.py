@@ -59,6 +59,7 @@ def main(argv: list[str]) -> int:
         measurement.read_peaks()
         measurement.details["versions"] = _versions()
         measurement.details["has_convolutions"] = mode.has_convolutions
+        measurement.details["tunes_convolutions"] = mode.tunes_convolutions
         measurement.details["architectures"] = torch.cuda.get_arch_list()
         _describe_end(measurement, error)
         with ErrorGuard(raise_errors=False).section("ending the rehearsal"):

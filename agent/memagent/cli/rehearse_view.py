@@ -27,7 +27,8 @@ def render(result: Rehearsal, title: str) -> list[str]:
 
 def verdict(result: Rehearsal) -> str:
     """Return one sentence: fits or not, and by how much."""
-    _, middle, high = result.device_bytes
+    _, middle, _ = result.device_bytes
+    high = result.untuned_high_bytes
     capacity = result.capacity_bytes
     if result.status == "oom":
         return f"does not fit: {_out_of_memory(result.error or {}, card=result.machine.card.name)}"
@@ -108,6 +109,8 @@ def _levels(result: Rehearsal) -> Iterator[str]:
     causes = "the CUDA context and cache"
     if result.has_convolutions:
         causes = "the CUDA context and cuDNN's workspaces"
+    if result.tunes_convolutions:
+        causes = "trials of cudnn.benchmark, which take the free memory"
     yield _row("on the device", middle, f"{format_bytes(low)} to {format_bytes(high)}, by {causes}")
     if result.phases:
         yield f"  {'peak by phase':<{_WIDTH}} {_sizes(result.phases)}"

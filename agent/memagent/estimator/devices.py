@@ -5,10 +5,10 @@ handle: see `parseChosenWorkspaceSize` in CublasHandlePool.cpp (aten/src/ATen/cu
 multiplies with a bias, shares it since torch 2.12. In 2.9 to 2.11 it has its own of 1 MiB, also for
 each handle and stream (PR 156495 and 175879 of pytorch); before, 1 MiB while a kernel ran.
 
-Context: the bytes that nvidia-smi shows for a process beside torch's allocator. It depends on the
-number of multiprocessors, the libraries in the process, and on how kernels are loaded: drivers of
-CUDA 12.2 and later load them when needed; with older ones, a script that asks for GPUs before torch
-sets CUDA_MODULE_LOADING gets all at once (pytorch/pytorch#86509: 274 and 636 MiB). Published
+Context: what nvidia-smi shows for a process outside of torch's allocator. It depends on
+multiprocessors, the libraries in the process, and on how kernels are loaded: drivers of CUDA 12.2
+and later load them when needed; with older ones, a script that asks for GPUs before torch sets
+CUDA_MODULE_LOADING gets all at once (pytorch/pytorch#86509: 274 and 636 MiB). Published
 measurements range from 300 to 1,340 MiB. An unmeasured context is the middle of that range; a
 measured one (`Probe.context_bytes` at attach) has no interval.
 
@@ -40,10 +40,10 @@ CONTEXT_BYTES = sum(CONTEXT_RANGE_BYTES) // 2
 CONTEXT_BYTES_MULTIPROCESSOR = (3 * MIB, 16 * MIB)
 """Context over multiprocessors, where these are known, if it widens the range.
 
-Fitted to out-of-memory texts of 13 public projects, which tell what the process holds beside torch:
-14 of 15 medians by project and card are 3.5 to 15.2 MiB. Of the medians of 13 other projects all
-lie within the range (300 to 1,340 MiB: 3 of 13), and 13 of 16 texts in threads on GitHub (9 of 16;
-benchmarks/estimator/truth/published_contexts.json)."""
+Fitted to out-of-memory texts of 13 public projects, which have the memory of a process without
+torch's: 14 of 15 medians by project and card are 3.5 to 15.2 MiB. The medians of 13 other projects
+all lie within the range (300 to 1,340 MiB: 3 of 13), and 13 of 16 texts in issues on GitHub (9 of
+16; benchmarks/estimator/truth/published_contexts.json)."""
 HOPPER_CONTEXT_RANGE_BYTES = (610 * MIB, 1250 * MIB)
 HOPPER_CONTEXT_BYTES = 760 * MIB
 HOPPER_LIBRARIES_BYTES = 154 * MIB

@@ -44,6 +44,8 @@ class Rehearsal:
     - files: what the script wrote to the copy of its folder, with sizes. outside_files: what it
       wrote elsewhere.
     - architectures: that this torch has kernels for, such as sm_80.
+    - tunes_convolutions: `torch.backends.cudnn.benchmark` tries algorithms of cuDNN with workspaces
+      up to the free memory, and then uses the fastest.
     - versions: of the libraries that were loaded. project: as the script's run would have it.
     """
 
@@ -67,6 +69,7 @@ class Rehearsal:
     versions: Mapping[str, str] = field(default_factory=dict)
     project: str = "default"
     has_convolutions: bool = False
+    tunes_convolutions: bool = False
 
     @property
     def capacity_bytes(self) -> int:
@@ -77,11 +80,21 @@ class Rehearsal:
     def device_bytes(self) -> tuple[int, int, int]:
         """Return memory on the device: with the smallest, the assumed and the largest context, the
         last with what the cache may hold more.
+
+        cudnn.benchmark may fill the card for a moment, and makes do with less.
         """
-        middle = self.machine.context_bytes
-        low, high = self.machine.context_interval
-        reserved = self.peak_reserved_bytes
-        return reserved + low, reserved + middle, reserved + high + self._cache_bytes
+        low, _ = self.machine.context_interval
+        middle = self.peak_reserved_bytes + self.machine.context_bytes
+        high = self.untuned_high_bytes
+        if self.tunes_convolutions:
+            high = max(high, self.capacity_bytes)
+        return self.peak_reserved_bytes + low, middle, high
+
+    @property
+    def untuned_high_bytes(self) -> int:
+        """Return the largest need on the device, without trials of cudnn.benchmark."""
+        _, context = self.machine.context_interval
+        return self.peak_reserved_bytes + context + self._cache_bytes
 
     @property
     def _cache_bytes(self) -> int:
@@ -191,6 +204,7 @@ class Rehearsal:
             "error": self.error,
             "waiting_at": self.place,
             "host_reads": list(self.reads),
+            "tunes_convolutions": self.tunes_convolutions,
             "files": [{"file": file, "bytes": size} for file, size in self.files],
             "outside_files": list(self.outside_files),
             "left_out": list(self.left_out),
@@ -235,4 +249,5 @@ def rehearsal_of(
         versions=state.get("versions") or {},
         project=state.get("project") or "default",
         has_convolutions=bool(state.get("has_convolutions")),
+        tunes_convolutions=bool(state.get("tunes_convolutions")),
     )

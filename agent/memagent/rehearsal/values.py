@@ -50,6 +50,7 @@ class Plan:
     is_indexing: bool
     has_unknown_sizes: bool
     is_collective: bool
+    is_convolution: bool
     """The device has written its results."""
 
     @classmethod
@@ -66,6 +67,7 @@ class Plan:
             is_indexing=is_indexing,
             has_unknown_sizes=torch.Tag.dynamic_output_shape in operator.tags and not is_indexing,
             is_collective="c10d" in operator.namespace,
+            is_convolution="convolution" in name,
         )
 
 
@@ -85,11 +87,13 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._plans: dict[Any, Plan] = {}
         self._on_read = on_read
+        self.tunes_convolutions = False
+        """True once a convolution has run with `torch.backends.cudnn.benchmark`."""
 
     @property
     def has_convolutions(self) -> bool:
         """Return whether cuDNN was needed, whose workspaces a rehearsal leaves out."""
-        return any("convolution" in plan.name for plan in self._plans.values())
+        return any(plan.is_convolution for plan in self._plans.values())
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -111,6 +115,8 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         plan = self._plans.get(func)
         if plan is None:
             plan = self._plans[func] = Plan.of(func)
+        if plan.is_convolution:
+            self.tunes_convolutions |= torch.backends.cudnn.benchmark
         inputs = [*tensors_in(args), *tensors_in(keywords)]
         on_device = any(tensor.is_cuda for tensor in inputs)
         if plan.is_view or not (on_device or _is_factory(keywords)):

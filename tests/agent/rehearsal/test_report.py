@@ -120,6 +120,36 @@ def test_workspaces_of_cudnn_widen_the_interval_of_convolutional_nets() -> None:
     assert [causes in text for text in texts] == [False, True]
 
 
+def test_tuning_may_take_what_is_free_and_makes_do_with_less() -> None:
+    held = {"parameters": 18 * GIB}
+    usual = result_of(components=held, has_convolutions=True)
+    tuned = replace(usual, tunes_convolutions=True)
+    assert usual.device_bytes[2] < tuned.device_bytes[2] == tuned.capacity_bytes
+    assert tuned.is_certain and verdict(tuned) == verdict(usual)
+    assert "by trials of cudnn.benchmark" in "\n".join(render(tuned, ""))
+    assert tuned.to_dict()["tunes_convolutions"] is True
+    assert replace(tuned, peak_reserved_bytes=23 * GIB).is_certain is False
+
+
+def test_peaks_of_tuned_trainings_lie_within_the_interval() -> None:
+    rows = json.loads((FOLDER / "nvidia_h200.json").read_text())["cases"]
+    machine = Machine(cuda_card("h200"), context_bytes=HOPPER_CONTEXT_BYTES)
+    within = {True: [], False: []}
+    tuned = (row for row in rows if row["case"].get("cudnn_benchmark"))
+    for row in (row for row in tuned if "peak_reserved_bytes" in row):
+        result = measured(
+            machine,
+            row["rehearsed"]["allocated"],
+            row["rehearsed"]["reserved"],
+            lasting=row["phases"]["1 data"]["allocated"],
+            has_convolutions=True,
+        )
+        for tunes, results in within.items():
+            high = replace(result, tunes_convolutions=tunes).device_bytes[2]
+            results.append(row["peak_reserved_bytes"] + row["outside_bytes"] <= high)
+    assert (sum(within[True]), sum(within[False]), len(within[True])) == (8, 7, 8)
+
+
 def test_a_narrow_margin_is_said() -> None:
     result = result_of(reserved=23 * GIB)
     assert (result.fits, result.is_certain) == (True, False)

@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
+from torch import nn
+
+from memagent.rehearsal.values import SmallValues
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +58,12 @@ def test_values_change_no_byte_of_the_memory(rehearse, case: str) -> None:
     plain, computed = rehearse(case), rehearse(case, "computed")
     for key in ("peak", "held", "reserved"):
         assert computed[key] == plain[key]
+
+
+@pytest.mark.parametrize("tunes", [False, True])
+def test_a_convolution_with_cudnn_benchmark_is_noticed(tunes: bool) -> None:
+    with SmallValues() as mode, torch.backends.cudnn.flags(benchmark=tunes):
+        torch.relu(torch.ones(3))
+        assert not mode.has_convolutions
+        nn.Conv2d(3, 4, 3)(torch.ones(1, 3, 8, 8))
+    assert (mode.has_convolutions, mode.tunes_convolutions) == (True, tunes)

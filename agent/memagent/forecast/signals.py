@@ -62,6 +62,7 @@ class Signals:
         self._unusable = UnusableReserve()
         self._others = OtherProcesses()
         self._new_buckets = 0
+        self._added: list[BucketedSeries] = []  # to by the newest step
 
     def set_limits(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
         """Expect growth of a size that matters for these limits."""
@@ -94,8 +95,8 @@ class Signals:
 
     @property
     def room(self) -> int:
-        """Return how many equal steps complete a bucket: none of them but the last is fitted."""
-        return min((one.room for one in self._series.values() if one.steps), default=1)
+        """Return how many steps like the newest complete a bucket: none but the last is fitted."""
+        return min((one.room for one in self._added), default=1)
 
     @property
     def tolerance_bytes(self) -> float:
@@ -147,6 +148,7 @@ class Signals:
         count: steps with these readings, the last of them `step`; at most `room`.
         """
         self.has_stopped = False
+        self._added.clear()
         if floor is not None:
             excess = max(0.0, (peak or floor) - floor)
             self.floor = floor
@@ -216,7 +218,8 @@ class Signals:
         series = self._series[cause]
         if cause == "leak" and self._input_high_water.largest:
             self._input_high_water.add(step, count)
-        is_complete = series.add(step, value, self._min_rise[cause], count)
+        self._added.append(series)
+        is_complete = series.add(step, value, self._min_rise[cause], min(count, series.room))
         if is_complete:
             self._new_buckets += cause in LEAK_CAUSES
             self._drop_stopped(cause, step, series.values[-1])

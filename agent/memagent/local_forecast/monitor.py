@@ -1,7 +1,7 @@
 """Forecasts of each device and the warnings that follow, without a server.
 
 The server runs the same forecaster; here it gets samples a quarter of a second old, or while all is
-calm, up to a second (`waiting_samples`).
+calm, up to two seconds (`waiting_samples`).
 
 1. A warning goes to stderr when the level rises above all that was reported, and again every minute
    while it lasts.

@@ -1,4 +1,4 @@
-"""Samples that wait for the next forecast: once a second is enough while nothing grows.
+"""Samples that wait for the next forecast: every two seconds are enough while nothing grows.
 
 1. With cold caches, a forecast takes 0.3 ms, of one sample or of many that are alike. So samples
    wait for up to MAX_WAIT_S, unless the newest forecast isn't calm: then there is one at each tick
@@ -16,7 +16,7 @@ from memagent.delivery.partial_batch import StreamColumns, join_columns
 from memagent.forecast import Forecaster
 from memagent.wire.columns import Value
 
-MAX_WAIT_S = 1.0
+MAX_WAIT_S = 2.0
 _SIZES = ("allocated_bytes", "peak_allocated_bytes", "device_used_bytes", "host_rss_bytes")
 _LIMITS = ("limit_bytes", "host_limit_bytes")
 

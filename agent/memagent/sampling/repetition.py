@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 EQUAL_STEPS = 32
-FULL_EVERY = 128
+FULL_EVERY = 512
 MAX_FULL_AGE_S = 5.0
 READ_EVERY_S = 0.1
 MAX_STEP_S = 0.05

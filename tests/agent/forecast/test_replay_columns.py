@@ -231,6 +231,18 @@ def test_a_leak_after_equal_rows_is_forecast_as_row_by_row(every):
     assert forecast.level == "critical"
 
 
+def test_one_peak_long_ago_does_not_hold_up_rows_that_are_alike():
+    """A single step above its floor begins a series that gets no other value."""
+    recorder = Heard()
+    parts = parts_of([GIB] * 2000)
+    for part in parts:
+        is_first = part is parts[0]
+        peak = [GIB + is_first * (step == 12) * 2**12 for step in part["step"]]
+        list(feed_repetitions(recorder, {**part, "peak_allocated_bytes": peak}))
+    assert len(recorder.readings) < 0.4 * 2000
+    assert sum(reading["count"] for reading in recorder.readings) == 2000
+
+
 def test_rows_that_differ_by_what_matters_are_fed_one_by_one():
     recorder = Heard()
     for part in parts_of([GIB + step % 2 * 2**25 for step in range(2000)]):

@@ -10,6 +10,8 @@ from memagent.sampling.repetition import (
     EQUAL_STEPS,
     FLAT_BYTES,
     FULL_EVERY,
+    MAX_FULL_AGE_S,
+    MAX_STEP_S,
     READ_EVERY_S,
     RepetitionDetector,
 )
@@ -39,7 +41,8 @@ def detector():
 @pytest.fixture
 def sampler(monkeypatch):
     """Return a function that trains some steps on a host, whatever time each takes."""
-    monkeypatch.setattr("memagent.sampling.sampler.MAX_STEP_S", float("inf"))
+    for limit in ("MAX_STEP_S", "MAX_FULL_AGE_S"):
+        monkeypatch.setattr(f"memagent.sampling.sampler.{limit}", float("inf"))
     probe = ReplayProbe("host")
     sampler = Sampler([probe], DroppedSamples())
     monkeypatch.setattr("memagent.sampling.sampler.perf_counter", lambda: sampler.step * STEP_S)
@@ -144,13 +147,14 @@ def test_4_every_step_is_read_while_memory_grows(sampler):
 
 @pytest.mark.parametrize(
     ("step_s", "processor_s", "distance"),
-    [(0.01, 0.01, FULL_EVERY), (0.2, 0.01, 26), (1.0, 0.01, 6), (0.1, 0.06, 1)],
+    [(0.005, 0.005, FULL_EVERY), (0.2, 0.01, 26), (1.0, 0.01, 6), (0.1, 0.06, 1)],
 )
 def test_2_processor_time_decides_how_long_steps_are(
     sampler, monkeypatch, step_s, processor_s, distance
 ):
     state = sampler.sampler
-    monkeypatch.setattr("memagent.sampling.sampler.MAX_STEP_S", 0.05)
+    monkeypatch.setattr("memagent.sampling.sampler.MAX_STEP_S", MAX_STEP_S)
+    monkeypatch.setattr("memagent.sampling.sampler.MAX_FULL_AGE_S", MAX_FULL_AGE_S)
     monkeypatch.setattr("memagent.sampling.sampler.perf_counter", lambda: 1e6 + state.step * step_s)
     monkeypatch.setattr(
         "memagent.sampling.sampler.thread_time", lambda: 1e6 + state.step * processor_s

@@ -50,8 +50,8 @@ class Plan:
     is_indexing: bool
     has_unknown_sizes: bool
     is_collective: bool
-    is_convolution: bool
     """The device has written its results."""
+    is_convolution: bool = False
 
     @classmethod
     def of(cls, operator: Any) -> Plan:

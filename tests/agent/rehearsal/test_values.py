@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from memagent.rehearsal.values import SmallValues
+from memagent.rehearsal.values import Plan, SmallValues
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +67,8 @@ def test_a_convolution_with_cudnn_benchmark_is_noticed(tunes: bool) -> None:
         assert not mode.has_convolutions
         nn.Conv2d(3, 4, 3)(torch.ones(1, 3, 8, 8))
     assert (mode.has_convolutions, mode.tunes_convolutions) == (True, tunes)
+
+
+def test_an_operator_of_higher_order_has_a_plan() -> None:
+    operator = torch.ops.higher_order.flex_attention
+    assert Plan.of(operator) == Plan("flex_attention", *(False,) * 6)

@@ -1,5 +1,7 @@
 """Bounds for the size of what grows, with their values now: a cache that still fills doesn't leak.
 
+If memory runs out before the bound is reached, it does: `free_memory` compares them.
+
 `limits` finds in the source alone that something may stop growing. Here the numbers count, too:
 
 1. Items are taken out if a comparison holds: `if len(rows) > self.size: rows.pop(0)`, also by
@@ -7,9 +9,10 @@
 2. Items are added only if one holds: `if len(rows) < n: rows.append(x)`. Or one leaves before:
    `if len(rows) >= n: return`.
 3. All but a number are cut off: `rows = rows[-n:]`, `del rows[:-n]`.
-4. An object of a library has an attribute for it, such as the `maxsize` of a queue.
+4. An object of a library has an attribute for it: the `maxlen` of a deque, the `maxsize` of a
+   queue or of a cache of results.
 
-A bound that was passed, or that is out of reach, is none. The `maxlen` of a deque always counts.
+A bound that was passed is none.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from __future__ import annotations
 import ast
 import operator
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from types import BuiltinFunctionType
 from typing import Any
 
@@ -31,8 +35,6 @@ from memagent.leaks.suspect import is_cache
 from memagent.leaks.syntax import FUNCTIONS, Parents, function_name, is_mention, syntax_tree, walk
 from memagent.leaks.user_code import is_script_class, main_file, namespace
 
-MAX_REACH = 100
-"""A bound beyond this many times the present size is out of reach."""
 _SIZE_ATTRIBUTES = ("maxsize", "max_size", "maxlen", "capacity")
 _OPERATORS = {
     ast.Add: operator.add,
@@ -46,43 +48,64 @@ _GREATER = (ast.Gt, ast.GtE, ast.Eq)
 _LESS = (ast.Lt, ast.LtE, ast.NotEq)
 
 
-def can_grow(holder: HolderPath) -> bool:
-    """Return False for what stops growing by itself: it has a limited size, or is still filling."""
-    container = holder.container
-    if isinstance(container, deque) and container.maxlen is not None:
-        return False
+@dataclass(frozen=True)
+class Bound:
+    """A bound that was not passed yet. size: what it limits, now: entries, bytes, or another sum.
+
+    entries: the number of entries now.
+    """
+
+    size: float
+    limit: float
+    entries: int
+
+    def full_bytes(self, entry_bytes: float) -> float:
+        """Return what is held when the bound is reached, if entries take as much as the newest."""
+        return self.limit / self.size * self.entries * entry_bytes
+
+    def missing_bytes(self, entry_bytes: float) -> float:
+        """Return what must be free for that."""
+        return self.full_bytes(entry_bytes) - self.entries * entry_bytes
+
+
+def bound_of(holder: HolderPath) -> Bound | None:
+    """Return the nearest bound of a container, None if nothing keeps it from growing."""
     for item in holder.objects:
         info = getattr(item, "cache_info", None) if is_cache(item) else None
         if isinstance(info, BuiltinFunctionType):
             _, _, max_size, size = info()
             if max_size is not None:
-                return not _is_filling(size, max_size)
-    return not any(_is_filling(size, limit) for size, limit in _sizes(holder))
+                return _nearest([(size, max_size)], size)
+    try:
+        length = len(holder.container)
+    except (TypeError, ValueError):
+        return None
+    return _nearest(_sizes(holder, length), length)
 
 
-def will_be_cut(holder: HolderPath, tensor: Any) -> bool:
-    """Return True if a slice leaves more rows than a tensor has yet: `queue = cat(...)[-n:]`."""
-    length = max(tensor.shape, default=0)
+def bound_of_rows(holder: HolderPath, tensor: Any) -> Bound | None:
+    """Return the number of rows that a slice leaves of a tensor: `queue = cat(...)[-n:]`."""
+    length = len(tensor) if tensor.ndim else 0
     values = _Values(holder, length)
-    return any(
-        _is_filling(length, limit)
+    limits = (
+        (length, limit)
         for root in _roots(holder)
         for node, _ in walk(root)
         if isinstance(node, ast.Assign)
         for limit in values.after_slice(node)
     )
+    return _nearest(limits, length)
 
 
-def _is_filling(size: float, limit: float) -> bool:
-    return 0 < size <= limit <= MAX_REACH * size
+def _nearest(sizes: Iterable[tuple[float, float]], entries: int) -> Bound | None:
+    bounds = [Bound(size, limit, entries) for size, limit in sizes if 0 < size <= limit]
+    return min(bounds, key=lambda bound: bound.limit / bound.size, default=None)
 
 
-def _sizes(holder: HolderPath) -> Iterator[tuple[float, float]]:
+def _sizes(holder: HolderPath, length: int) -> Iterator[tuple[float, float]]:
     """Yield a size with its bound."""
-    try:
-        length = len(holder.container)
-    except (TypeError, ValueError):
-        return
+    if isinstance(holder.container, deque) and holder.container.maxlen is not None:
+        yield length, holder.container.maxlen
     for owner in holder.above:
         yield from ((length, limit) for limit in _library_bounds(owner))
     values = _Values(holder, length)

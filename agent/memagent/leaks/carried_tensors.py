@@ -16,8 +16,8 @@ from typing import Any
 
 from memagent.components import live_objects
 from memagent.leaks import autograd_graphs, source_lines
-from memagent.leaks.bounds import will_be_cut
 from memagent.leaks.detectors.base import Work
+from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.lengthening import LengtheningTensor
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.origins import lines_of
@@ -130,30 +130,45 @@ def suspect_gradient(search: ReferrerSearch, parameter: Any, rate: int | None) -
 
 
 def suspects_of_lengthening(
-    search: ReferrerSearch, budget: TimeBudget, item: LengtheningTensor
+    search: ReferrerSearch, budget: TimeBudget, item: LengtheningTensor, bounds: BoundCheck
 ) -> list[Suspect]:
     """Return a suspect only if a line computes the tensor from itself.
 
     Without that, batches of random lengths would look the same.
     """
-    tensor = next(iter(present(item.tensors)), None)
-    tensor = item.find_now() if tensor is None else tensor
-    if tensor is None:
-        return []
-    holder = _own_name(search, tensor, budget)
-    name = holder.name
-    if name is None:
-        return _suspects_of_sums(search, tensor, item)
+    tensors = present(item.tensors)
+    named = _named_tensor(search, tensors, budget)
+    if named is None:  # freed, or the base of a view: only C++ holds it
+        tensors = item.find_now()
+        named = _named_tensor(search, tensors, budget)
+    if named is None:
+        return _suspects_of_sums(search, tensors[0], item) if tensors else []
+    tensor, holder, name = named
     lines = [line for line in lines_of(search.scopes, name) if line.strength == GROWS]
     if not lines:
         return []
     line = next((line for line in lines if line.uses_itself), lines[0])
-    if (item.is_in_turn and not line.uses_itself) or will_be_cut(holder, tensor):
+    if item.is_in_turn and not line.uses_itself:
+        return []
+    if not bounds.can_lengthen(holder, tensor, item.bytes_per_step):
         return []
     owners = [*map(type, holder.above), *([name.owner] if name.owner is not None else [])]
     kind: Kind = "buffer" if any(map(is_module_class, owners)) else "variable"
     text = f"{name.expression}: tensor of {' x '.join(map(str, tensor.shape))}"
-    return [suspect_at(name, line, text, kind, item.bytes_per_step, 0.9)]
+    suspect = suspect_at(name, line, text, kind, item.bytes_per_step, 0.9)
+    return [bounds.with_fix(suspect, holder)]
+
+
+def _named_tensor(
+    search: ReferrerSearch, tensors: list[Any], budget: TimeBudget
+) -> tuple[Any, HolderPath, ObjectName] | None:
+    """Return the first of the tensors that has a name, with its holder."""
+    search.ignore(tensors)
+    for tensor in tensors:
+        holder = _own_name(search, tensor, budget)
+        if holder.name is not None:
+            return tensor, holder, holder.name
+    return None
 
 
 def _own_name(search: ReferrerSearch, tensor: Any, budget: TimeBudget) -> HolderPath:

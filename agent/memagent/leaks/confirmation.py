@@ -41,7 +41,10 @@ MIN_HOST_SHARE = 0.25
 def is_unsure(suspects: Sequence[Suspect], window: ReadingWindow, confirming_steps: int) -> bool:
     """Return True if a longer window is to confirm the first suspect."""
     is_short = window.request.steps < confirming_steps
-    return is_short and bool(suspects) and limits.may_stop_growing(suspects[0])
+    first = next(iter(suspects), None)
+    if first is None or not is_short or window.bounds.is_beyond(first):
+        return False
+    return limits.may_stop_growing(first)
 
 
 def without(diagnosis: Diagnosis, kinds: frozenset[str]) -> tuple[Diagnosis, tuple[Suspect, ...]]:

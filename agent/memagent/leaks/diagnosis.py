@@ -19,6 +19,7 @@ from memagent.leaks.carried_tensors import GraphGrowth, suspects_of_graphs, susp
 from memagent.leaks.census import Census, GroupCount, GroupGrowth
 from memagent.leaks.cycle_suspects import suspects_of_cycles
 from memagent.leaks.detectors.base import CodePosition, Work
+from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.group_suspects import GroupSearch
 from memagent.leaks.lengthening import LengtheningTensor, lengthening_tensors
 from memagent.leaks.referrers import ReferrerSearch
@@ -44,13 +45,14 @@ def diagnose(
     middle: Census | None = None,
     measured_bytes_per_step: int | None = None,
     sites: Mapping[CodePosition, float] | None = None,
+    bounds: BoundCheck | None = None,
 ) -> Work[tuple[list[Suspect], tuple[GroupCount, ...]]]:
     """Return what holds the growth between `first` and now, most likely first, and what grew.
 
     before_last: a census from one step ago. middle: one from halfway. measured_bytes_per_step:
     growth as the device or the host reports it. sites: the tensors per step that remain of each
-    line. If the budget ends early, suspects are missing, and the others are less sure. Leaves no
-    references behind, neither in the end nor between slices.
+    line. bounds: notes what fills up. If the budget ends early, suspects are missing, and the
+    others are less sure. Leaves no references behind, neither in the end nor between slices.
     """
     last = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
     growths = census.growing_groups(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
@@ -62,7 +64,10 @@ def diagnose(
         return [], counts
     search = ReferrerSearch(UserScopes(), {id(growths)}, budget)
     old_storages = {entry.storage for entry in first.entries.values()}
-    case = GroupSearch(search, budget, steps, measured_bytes_per_step, old_storages, sites or {})
+    bounds = bounds or BoundCheck()
+    case = GroupSearch(
+        search, budget, steps, measured_bytes_per_step, old_storages, sites or {}, bounds
+    )
     # These lists refer to the tensors as well, and must not be found as their holders.
     for growth in growths:
         search.hold(growth.survivors)
@@ -94,7 +99,7 @@ def _search_all(
     for item in longer:
         yield from search.pause_if_due()
         if not budget.is_over():
-            suspects += suspects_of_lengthening(search, budget, item)
+            suspects += suspects_of_lengthening(search, budget, item, case.bounds)
     for growth in growths:
         yield from search.pause_if_due()
         if not growth.is_renewed and not budget.is_over():

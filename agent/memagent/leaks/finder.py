@@ -31,6 +31,7 @@ from memagent.leaks.confirmation import (
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
+from memagent.leaks.free_memory import BoundCheck, FreeMemory
 from memagent.leaks.suspect import Diagnosis, with_opaque_holders
 from memagent.leaks.time_budgets import Budget, TimeBudget
 from memagent.leaks.window import ReadingWindow, WindowRequest
@@ -55,12 +56,13 @@ class Finder:
 
     Call `request` from any thread, and `after_step` on the training thread at the end of each step.
     used_bytes: returns memory in use on the device or host now, None if unknown. host_bytes: the
-    same of the host. clock: returns monotonic seconds. thread_clock: returns processor time of the
-    calling thread.
+    same of the host. free_memory: returns what is free for containers to fill. clock: returns
+    monotonic seconds. thread_clock: returns processor time of the calling thread.
     """
 
     used_bytes: Callable[[], int | None] = lambda: None
     host_bytes: Callable[[], int | None] = lambda: None
+    free_memory: Callable[[], FreeMemory] = FreeMemory
     window: int = WINDOW_STEPS
     confirming_window: int = CONFIRMING_STEPS
     max_slice_s: float = MAX_SLICE_S
@@ -89,6 +91,8 @@ class Finder:
         self._readings_s = 0.0
         """Processor time of those before the newest search."""
         self._unconfirmed: Diagnosis | None = None
+        self._is_filling = False
+        """Most growth of the newest diagnosis was below its bounds."""
         self._has_limit = False
         """The source has a limit for what the newest diagnosis found."""
 
@@ -101,9 +105,10 @@ class Finder:
     def growing(self) -> Growing:
         """Return what keeps the growing memory, as far as is known.
 
-        A buffer if the source has a limit for it, until a longer window shows that it goes on.
+        A buffer if it's below a bound that memory suffices for, or if the source has a limit for
+        it, until a longer window shows that it goes on.
         """
-        if self._unconfirmed is not None:
+        if self._unconfirmed is not None or (self._is_filling and not self.suspects):
             return "buffer"
         is_list = self.suspects and not self.is_busy and not self._has_limit
         return "list" if is_list else "unknown"
@@ -295,8 +300,9 @@ class Finder:
     def _begin(self, request: WindowRequest, step: int) -> None:
         self._requested = None
         waits = self.max_slice_s < math.inf
-        detectors = request.detectors(self.used_bytes)
-        self._window = window = ReadingWindow(request, detectors, step + waits)
+        bounds = BoundCheck(self.free_memory)
+        detectors = request.detectors(self.used_bytes, bounds)
+        self._window = window = ReadingWindow(request, detectors, step + waits, bounds)
         kind = AllocatorHistoryDetector
         records = (item for item in window.detectors if isinstance(item, kind))
         self.history = next(records, self.history)
@@ -344,6 +350,7 @@ class Finder:
         self.budget.spend(sum(detector.thread_s for detector in detectors))
         suspects.sort(key=lambda item: -(item.bytes_per_step or 0) * item.confidence)
         diagnosis = window.diagnosis(suspects, self._time_budget)
+        self._is_filling = window.is_filling
         may_confirm = (
             unconfirmed is None and self._requested is None and self.max_slice_s < math.inf
         )

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 from memagent.components import live_objects, safe_reads
 from memagent.leaks import autograd_graphs, limits, origins, source_lines
-from memagent.leaks.bounds import can_grow
+from memagent.leaks.bounds import bound_of
 from memagent.leaks.carried_tensors import suspect_gradient
 from memagent.leaks.census import GroupGrowth
 from memagent.leaks.detectors.base import CodePosition, Work
+from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.loop_iterators import loop_of
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.pattern_fixes import with_pattern_fix
@@ -53,6 +54,7 @@ class GroupSearch:
     """Storages that existed before the first census."""
     sites: Mapping[CodePosition, float]
     """The tensors per step that remain of each line of the script, as far as that was traced."""
+    bounds: BoundCheck = field(default_factory=BoundCheck)
     unheld_bytes_per_step: int = 0
     """Growth that nothing in Python refers to."""
 
@@ -66,9 +68,9 @@ class GroupSearch:
         count = len(growth.survivors)
         holder = yield from self._common_holder(growth)
         growth.survivors[:] = present(growth.survivors)
-        if holder and holder.coverage < _MIN_REMAINING_SHARE and not can_grow(holder):
+        if holder and holder.coverage < _MIN_REMAINING_SHARE and bound_of(holder) is not None:
             holder = None  # a ring with the newest ones: what leaves it stays elsewhere
-        if not _is_lasting(growth, count, holder):
+        if not self._is_lasting(growth, count, holder):
             return []
         if holder is None or holder.name is None:
             return self._suspects_without_holder(growth)
@@ -102,9 +104,25 @@ class GroupSearch:
         confidence = holder.coverage * certainty
         rate = self._rate_with_graphs(growth)
         suspect = suspect_at(holder_name, line, text, kind, rate, confidence)
-        suspect = with_pattern_fix(suspect, holder.objects)
+        suspect = self.bounds.with_fix(with_pattern_fix(suspect, holder.objects), holder)
         # numbers that vary may rise by chance
         return [] if growth.is_rare and limits.may_stop_growing(suspect) else [suspect]
+
+    def _is_lasting(self, growth: GroupGrowth, count: int, holder: HolderPath | None) -> bool:
+        """Return False for tensors that come and go. `count`: survivors at the window's end."""
+        present_count = len(growth.survivors)
+        remaining = present_count * (1.0 if holder is None else holder.coverage)
+        # freed during pauses: what is left may be a ring's, or that of a list which is flushed
+        if present_count < count and remaining <= _MIN_REMAINING_SHARE * count:
+            return False
+        if holder is None or holder.name is None:
+            return True
+        # the input of this step alone
+        if growth.is_renewed and id(holder.container) in live_objects.young_ids():
+            return False
+        rate = self._rate_with_graphs(growth)
+        entry_bytes = rate * self.steps / max(1, count)
+        return self.bounds.can_grow(holder, entry_bytes, rate, growth.group[0])
 
     def _common_holder(self, growth: GroupGrowth) -> Work[HolderPath | None]:
         """Return the holder of the outermost tensors, if there is one, else of all survivors.
@@ -233,20 +251,6 @@ def _context_attribute(context: Any) -> str | None:
 def _plain_containers(holders: Sequence[HolderPath]) -> set[int]:
     containers = [holder.container for holder in holders]
     return {id(item) for item in containers if type(item) in (list, tuple, set)}
-
-
-def _is_lasting(growth: GroupGrowth, count: int, holder: HolderPath | None) -> bool:
-    """Return False for tensors that come and go. `count`: survivors at the end of the window."""
-    present_count = len(growth.survivors)
-    remaining = present_count * (1.0 if holder is None else holder.coverage)
-    # freed during pauses: what is left may be a ring's, or that of a list which is flushed
-    if present_count < count and remaining <= _MIN_REMAINING_SHARE * count:
-        return False
-    if holder is None or holder.name is None:
-        return True
-    # of limited size, or the input of this step alone
-    is_new = growth.is_renewed and id(holder.container) in live_objects.young_ids()
-    return can_grow(holder) and not is_new
 
 
 def _is_connected(holder: HolderPath) -> bool:

@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from memagent.components import safe_reads
 from memagent.components.live_objects import instances
 from memagent.components.safe_reads import Parts
-from memagent.leaks.bounds import can_grow
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition
+from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.library_calls import library_calls
 from memagent.leaks.object_sizes import BUFFERS, is_buffer, is_opaque, item_bytes, newest_item
 from memagent.leaks.origins import creating_line, line_of_holder, site_line
@@ -272,6 +272,7 @@ def suspects_of_containers(
     growing: Sequence[GrowingContainer],
     sites: Sequence[CodePosition | None],
     lines: Sequence[Suspect],
+    bounds: BoundCheck,
     budget: TimeBudget,
 ) -> tuple[list[Suspect], set[CodePosition]]:
     """Return the containers that have a name and a line in the script, most bytes first.
@@ -290,10 +291,11 @@ def suspects_of_containers(
             if budget.is_over():
                 break
             holder = nearest_name(search, item.container, budget)
-            if not can_grow(holder):
+            rate = item.bytes_per_step
+            if not bounds.can_grow(holder, rate / item.items_per_step, rate):
                 bounded |= {site} if site is not None else set()
             elif (suspect := _suspect_of(search.scopes, holder, item, site, traced)) is not None:
-                suspects.append(suspect)
+                suspects.append(bounds.with_fix(suspect, holder))
     finally:
         search.close()
     return rank_suspects(_with_sums(suspects)), bounded

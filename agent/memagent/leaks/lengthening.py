@@ -30,8 +30,8 @@ class LengtheningTensor:
     is_in_turn: bool = False
     """True for one of several tensors that are lengthened in turn."""
 
-    def find_now(self) -> Any:
-        """Return the longest tensor of this kind that is alive now, or None."""
+    def find_now(self) -> list[Any]:
+        """Return the longest tensors of this kind that are alive now: a view, and its base."""
         tensors = live_objects.live_tensors()
         entries = census.take(0, tensors).entries
         lengths = {
@@ -40,8 +40,8 @@ class LengtheningTensor:
             for axis, length in enumerate(entry.shape)
             if _family(entry, axis) == self.family
         }
-        longest = max(lengths, key=lengths.__getitem__, default=None)
-        return next((tensor for tensor in tensors if id(tensor) == longest), None)
+        longest = max(lengths.values(), default=0)
+        return [tensor for tensor in tensors if lengths.get(id(tensor)) == longest]
 
 
 def lengthening_tensors(

@@ -38,12 +38,14 @@ from memagent.leaks.diagnosis_report import (
 from memagent.leaks.snapshots import SnapshotWriter
 from memagent.probe.detached import forks_wait
 from memagent.probe.heap import heap_reader
+from memagent.probe.host_limits import free_host_bytes
 from memagent.record.git import find_repository
 from memagent.sampling.sampler import Sampler
 from memagent.wire.messages import BatchReply, Event, Suspect
 
 if TYPE_CHECKING:
     from memagent.leaks.finder import Finder
+    from memagent.leaks.free_memory import FreeMemory
     from memagent.leaks.suspect import Diagnosis
 
 _RETRY_AFTER_STEPS = 20
@@ -106,8 +108,22 @@ class LeakMonitor:
 
         host_bytes = self._heap or (lambda: None)
         return Finder(
-            used_bytes=self._used_bytes, host_bytes=host_bytes, started_at=self._started_at
+            used_bytes=self._used_bytes,
+            host_bytes=host_bytes,
+            free_memory=self._free_memory,
+            started_at=self._started_at,
         )
+
+    def _free_memory(self) -> FreeMemory:
+        """Return what is free on the training device, and on the host."""
+        from memagent.leaks.free_memory import FreeMemory
+
+        probe, host = self._sampler.tracks[0].probe, free_host_bytes()
+        limit = probe.limit_bytes
+        device = None if limit is None else limit - probe.used_bytes()
+        if self._device.kind == "host":  # its limit may be a given one
+            host = min((item for item in (host, device) if item is not None), default=None)
+        return FreeMemory(device, host)
 
     @property
     def _has_finder(self) -> bool:
@@ -293,6 +309,7 @@ class LeakMonitor:
         self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None
         print_suspects(diagnosis, self.roots)
         grows = triggers.is_growth(self._device.kind, diagnosis.growth_bytes_per_step)
+        grows = grows and self._finder.growing != "buffer"
         if not self._next_step and grows:
             self._request(beyond_budget=True)  # a short run has no time to wait for more growth
         started = time.perf_counter()

@@ -15,9 +15,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from memagent.components import safe_reads
-from memagent.leaks.bounds import can_grow
 from memagent.leaks.detectors.base import CodePosition, script_position
+from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.library_calls import library_calls
+from memagent.leaks.object_sizes import item_bytes
 from memagent.leaks.origins import line_of_holder
 from memagent.leaks.pattern_fixes import with_pattern_fix
 from memagent.leaks.reachability import holders_of_kept
@@ -29,6 +30,7 @@ from memagent.leaks.user_code import UserScopes
 from memagent.wire.messages import Suspect
 
 _MAX_CPU_S = 0.5
+_SAMPLE_SIZE = 8
 _CONFIDENCE, _HOLDER_CONFIDENCE = 0.7, 0.6
 """With the line that fills a holder, and without."""
 
@@ -36,7 +38,9 @@ _CONFIDENCE, _HOLDER_CONFIDENCE = 0.7, 0.6
 traceback_of: Any = tracemalloc._get_object_traceback  # type: ignore[attr-defined]
 
 
-def holders_of_lines(lines: Sequence[Suspect]) -> dict[CodePosition, Suspect | None]:
+def holders_of_lines(
+    lines: Sequence[Suspect], bounds: BoundCheck
+) -> dict[CodePosition, Suspect | None]:
     """Return for each line of a trace the suspect that keeps what it made, as far as one does.
 
     It's None if what keeps it can't grow. To be called while the objects of the whole window are
@@ -49,9 +53,20 @@ def holders_of_lines(lines: Sequence[Suspect]) -> dict[CodePosition, Suspect | N
         candidates = [] if budget.is_over() else _candidates(scopes, site, budget)
         named = [holder for holder in candidates if holder.name and holder.name.is_in_script]
         if named:
-            growing = next(filter(can_grow, named), None)
-            holders[site] = None if growing is None else _suspect(scopes, growing, item)
+            growing = next((holder for holder in named if _can_grow(holder, bounds)), None)
+            holders[site] = None
+            if growing is not None:
+                holders[site] = bounds.with_fix(_suspect(scopes, growing, item), growing)
     return holders
+
+
+def _can_grow(holder: HolderPath, bounds: BoundCheck) -> bool:
+    """Return False for what fills up; also if the size of its entries isn't known."""
+    try:
+        size = item_bytes(holder.container, _SAMPLE_SIZE)
+    except TypeError:
+        size = 0.0
+    return bounds.can_grow(holder, size)
 
 
 def _candidates(scopes: UserScopes, site: CodePosition, budget: TimeBudget) -> list[HolderPath]:

@@ -18,6 +18,7 @@ from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.detectors.loader_workers import LoaderWorkerDetector
 from memagent.leaks.detectors.tensors import TensorDetector
 from memagent.leaks.detectors.waiting_threads import ThreadDetector
+from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.wire.messages import Suspect
@@ -40,16 +41,18 @@ class WindowRequest:
         """Return the same over another number of steps."""
         return replace(self, steps=steps)
 
-    def detectors(self, used_bytes: Callable[[], int | None]) -> tuple[Detector, ...]:
+    def detectors(
+        self, used_bytes: Callable[[], int | None], bounds: BoundCheck
+    ) -> tuple[Detector, ...]:
         """Return new detectors. `used_bytes`: returns memory in use now, None if unknown."""
         sites: dict[CodePosition, float] = {}
-        tensors = TensorDetector(used_bytes, sites)
+        tensors = TensorDetector(used_bytes, sites, bounds)
         threads = ThreadDetector(tensors.measure_growth)
         detectors: list[Detector] = [tensors, LoaderWorkerDetector(), threads]
         if self.history:
             detectors.append(AllocatorHistoryDetector())
         if self.host:
-            detectors.append(HostMemoryDetector(sites))
+            detectors.append(HostMemoryDetector(sites, bounds))
         return tuple(detectors)
 
 
@@ -57,10 +60,16 @@ class ReadingWindow:
     """The readings of one diagnosis. It's active until it's closed."""
 
     def __init__(
-        self, request: WindowRequest, detectors: tuple[Detector, ...] = (), step: int = 0
+        self,
+        request: WindowRequest,
+        detectors: tuple[Detector, ...] = (),
+        step: int = 0,
+        bounds: BoundCheck | None = None,
     ) -> None:
         self.request = request
         self.detectors = detectors
+        self.bounds = bounds or BoundCheck()
+        """Bounds of what has grown."""
         self.first_step = step
         """The step after which it begins."""
         self.last_step = step
@@ -77,6 +86,13 @@ class ReadingWindow:
     def observed_steps(self) -> int:
         """Return the steps that it has lasted, 0 if it isn't active."""
         return self.last_step - self.first_step if self.is_active else 0
+
+    @property
+    def is_filling(self) -> bool:
+        """Return True if most of the growth is that of what fills up to a bound."""
+        rate = self.bounds.filling_bytes_per_step
+        growths = (detector.growth_bytes_per_step for detector in self.detectors)
+        return 2 * rate >= max(1, next(filter(None, growths), 0))
 
     @property
     def middle_census(self) -> Census | None:

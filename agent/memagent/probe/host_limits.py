@@ -92,6 +92,17 @@ def limits(
     return all_limits
 
 
+def free_host_bytes(*, root: Path = Path("/")) -> int | None:
+    """Return what the cgroup and the machine have left; None if neither tells."""
+    available = _value(read_text(f"{root}/proc/meminfo"), "MemAvailable:")
+    free = [] if available is None else [available * _KIB]
+    cgroup = find_cgroup(root=root)
+    if cgroup is not None and cgroup.limit_bytes is not None:
+        used = _cgroup_used(cgroup.limited, is_v2=cgroup.version == 2)
+        free += [] if used is None else [cgroup.limit_bytes - used]
+    return min(free, default=None)
+
+
 class Cgroup(msgspec.Struct, frozen=True):
     """The memory cgroup of this process.
 

@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 import pytest
 import torch
 
-from memagent.leaks.bounds import MAX_REACH, can_grow, will_be_cut
+from memagent.leaks.bounds import Bound, bound_of, bound_of_rows
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import HolderPath
 
@@ -140,7 +140,7 @@ BOUNDED = [
     (2, Refusing),
     (3, lambda: Sliced(30)),
 ]
-UNBOUNDED = [Uncounted, WarmUp, Unlimited, lambda: Popped(100 * MAX_REACH)]
+UNBOUNDED = [Uncounted, WarmUp, Unlimited]
 
 
 def holder_of(owner) -> HolderPath:
@@ -155,36 +155,44 @@ def filled(owner, count=20):
 
 
 @pytest.mark.parametrize(("number", "make"), BOUNDED)
-def test_1_2_3_what_fills_up_to_a_bound_of_the_script_cannot_grow(number, make):
-    assert not can_grow(holder_of(filled(make())))
+def test_1_2_3_what_fills_up_has_a_bound_of_the_script(number, make):
+    owner = filled(make())
+    bound = bound_of(holder_of(owner))
+    assert bound is not None and bound.limit / bound.size == 1.5 and bound.entries == 20
 
 
 @pytest.mark.parametrize("make", UNBOUNDED)
-def test_what_no_bound_within_reach_limits_can_grow(make):
-    assert can_grow(holder_of(filled(make())))
+def test_what_nothing_limits_has_no_bound(make):
+    assert bound_of(holder_of(filled(make()))) is None
+
+
+def test_what_is_missing_to_a_bound_does_not_depend_on_its_unit():
+    for size, limit in ((20, 30), (20 * 8, 30 * 8)):
+        bound = Bound(size, limit, entries=20)
+        assert (bound.full_bytes(100.0), bound.missing_bytes(100.0)) == (3000.0, 1000.0)
 
 
 def test_a_bound_that_was_passed_is_none():
     owner = filled(Popped(30))
     owner.items.update(dict.fromkeys(range(100, 120)))
-    assert can_grow(holder_of(owner))
+    assert bound_of(holder_of(owner)) is None
 
 
 def test_a_constant_of_the_module_is_a_bound():
     for item in range(20):
         keep_in_module(item)
     name = ObjectName("ROWS", ("ROWS", ".ROWS"), __file__, "<module>")
-    assert not can_grow(HolderPath(ROWS, 1.0, name, (), (globals(),)))
+    assert bound_of(HolderPath(ROWS, 1.0, name, (), (globals(),))) == Bound(20, LIMIT - 10, 20)
 
 
 def test_a_collection_of_the_script_has_a_bound_of_its_own():
     own = filled(Own(30))
     name = ObjectName("cache", ("cache",), __file__, "<module>")
-    assert not can_grow(HolderPath(own, 1.0, name, (), (globals(),)))
+    assert bound_of(HolderPath(own, 1.0, name, (), (globals(),))) == Bound(20, 30, 20)
 
 
-@pytest.mark.parametrize(("limit", "grows"), [(30, False), (0, True), (10**7, True)])
-def test_4_a_librarys_attribute_is_a_bound(limit, grows):
+@pytest.mark.parametrize(("limit", "found"), [(30, 30), (0, None), (10**7, 10**7)])
+def test_4_a_librarys_attribute_is_a_bound(limit, found):
     bounded = queue.Queue(maxsize=limit)
     handler = logging.handlers.MemoryHandler(limit)
     for item in range(20):
@@ -192,17 +200,26 @@ def test_4_a_librarys_attribute_is_a_bound(limit, grows):
         handler.buffer.append(item)
     for owner, items in ((bounded, bounded.queue), (handler, handler.buffer)):
         name = ObjectName("jobs", ("jobs",), __file__, "<module>")
-        assert can_grow(HolderPath(items, 1.0, name, (), (owner,))) == grows
+        bound = bound_of(HolderPath(items, 1.0, name, (), (owner,)))
+        assert (bound and bound.limit) == found
     handler.buffer.clear()
 
 
-@pytest.mark.parametrize(("limit", "grows"), [(30, False), (5000, True), (None, True)])
-def test_a_cached_function_that_still_fills_has_a_bound(limit, grows):
+@pytest.mark.parametrize("limit", [30, 5000, None])
+def test_4_the_size_of_a_cached_function_is_a_bound(limit):
     cached = functools.lru_cache(limit)(abs)
     for item in range(20):
         cached(item)
     name = ObjectName("cached", ("cached",), __file__, "<module>")
-    assert can_grow(HolderPath(cached, 1.0, name, (cached,), ())) == grows
+    bound = bound_of(HolderPath(cached, 1.0, name, (cached,), ()))
+    assert (bound and bound.limit) == limit
+
+
+@pytest.mark.parametrize("limit", [30, None])
+def test_4_the_length_of_a_deque_is_a_bound(limit):
+    name = ObjectName("recent", ("recent",), __file__, "<module>")
+    bound = bound_of(HolderPath(deque(range(20), limit), 1.0, name, (), ()))
+    assert (bound and bound.limit) == limit
 
 
 class Negatives:
@@ -214,10 +231,11 @@ class Negatives:
         self.rows = torch.cat([self.rows, new])[-self.limit :].clone()
 
 
-@pytest.mark.parametrize(("limit", "is_cut"), [(500, True), (10**7, False)])
-def test_3_rows_of_a_tensor_are_cut_off(limit, is_cut):
+@pytest.mark.parametrize(("limit", "found"), [(500, 500), (50, None)])
+def test_3_rows_of_a_tensor_are_cut_off(limit, found):
     owner = Negatives(limit)
-    owner.add(torch.zeros(100, 4))
+    owner.rows = torch.zeros(100, 4)
     name = ObjectName("x.rows", (".rows",), __file__, "Negatives.add", owner=Negatives)
     holder = HolderPath(vars(owner), 1.0, name, (), (owner,))
-    assert will_be_cut(holder, owner.rows) == is_cut
+    bound = bound_of_rows(holder, owner.rows)
+    assert (bound and bound.limit) == found

@@ -18,6 +18,7 @@ from memagent.probe.host_limits import (
     Pressure,
     binding_limit,
     find_cgroup,
+    free_host_bytes,
     limits,
     read_pressure,
 )
@@ -143,6 +144,16 @@ def test_cgroup_v2(tmp_path: Path):
         3,
         0.125,
     )  # of the process's cgroup
+
+
+def test_free_memory_is_the_least_that_the_cgroup_and_the_machine_have(tmp_path: Path):
+    assert free_host_bytes(root=tmp_path) is None
+    write(tmp_path / "proc/meminfo", "MemTotal: 9 kB\nMemAvailable:    2097152 kB\n")
+    assert free_host_bytes(root=tmp_path) == 2 * GIB
+    write(tmp_path / "proc/self/cgroup", "0::/job\n")
+    write(tmp_path / "sys/fs/cgroup/job/memory.max", f"{3 * GIB}\n")
+    write(tmp_path / "sys/fs/cgroup/job/memory.current", f"{2 * GIB}\n")
+    assert free_host_bytes(root=tmp_path) == GIB
 
 
 def test_cgroup_v1(tmp_path: Path):

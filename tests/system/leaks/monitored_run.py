@@ -27,9 +27,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import memagent.leaks
 from memagent.leaks import WINDOW_STEPS
+from memagent.leaks.free_memory import FreeMemory
 
 BEGIN_AT_STEP = 5
 CONFIRMING_STEPS = 30
+FREE_BYTES = 2 * 2**30
 
 
 def main() -> None:
@@ -55,6 +57,7 @@ def run(script: str) -> int:
     numbers = {name: int(value) for name, value in re.findall(r"^# ([A-Z]+) (\d+)$", text, re.M)}
     finder = memagent.leaks.Finder(
         thread_clock=lambda: 0.004 * next(calls),
+        free_memory=lambda: FreeMemory(host_bytes=FREE_BYTES),
         window=numbers.get("WINDOW", WINDOW_STEPS),
         confirming_window=numbers.get("CONFIRM", CONFIRMING_STEPS),
     )

@@ -16,6 +16,7 @@ from memagent.components import safe_reads
 from memagent.components.live_objects import young_ids
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation, script_position
+from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
 from memagent.leaks.heap_trace import HeapTrace
 from memagent.leaks.limits import replaces_items
@@ -78,7 +79,10 @@ class HostMemoryDetector(Detector):
 
     method: DiagnosisMethod = "host"
 
-    def __init__(self, sites: dict[CodePosition, float] | None = None) -> None:
+    def __init__(
+        self, sites: dict[CodePosition, float] | None = None, bounds: BoundCheck | None = None
+    ) -> None:
+        self._bounds = bounds or BoundCheck()
         self._is_tracing = False
         self._middle_step = 0
         self._middle: TracedBlocks = {}
@@ -137,7 +141,7 @@ class HostMemoryDetector(Detector):
             rate = (now_bytes + _FREE_LIST_BYTES - self._middle_bytes) / max(1, steps[0])
             lines = [item for item in lines if rate >= MIN_SHARE * (item.bytes_per_step or 0)]
         self._lines = lines
-        self._holders = holders_of_lines(self._lines)
+        self._holders = holders_of_lines(self._lines, self._bounds)
         tracemalloc.clear_traces()
 
     def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
@@ -148,7 +152,7 @@ class HostMemoryDetector(Detector):
         containers = self._containers.end(step, young, is_new=traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._stop()
-        named, bounded = suspects_of_containers(containers, sites, lines, budget)
+        named, bounded = suspects_of_containers(containers, sites, lines, self._bounds, budget)
         holders = {**self._holders, **dict.fromkeys(bounded - self._holders.keys())}
         suspects = most_specific(named, lines, holders)
         least = MIN_GROWTH_SHARE * (self.native_bytes_per_step or 0)

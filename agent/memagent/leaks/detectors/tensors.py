@@ -13,6 +13,7 @@ from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import MIN_SHARE, Census
 from memagent.leaks.detectors.base import CodePosition, Detector, Work
 from memagent.leaks.diagnosis import diagnose
+from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.suspension import Survey
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.wire.messages import Suspect
@@ -25,9 +26,13 @@ class TensorDetector(Detector):
     """
 
     def __init__(
-        self, used_bytes: Callable[[], int | None], sites: dict[CodePosition, float] | None = None
+        self,
+        used_bytes: Callable[[], int | None],
+        sites: dict[CodePosition, float] | None = None,
+        bounds: BoundCheck | None = None,
     ) -> None:
         self._used_bytes = used_bytes
+        self._bounds = bounds
         self._sites = {} if sites is None else sites
         self._first: Census | None = None
         self.middle_census = None
@@ -92,6 +97,7 @@ class TensorDetector(Detector):
             budget,
             middle=self.middle_census,
             sites=self._sites,
+            bounds=self._bounds,
             measured_bytes_per_step=self.growth_bytes_per_step,
         )
         self.are_tensors |= bool(self.counts)

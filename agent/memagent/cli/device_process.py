@@ -24,7 +24,7 @@ from memagent.integrations.autoattach import AutoAttach
 from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.registry import RegisteredRun, newest_run
 from memagent.rehearsal.measurement import Measurement
-from memagent.rehearsal.ranks import rehearse_alone
+from memagent.rehearsal.ranks import communicators, rehearse_alone
 from memagent.rehearsal.reads import place_of_error
 from memagent.rehearsal.script import CHANGE_VARIABLE
 from memagent.settings import Settings
@@ -60,6 +60,7 @@ def main(argv: list[str]) -> int:
         measurement.details["versions"] = _versions()
         measurement.details["has_convolutions"] = mode.has_convolutions
         measurement.details["tunes_convolutions"] = mode.tunes_convolutions
+        measurement.details["communicators"] = communicators()
         measurement.details["architectures"] = torch.cuda.get_arch_list()
         _describe_end(measurement, error)
         with ErrorGuard(raise_errors=False).section("ending the rehearsal"):

@@ -111,6 +111,11 @@ def _levels(result: Rehearsal) -> Iterator[str]:
         causes = "the CUDA context and cuDNN's workspaces"
     if result.tunes_convolutions:
         causes = "trials of cudnn.benchmark, which take the free memory"
+    if result.communicators:
+        least, usual, most = result.nccl_bytes
+        count = f"{result.communicators} communicator{'s' if result.communicators > 1 else ''}"
+        interval = f"{format_bytes(least)} to {format_bytes(most)}, {count}"
+        yield _row("NCCL's buffers", usual, interval)
     yield _row("on the device", middle, f"{format_bytes(low)} to {format_bytes(high)}, by {causes}")
     if result.phases:
         yield f"  {'peak by phase':<{_WIDTH}} {_sizes(result.phases)}"

@@ -1,4 +1,5 @@
-"""GPU memory of a process besides tensors: the CUDA context and cuBLAS's workspaces. No torch.
+"""GPU memory of a process besides tensors: the CUDA context, cuBLAS's workspaces and NCCL's
+buffers. No torch.
 
 cuBLAS: torch gives each pair of handle and stream a workspace, and autograd's thread has its own
 handle: see `parseChosenWorkspaceSize` in CublasHandlePool.cpp (aten/src/ATen/cuda). cuBLASLt, which
@@ -49,6 +50,13 @@ HOPPER_CONTEXT_BYTES = 760 * MIB
 HOPPER_LIBRARIES_BYTES = 154 * MIB
 """What a process may load after its first kernel: two handles of cuBLAS, flash attention, cuDNN."""
 _HOPPER = (9, 0)
+
+_NCCL_MIN_BYTES = 40 * MIB
+_NCCL_ALONE_BYTES = 558 * MIB
+_NCCL_PAIR_BYTES = 544 * MIB
+_NCCL_BYTES = 688 * MIB
+_NCCL_MAX_BYTES = 1600 * MIB
+_NVLINK_SHARP_BYTES = 2304 * MIB
 
 
 @dataclass(frozen=True)
@@ -105,3 +113,27 @@ def cublas_workspace_bytes(capability: tuple[int, int] | None, setting: str | No
     if capability is not None and capability[0] >= 9:
         return CUBLAS_WORKSPACE_HOPPER_BYTES
     return CUBLAS_WORKSPACE_BYTES
+
+
+def nccl_buffers(ranks: int, capability: tuple[int, int] | None) -> tuple[int, int, int]:
+    """Return the least, the usual and the most that one communicator of NCCL holds on a device.
+
+    It is outside of torch's allocator. NCCL keeps a buffer for each channel and connection, of 4
+    MiB for its protocol Simple (NCCL_BUFFSIZE; NCCL user guide, environment variables) and 10 MiB
+    in all (NVIDIA/nccl#1685).
+
+    - Usual: measured for each communicator on A100s with NVLink, 544 MiB for two ranks, 688 for
+      more (NVIDIA/nccl#964); 558 for one alone on an H200 (docs/estimator-accuracy.md).
+    - Least: a ring of two channels, as between cards without NVLink; none alone.
+    - Most: 1.6 GB (NVIDIA/nccl#864). From Hopper on and with more than two ranks also the buffers
+      of NVLink SHARP, 2,304 MiB for eight H200 (vllm-project/vllm#9699).
+
+    No figure was fitted. All-to-all connects every pair of ranks, and takes more (nccl#1685: 3.3
+    GB).
+    """
+    if ranks == 1:
+        return 0, _NCCL_ALONE_BYTES, _NCCL_ALONE_BYTES
+    usual = _NCCL_PAIR_BYTES if ranks == 2 else _NCCL_BYTES
+    is_switched = ranks > 2 and capability is not None and capability >= _HOPPER
+    most = _NCCL_MAX_BYTES + (_NVLINK_SHARP_BYTES if is_switched else 0)
+    return _NCCL_MIN_BYTES, usual, most

@@ -10,7 +10,7 @@ from typing import Literal
 from memagent.environment import REHEARSAL_PREFIX
 from memagent.errors import EstimateError, RehearsalError, SettingError
 from memagent.estimator.cards import CARDS, PAGE_BYTES, Card, card_named, find_card
-from memagent.estimator.devices import CONTEXT_BYTES, context_of
+from memagent.estimator.devices import CONTEXT_BYTES, context_of, nccl_buffers
 from memagent.rehearsal.build import Build
 from memagent.units import parse_bytes
 
@@ -47,6 +47,11 @@ class Machine:
     addresses: Literal["growing", "falling"] = "growing"
     ledger: Path | None = None
     """A file through which processes share the devices."""
+
+    @property
+    def communicator_bytes(self) -> tuple[int, int, int]:
+        """Return the least, the usual and the most that a communicator of NCCL holds."""
+        return nccl_buffers(self.ranks, self.card.capability)
 
     @property
     def context_interval(self) -> tuple[int, int]:
@@ -115,6 +120,7 @@ def settings_of(build: Build, machine: Machine) -> dict[str, str | int]:
         "COUNT": machine.count,
         "CONTEXT": machine.context_bytes,
         "HELD": machine.held_bytes,
+        "COMMUNICATOR": machine.communicator_bytes[1],
         "COPY_LIMIT": machine.copy_limit_bytes,
         "ADDRESSES": machine.addresses,
         "CUDA": VERSIONS.get(build.cuda_major, build.cuda_major * 1000),

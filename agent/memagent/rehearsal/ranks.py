@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Iterator
 from importlib import import_module
@@ -56,6 +57,13 @@ def rehearse_alone(ranks: int) -> None:
         replacement = _with_nccl(getattr(distributed_c10d, name))
         for module in (distributed_c10d, distributed):
             setattr(module, name, replacement)
+
+
+def communicators() -> int:
+    """Return how many communicators of NCCL this process has opened on a device."""
+    device = ctypes.CDLL(None)
+    count = getattr(device, "memagent_communicators", None)
+    return int(count()) if count else 0
 
 
 def _with_nccl(original: Any) -> Any:

@@ -28,7 +28,6 @@ _ENDS = {
 }
 _SOUND_ENDS = ("stopped", "completed")
 _LEFT_OUT = ("private workspaces of cuDNN, cuSOLVER and cuSPARSE", "the context's exact size")
-_LEFT_OUT_MANY = "NCCL's buffers"
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,7 @@ class Rehearsal:
     - architectures: that this torch has kernels for, such as sm_80.
     - tunes_convolutions: `torch.backends.cudnn.benchmark` tries algorithms of cuDNN with workspaces
       up to the free memory, and then uses the fastest.
+    - communicators: of NCCL, opened on the device.
     - versions: of the libraries that were loaded. project: as the script's run would have it.
     """
 
@@ -70,6 +70,7 @@ class Rehearsal:
     project: str = "default"
     has_convolutions: bool = False
     tunes_convolutions: bool = False
+    communicators: int = 0
 
     @property
     def capacity_bytes(self) -> int:
@@ -78,23 +79,31 @@ class Rehearsal:
 
     @property
     def device_bytes(self) -> tuple[int, int, int]:
-        """Return memory on the device: with the smallest, the assumed and the largest context, the
-        last with what the cache may hold more.
+        """Return memory on the device: with the smallest, the assumed and the largest context and
+        buffers of NCCL, the last with what the cache may hold more.
 
         cudnn.benchmark may fill the card for a moment, and makes do with less.
         """
         low, _ = self.machine.context_interval
-        middle = self.peak_reserved_bytes + self.machine.context_bytes
+        nccl_low, nccl, _ = self.nccl_bytes
+        middle = self.peak_reserved_bytes + self.machine.context_bytes + nccl
         high = self.untuned_high_bytes
         if self.tunes_convolutions:
             high = max(high, self.capacity_bytes)
-        return self.peak_reserved_bytes + low, middle, high
+        return self.peak_reserved_bytes + low + nccl_low, middle, high
+
+    @property
+    def nccl_bytes(self) -> tuple[int, int, int]:
+        """Return the least, the usual and the most that NCCL's buffers take."""
+        least, usual, most = self.machine.communicator_bytes
+        count = self.communicators
+        return count * least, count * usual, count * most
 
     @property
     def untuned_high_bytes(self) -> int:
         """Return the largest need on the device, without trials of cudnn.benchmark."""
         _, context = self.machine.context_interval
-        return self.peak_reserved_bytes + context + self._cache_bytes
+        return self.peak_reserved_bytes + context + self._cache_bytes + self.nccl_bytes[2]
 
     @property
     def _cache_bytes(self) -> int:
@@ -145,7 +154,7 @@ class Rehearsal:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        return (*_LEFT_OUT, _LEFT_OUT_MANY) if self.machine.ranks > 1 else _LEFT_OUT
+        return _LEFT_OUT
 
     def check_steps(self) -> None:
         """Raise RehearsalError if the script has no verdict because it trained nothing."""
@@ -174,6 +183,7 @@ class Rehearsal:
             limit_bytes=self.capacity_bytes,
             components={**known, "context": self.machine.context_bytes},
             phases=dict(self.phases),
+            terms={"nccl_buffers": self.nccl_bytes[1]} if self.communicators else {},
             assumptions={"status": self.status, "steps": self.steps, **self.versions},
         )
 
@@ -196,6 +206,7 @@ class Rehearsal:
             "peak_allocated_bytes": self.peak_allocated_bytes,
             "peak_reserved_bytes": self.peak_reserved_bytes,
             "peak_device_bytes": {"low": low, "middle": middle, "high": high},
+            "nccl_bytes": dict(zip(("low", "middle", "high"), self.nccl_bytes, strict=True)),
             "alloc_retries": self.retries,
             "ooms": self.caught_ooms,
             "host_peak_bytes": self.host_peak_bytes,
@@ -250,4 +261,5 @@ def rehearsal_of(
         project=state.get("project") or "default",
         has_convolutions=bool(state.get("has_convolutions")),
         tunes_convolutions=bool(state.get("tunes_convolutions")),
+        communicators=state.get("communicators") or 0,
     )

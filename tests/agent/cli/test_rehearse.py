@@ -206,6 +206,8 @@ def test_one_rank_of_eight_holds_an_eighth(rehearse_verb, folder: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     assert report["components"]["parameters"] == pytest.approx(8 * 4 * 2048 * 2049 / 8, rel=0.01)
     assert "0 of 8, with 8 answers" in ended.stdout
+    assert report["nccl_bytes"]["middle"] in (688 << 20, 2 * 688 << 20)
+    assert "NCCL's buffers" in ended.stdout
 
 
 def test_a_budget_is_checked(rehearse_verb) -> None:

@@ -17,6 +17,7 @@ from memagent.estimator.devices import (
     context_at_attach,
     context_of,
     cublas_workspace_bytes,
+    nccl_buffers,
 )
 from memagent.units import MIB
 
@@ -85,3 +86,18 @@ def test_only_known_multiprocessors_widen_the_range_of_a_context():
     assert (small_low, small_high) == (84 * MIB, 1340 * MIB)
     assert (large_low, large_high) == (300 * MIB, 1728 * MIB)
     assert context_of(None, (9, 0), 132).interval == (396 * MIB, 2112 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "capability", "sizes_mib"),
+    [
+        (1, (8, 0), (0, 558, 558)),
+        (2, (9, 0), (40, 544, 1600)),
+        (8, (8, 0), (40, 688, 1600)),
+        (8, None, (40, 688, 1600)),
+        (8, (9, 0), (40, 688, 3904)),
+        (8, (10, 0), (40, 688, 3904)),
+    ],
+)
+def test_buffers_of_nccl_are_those_of_public_measurements(ranks, capability, sizes_mib):
+    assert nccl_buffers(ranks, capability) == tuple(size * MIB for size in sizes_mib)

@@ -182,3 +182,23 @@ show(count=count.value, bus=bus.value.decode())
     first = {"2": "00000000:03:00.0", "2,0": "00000000:03:00.0", None: "00000000:01:00.0", "": ""}
     count = {"2": 1, "2,0": 2, None: 3, "": 0}
     assert _line(start(script, COUNT=3)) == {"count": count[visible], "bus": first[visible]}
+
+
+NCCL = """
+device.ncclGetLastError.restype = ctypes.c_char_p
+before, handles = free_bytes(), (ctypes.c_void_p * 2)()
+statuses = [device.ncclCommInitAll(handles, 1, None) for _ in range(3)]
+show(
+    statuses=statuses,
+    taken=before - free_bytes(),
+    opened=device.memagent_communicators(),
+    error=device.ncclGetLastError(None).decode(),
+)
+"""
+
+
+def test_communicators_take_memory_until_there_is_none(start) -> None:
+    seen = _line(start(NCCL, COMMUNICATOR=40 * MIB))
+    assert seen["statuses"] == [0, 0, 1]
+    assert (seen["opened"], seen["taken"]) == (2, 80 * MIB)
+    assert "out of memory" in seen["error"]

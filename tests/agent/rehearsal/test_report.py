@@ -150,6 +150,19 @@ def test_peaks_of_tuned_trainings_lie_within_the_interval() -> None:
     assert (sum(within[True]), sum(within[False]), len(within[True])) == (8, 7, 8)
 
 
+def test_buffers_of_nccl_are_told_apart() -> None:
+    machine = replace(MACHINE, ranks=8)
+    alone = replace(result_of(), machine=machine)
+    result = replace(alone, communicators=2)
+    added = [now - then for now, then in zip(result.device_bytes, alone.device_bytes, strict=True)]
+    assert added == list(result.nccl_bytes) == [80 * MIB, 1376 * MIB, 3200 * MIB]
+    assert result.to_dict()["nccl_bytes"]["middle"] == 1376 * MIB
+    assert result.to_prediction().terms == {"nccl_buffers": 1376 * MIB}
+    text = "\n".join(render(result, ""))
+    assert "NCCL's buffers       1.34 GiB   80.0 MiB to 3.12 GiB, 2 communicators" in text
+    assert "NCCL" not in "\n".join(render(alone, ""))
+
+
 def test_a_narrow_margin_is_said() -> None:
     result = result_of(reserved=23 * GIB)
     assert (result.fits, result.is_certain) == (True, False)

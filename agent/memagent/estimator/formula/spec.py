@@ -58,6 +58,11 @@ class Parallel:
         if not 0 <= self.zero <= 3:
             raise EstimateError(f"zero is {self.zero}: give a stage from 1 to 3, or 0 for none")
 
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Return the ranks of each communicator: one for each way to share the work."""
+        return tuple(ranks for ranks in (self.data, self.tensor, self.pipeline) if ranks > 1)
+
     def shards(self, stage: int) -> int:
         """Return the number of pieces that ZeRO cuts the tensors of `stage` into."""
         return self.data if self.zero >= stage else 1

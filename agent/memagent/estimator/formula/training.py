@@ -23,7 +23,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from memagent.estimator.devices import CUBLAS_HANDLES, context_of, cublas_workspace_bytes
+from memagent.estimator.devices import (
+    CUBLAS_HANDLES,
+    ContextSize,
+    context_of,
+    cublas_workspace_bytes,
+    nccl_buffers,
+)
 from memagent.estimator.estimate import (
     FRAGMENTATION_RATIO,
     FROM_SHAPE,
@@ -208,7 +214,8 @@ def estimate_training(
     ratio = STORED_FRAGMENTATION_RATIO if stores else FRAGMENTATION_RATIO
     fragmentation = round(ratio * passing) if is_cuda else 0
     reserved = peak + fragmentation if is_cuda else None
-    device = peak + fragmentation + context.size_bytes if context else None
+    outside = _outside(spec, context) if context else None
+    device = peak + fragmentation + outside.size_bytes if outside else None
     phases = {name: round(size) for name, size in stage.phases.items()}
     return Estimate(
         method="formula",
@@ -221,7 +228,7 @@ def estimate_training(
             allocated=peak,
             reserved=reserved,
             device=device,
-            context=context_widths(context.size_bytes, context.interval) if context else None,
+            context=context_widths(outside.size_bytes, outside.interval) if outside else None,
         ),
         components={
             "parameters": round(stage.static.parameters),
@@ -237,8 +244,25 @@ def estimate_training(
         assumptions=_assumptions(spec),
         timeline=tuple(phases.items()),
         phases=phases,
-        terms=terms,
+        terms=terms | _nccl_term(context, outside),
     )
+
+
+def _outside(spec: TrainingSpec, context: ContextSize) -> ContextSize:
+    """Return the context, and the buffers of NCCL for each group of ranks."""
+    capability = spec.card.capability if spec.card else None
+    groups = spec.parallel.groups if spec.device == "cuda" else ()
+    buffers = [nccl_buffers(ranks, capability) for ranks in groups]
+    least, usual, most = map(sum, zip(*buffers, strict=True)) if buffers else (0, 0, 0)
+    low, high = context.interval or (context.size_bytes, context.size_bytes)
+    interval = (low + least, high + most) if context.interval or buffers else None
+    return ContextSize(context.size_bytes + usual, interval)
+
+
+def _nccl_term(context: ContextSize | None, outside: ContextSize | None) -> dict[str, int]:
+    if context is None or outside is None or outside.size_bytes == context.size_bytes:
+        return {}
+    return {"nccl_buffers": outside.size_bytes - context.size_bytes}
 
 
 def estimate_formula(request: FormulaRequest) -> Estimate:

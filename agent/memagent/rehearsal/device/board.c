@@ -81,6 +81,7 @@ static void read_settings(void) {
     board.total_bytes = number("MEMAGENT_REHEARSAL_MEMORY", 0);
     board.context_bytes = number("MEMAGENT_REHEARSAL_CONTEXT", 0);
     board.held_bytes = number("MEMAGENT_REHEARSAL_HELD", 0);
+    board.communicator_bytes = number("MEMAGENT_REHEARSAL_COMMUNICATOR", 0);
     board.copy_limit = number("MEMAGENT_REHEARSAL_COPY_LIMIT", 1 << 20);
     const char *capability = getenv("MEMAGENT_REHEARSAL_CAPABILITY");
     if (!capability || sscanf(capability, "%d.%d", &board.major, &board.minor) != 2) {

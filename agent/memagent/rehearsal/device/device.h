@@ -52,6 +52,7 @@ typedef struct {
     uint64_t total_bytes;   /* what cudaMemGetInfo calls total */
     uint64_t context_bytes; /* taken once by each process on each device */
     uint64_t held_bytes;    /* by somebody else, on each device */
+    uint64_t communicator_bytes; /* of NCCL's buffers for each communicator */
     uint64_t copy_limit;    /* longer copies to the device are left out */
     int major, minor;       /* compute capability */
     int multiprocessors;

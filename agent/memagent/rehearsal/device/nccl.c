@@ -1,7 +1,8 @@
 /* NCCL: communicators of any size with one rank in this process.
  *
  * All ranks are taken to be alike: a gather puts the rank's own part in every place, so that
- * checks for equality across ranks pass. What another root would send stays as it is.
+ * checks for equality across ranks pass. What another root would send stays as it is. Buffers of a
+ * communicator are only counted against the capacity.
  */
 #define _GNU_SOURCE
 #include "device.h"
@@ -12,6 +13,7 @@
 
 #define UNIQUE_ID_BYTES 128
 #define RANDOM_BYTES 32
+#define UNHANDLED_CUDA_ERROR 1
 
 typedef struct {
     char bytes[UNIQUE_ID_BYTES];
@@ -27,8 +29,26 @@ API int ncclGetUniqueId(unique_id *id) {
 }
 API int ncclCommGetUniqueId(void *parent UNUSED, unique_id *id) { return ncclGetUniqueId(id); }
 
+static int opened[MAX_DEVICES];
+static const char *last_error = "";
+
+/* How many communicators this process has opened on one device, at most. */
+API int memagent_communicators(void) {
+    int most = 0;
+    for (int device = 0; device < MAX_DEVICES; device++) {
+        int count = __atomic_load_n(&opened[device], __ATOMIC_RELAXED);
+        if (count > most) most = count;
+    }
+    return most;
+}
+
 static int open_communicator(communicator **out, int size, int rank, int device) {
     board_open_context(device);
+    if (!board_charge(device, board.communicator_bytes)) {
+        last_error = "Cuda failure 2 'out of memory'";
+        return UNHANDLED_CUDA_ERROR;
+    }
+    if (board_has(device)) __atomic_add_fetch(&opened[device], 1, __ATOMIC_RELAXED);
     if (object_new((void **)out, sizeof **out)) return OUT_OF_MEMORY;
     **out = (communicator){size, rank, device};
     return OK;
@@ -97,7 +117,7 @@ API int ncclRedOpCreatePreMulSum(int *operation) {
     *operation = 5; /* the first after the predefined ones */
     return OK;
 }
-API const char *ncclGetLastError(const communicator *group UNUSED) { return ""; }
+API const char *ncclGetLastError(const communicator *group UNUSED) { return last_error; }
 
 API int ncclMemAlloc(void **out, size_t size) { return cudaMalloc(out, size); }
 API int ncclMemFree(void *address) { return cudaFree(address); }

@@ -118,6 +118,19 @@ def test_a_gpu_adds_its_context_and_what_cannot_be_reused():
     assert device.margin_bytes == device.limit_bytes - device.peak_device_bytes
 
 
+def test_ranks_of_a_gpu_hold_buffers_of_nccl_for_each_group():
+    alone = estimate_training(replace(SPEC, gpu="a100"))
+    sharded = replace(SPEC, gpu="a100", parallel=Parallel(data=8, tensor=2))
+    result = estimate_training(sharded)
+    assert "nccl_buffers" not in alone.terms
+    assert result.terms["nccl_buffers"] == (688 + 544) << 20
+    assert result.components["context"] == CONTEXT_BYTES
+    assert result.peak_device_bytes - result.peak_reserved_bytes == CONTEXT_BYTES + (1232 << 20)
+    low, high = result.intervals["device"]
+    assert high - result.peak_device_bytes > (2 * 1600 - 1232) << 20
+    assert "nccl_buffers" not in estimate_training(replace(sharded, gpu=None)).terms
+
+
 def test_hoppers_workspace_is_larger():
     assert estimate_training(replace(SPEC, gpu="h100")).terms["cublas_workspace"] == 2 * 32 * 2**20
 

@@ -3,7 +3,7 @@
 The folders are at the top of the repository, where people look for them, but an installed server
 needs them, too. An editable install finds them in the checkout (see `memagent_server.files`).
 
-The device is compiled where it runs, on Linux on x86-64, if a C compiler is there; the wheel is for
+The device is compiled where it runs, on Linux, if a C compiler is there; the wheel is for
 this platform then. Without it, rehearsals compile it at first use.
 """
 
@@ -45,11 +45,19 @@ class IncludeResources(BuildHookInterface):
             return
         build_data["force_include"][str(device)] = f"memagent/rehearsal/{build.DEVICE}"
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-manylinux_2_{_glibc(device)}_x86_64"
+        build_data["tag"] = f"py3-none-manylinux_2_{_glibc(device)}_{_architecture(device)}"
 
     def finalize(self, version, build_data, artifact_path):
         if version != "editable":
             shutil.rmtree(self._stage, ignore_errors=True)
+
+
+def _architecture(library):
+    """Return the processor that a library is for: CC may be a cross compiler."""
+    from memagent.rehearsal.stub_code import ARCHITECTURES
+
+    number = int.from_bytes(library.read_bytes()[18:20], "little")  # e_machine of ELF
+    return next(name for name, kind in ARCHITECTURES.items() if kind.elf_number == number)
 
 
 def _glibc(library):

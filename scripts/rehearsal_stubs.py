@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "agent"))
 
 from memagent.rehearsal import build, elf, stubs
-from memagent.rehearsal.elf import Result, Stub
+from memagent.rehearsal.stub_code import Result, Stub
 
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 PROTOTYPE = re.compile(r"\b((?:cu|nccl)\w+)\s*\(([^()]*)\)\s*;")

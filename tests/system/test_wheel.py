@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -24,6 +26,7 @@ while True:
     optimizer.step()
     optimizer.zero_grad()
 """
+CROSS_COMPILER = "aarch64-linux-gnu-gcc"
 LINUX_ONLY = pytest.mark.skipif(
     sys.platform != "linux", reason="the device is compiled for Linux only"
 )
@@ -47,13 +50,21 @@ def test_it_holds_device_pages_and_migrations_and_is_for_its_platform(wheel):
     assert {DEVICE, "memagent_server/_resources/docs/index.md"} <= {*names}
     assert any(name.startswith("memagent_server/_resources/migrations/") for name in names)
     tag = wheel.stem.partition("-py3-none-manylinux_2_")[2]
-    assert tag.endswith("_x86_64") and int(tag.partition("_")[0]) >= 17
+    assert tag.endswith(f"_{platform.machine()}") and int(tag.partition("_")[0]) >= 17
 
 
 def test_it_is_made_for_every_platform_where_no_compiler_is(tmp_path):
     wheel = build_wheel(tmp_path, CC="/nowhere/cc")
     assert wheel.stem.endswith("-py3-none-any")
     assert DEVICE not in zipfile.ZipFile(wheel).namelist()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which(CROSS_COMPILER) is None, reason=f"no {CROSS_COMPILER}")
+def test_it_is_for_the_processor_of_the_compiler(tmp_path):
+    wheel = build_wheel(tmp_path, CC=CROSS_COMPILER)
+    assert wheel.stem.endswith("_aarch64")
+    assert DEVICE in zipfile.ZipFile(wheel).namelist()
 
 
 @LINUX_ONLY

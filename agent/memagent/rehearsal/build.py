@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memagent.errors import RehearsalError
-from memagent.rehearsal import elf, stubs
+from memagent.rehearsal import elf, stub_code, stubs
+from memagent.rehearsal.stub_code import ARCHITECTURES
 
 SOURCES = Path(__file__).with_name("device")
 DEVICE = "libmemagent-rehearsal.so"
@@ -78,9 +79,10 @@ def check_machine() -> int:
 
 def check_platform() -> None:
     """Raise RehearsalError where no rehearsal can run."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    machine = platform.machine()
+    if sys.platform != "linux" or machine not in ARCHITECTURES:
         raise RehearsalError(
-            f"A rehearsal needs Linux on x86-64: this is {sys.platform} on {platform.machine()}."
+            f"A rehearsal needs Linux on x86-64 or arm64: this is {sys.platform} on {machine}."
         )
 
 
@@ -159,7 +161,8 @@ def _make(folder: Path, imports: frozenset[str]) -> None:
 
 def _fingerprint(imports: frozenset[str]) -> str:
     digest = hashlib.sha256()
-    for path in [*sorted(SOURCES.iterdir()), stubs.TABLE, Path(stubs.__file__), Path(elf.__file__)]:
+    modules = [Path(str(module.__file__)) for module in (stubs, stub_code, elf)]
+    for path in [*sorted(SOURCES.iterdir()), stubs.TABLE, *modules]:
         digest.update(path.read_bytes())
     digest.update("\n".join(sorted(imports)).encode())
     return digest.hexdigest()[:16]

@@ -1,7 +1,7 @@
 """Read and write ELF tables of 64-bit shared libraries, as far as a rehearsal needs them.
 
-`read` returns which symbols a library imports and exports. `write` makes a library of small
-functions without a compiler: each returns 0, and may write results through pointers first.
+`read` returns which symbols a library imports and exports. `write` makes a library of stubs without
+a compiler.
 """
 
 from __future__ import annotations
@@ -9,19 +9,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
+from memagent.rehearsal.stub_code import Architecture, Stub
+
 MAGIC = b"\x7fELF\x02\x01\x01"
-MACHINE_X86_64 = 62
-PAGE = 4096
+PAGE = 1 << 16
+"""The largest page of a host: code and data must not share one."""
 DYNAMIC_SYMBOLS = 11
 DYNAMIC_SECTION = 6
 GLOBAL_FUNCTION = 0x12
 BLOCK_BYTES = 4096
 """Zeros that every handle of a stub points to."""
-REGISTERS = (7, 6, 2, 1, 8, 9)
-"""Numbers of rdi, rsi, rdx, rcx, r8, r9: the first six arguments of a function."""
 NEEDED, HASH, STRINGS, SYMBOLS, STRINGS_SIZE, SYMBOL_SIZE, SONAME = 1, 4, 5, 6, 10, 11, 14
 
 
@@ -32,26 +31,6 @@ class Library:
     imported: frozenset[str]
     exported: frozenset[str]
     needed: tuple[str, ...]
-
-
-class Result(Enum):
-    """A value that a stub writes through a pointer: a zero of 4 or 8 bytes, or an address."""
-
-    INT = "int"
-    SIZE = "size"
-    HANDLE = "handle"
-
-
-@dataclass(frozen=True)
-class Stub:
-    """A function that writes results through its arguments, by index, and returns 0.
-
-    Only integers and pointers count as arguments: floating-point ones have other registers.
-    """
-
-    results: tuple[tuple[Result, int], ...] = ()
-    returns_text: bool = False
-    """Return an empty string instead of 0."""
 
 
 def read(path: Path) -> Library | None:
@@ -87,8 +66,9 @@ def read(path: Path) -> Library | None:
     return Library(frozenset(imported - {""}), frozenset(exported), tuple(needed))
 
 
-def write(path: Path, stubs: Mapping[str, Stub], soname: str) -> None:
-    """Write a shared library for Linux on x86-64 that exports the stubs."""
+def write(path: Path, stubs: Mapping[str, Stub], soname: str, architecture: Architecture) -> None:
+    """Write a shared library for Linux that exports the stubs."""
+    code_of = architecture.code_of
     names = sorted(stubs)
     strings, offsets = _string_table([*names, soname])
     header_size = 64 + 4 * 56
@@ -96,7 +76,7 @@ def write(path: Path, stubs: Mapping[str, Stub], soname: str) -> None:
     symbols_at = header_size + len(table)
     strings_at = symbols_at + 24 * (len(names) + 1)
     code_at = -(-(strings_at + len(strings)) // 16) * 16
-    sizes = [len(_code(stubs[name], 0)) for name in names]
+    sizes = [len(code_of(stubs[name], 0)) for name in names]
     starts = [code_at + sum(-(-size // 16) * 16 for size in sizes[:i]) for i in range(len(names))]
     code_end = starts[-1] + sizes[-1] if names else code_at
     data_at = -(-code_end // PAGE) * PAGE
@@ -115,10 +95,10 @@ def write(path: Path, stubs: Mapping[str, Stub], soname: str) -> None:
     code = bytearray(code_end - code_at)
     for name, start, size in zip(names, starts, sizes, strict=True):
         symbols.append(struct.pack("<IBBHQQ", offsets[name], GLOBAL_FUNCTION, 0, 1, start, size))
-        code[start - code_at : start - code_at + size] = _code(stubs[name], block_at - start)
+        code[start - code_at : start - code_at + size] = code_of(stubs[name], block_at - start)
     image = bytearray(data_at + len(dynamic))
     places = [
-        (0, _header() + _segments(code_end, data_at, len(dynamic))),
+        (0, _header(architecture.elf_number) + _segments(code_end, data_at, len(dynamic))),
         (header_size, table),
         (symbols_at, b"".join(symbols)),
         (strings_at, strings),
@@ -162,11 +142,9 @@ def _hash_table(names: list[str]) -> bytes:
     return struct.pack(f"<{len(numbers)}I", *numbers) + bytes(4 * (len(numbers) % 2))
 
 
-def _header() -> bytes:
+def _header(machine: int) -> bytes:
     head = MAGIC + bytes(9)
-    return head + struct.pack(
-        "<HHIQQQIHHHHHH", 3, MACHINE_X86_64, 1, 0, 64, 0, 0, 64, 56, 4, 64, 0, 0
-    )
+    return head + struct.pack("<HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, 4, 64, 0, 0)
 
 
 def _segments(code_end: int, data_at: int, dynamic_size: int) -> bytes:
@@ -181,29 +159,3 @@ def _segments(code_end: int, data_at: int, dynamic_size: int) -> bytes:
         + segment(2, 6, data_at, dynamic_size, dynamic_size, 8)
         + segment(0x6474E551, 6, 0, 0, 0, 16)
     )
-
-
-def _code(stub: Stub, block: int) -> bytes:
-    """Return machine code; `block` is the distance from its first byte to the zeros."""
-    if stub.returns_text:  # lea rax, [rip + ...]; ret
-        return b"\x48\x8d\x05" + struct.pack("<i", block - 7) + b"\xc3"
-    code = b""
-    for result, argument in stub.results:
-        code += _write(result, argument, block - len(code))
-    return code + b"\x31\xc0\xc3"  # xor eax, eax; ret
-
-
-def _write(result: Result, argument: int, block: int) -> bytes:
-    """Return code that writes a result unless its pointer is NULL."""
-    if argument < len(REGISTERS):  # mov r10, register
-        source = REGISTERS[argument]
-        load = bytes([0x49 | (source >> 3) << 2, 0x89, 0xC2 | (source & 7) << 3])
-    else:  # mov r10, [rsp + ...]
-        load = b"\x4c\x8b\x94\x24" + struct.pack("<i", 8 + 8 * (argument - len(REGISTERS)))
-    if result is Result.INT:  # mov dword [r10], 0
-        store = b"\x41\xc7\x02\0\0\0\0"
-    elif result is Result.SIZE:  # mov qword [r10], 0
-        store = b"\x49\xc7\x02\0\0\0\0"
-    else:  # lea r11, [rip + ...]; mov [r10], r11
-        store = b"\x4c\x8d\x1d" + struct.pack("<i", block - len(load) - 5 - 7) + b"\x4d\x89\x1a"
-    return load + b"\x4d\x85\xd2\x74" + bytes([len(store)]) + store  # test r10, r10; je

@@ -7,12 +7,12 @@ them. A page without a write reads as zeros.
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-_PAGE_BYTES = 4096
 _DONTNEED = 4
 _CPU = torch.device("cpu")
 _libc = ctypes.CDLL(None)
@@ -31,8 +31,8 @@ def host_view(tensor: torch.Tensor) -> torch.Tensor:
 def fill_with_zeros(tensor: torch.Tensor) -> None:
     """Set the tensor's bytes to zero, and give whole pages back to the host."""
     start, size = tensor.data_ptr(), span_bytes(tensor)
-    first = -(-start // _PAGE_BYTES) * _PAGE_BYTES
-    last = (start + size) // _PAGE_BYTES * _PAGE_BYTES
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (start + size) // mmap.PAGESIZE * mmap.PAGESIZE
     if not size:
         return
     if last <= first:

@@ -40,7 +40,7 @@ class Script:
     change: str = ""
     """Key of a change in the script's process, of those in `script_changes`."""
     is_silent: bool = False
-    """Whether the script's output is dropped."""
+    """True to drop the script's output."""
 
     def command(self, sandbox: Sandbox, ranks: int) -> list[str]:
         return [

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from memagent.rehearsal import elf
-from memagent.rehearsal.elf import Result, Stub
+from memagent.rehearsal.stub_code import ARCHITECTURES, Result, Stub
 
 SONAME = "libmemagent-rehearsal-stubs.so"
 TABLE = Path(__file__).with_name("stubs.txt")
@@ -83,5 +84,6 @@ def coverage(imports: frozenset[str], device: frozenset[str]) -> Coverage:
 def write(path: Path, imports: frozenset[str], device: frozenset[str]) -> Coverage:
     """Write the library, and return what it covers. Unknown functions return 0."""
     result = coverage(imports, device)
-    elf.write(path, {name: table().get(name, Stub()) for name in result.by_stub}, SONAME)
+    functions = {name: table().get(name, Stub()) for name in result.by_stub}
+    elf.write(path, functions, SONAME, ARCHITECTURES[platform.machine()])
     return result

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import struct
 import sys
 from pathlib import Path
 
 import pytest
 
 from memagent.rehearsal import elf
-from memagent.rehearsal.elf import Result, Stub
+from memagent.rehearsal.stub_code import ARCHITECTURES, Result, Stub
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux" or platform.machine() != "x86_64", reason="the code is for x86-64"
+    sys.platform != "linux" or platform.machine() not in ARCHITECTURES,
+    reason="there is no code for this processor",
 )
 
 
@@ -27,7 +29,7 @@ def library(tmp_path: Path) -> ctypes.CDLL:
         **{f"handle{k}": Stub(((Result.HANDLE, k),)) for k in range(12)},
         "several": Stub(((Result.SIZE, 1), (Result.INT, 7), (Result.HANDLE, 8))),
     }
-    elf.write(tmp_path / "stubs.so", stubs, "stubs.so")
+    elf.write(tmp_path / "stubs.so", stubs, "stubs.so", ARCHITECTURES[platform.machine()])
     return ctypes.CDLL(str(tmp_path / "stubs.so"))
 
 
@@ -74,3 +76,16 @@ def test_reading_names_imports_exports_and_needs(tmp_path: Path) -> None:
     assert "PyInit__ctypes" in library.exported
     assert "dlsym" in library.imported
     assert any(name.startswith("libc.so") for name in library.needed)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_code_and_data_share_no_page_of_64_kib(name: str, tmp_path: Path) -> None:
+    stubs = {f"function{number}": Stub(((Result.SIZE, 1),)) for number in range(700)}
+    path = tmp_path / "stubs.so"
+    elf.write(path, stubs, "stubs.so", ARCHITECTURES[name])
+    image = path.read_bytes()
+    code, data, *_ = struct.iter_unpack("<IIQQQQQQ", image[64 : 64 + 4 * 56])
+    assert code[0] == data[0] == 1  # PT_LOAD: kind, flags, offset, address, _, size ...
+    assert (code[3] + code[5] - 1) >> 16 < data[3] >> 16
+    assert code[7] == data[7] == 1 << 16
+    assert elf.read(path) is not None

@@ -48,7 +48,7 @@ all lie within the range (300 to 1,340 MiB: 3 of 13), and 13 of 16 texts in issu
 HOPPER_CONTEXT_RANGE_BYTES = (610 * MIB, 1250 * MIB)
 HOPPER_CONTEXT_BYTES = 760 * MIB
 HOPPER_LIBRARIES_BYTES = 154 * MIB
-"""Libraries that a process may load after its first kernel: two handles of cuBLAS, flash attention, cuDNN."""
+"""Loaded after the first kernel: two handles of cuBLAS, flash attention, cuDNN."""
 _HOPPER = (9, 0)
 
 _NCCL_MIN_BYTES = 40 * MIB

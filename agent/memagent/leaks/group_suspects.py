@@ -23,7 +23,7 @@ from memagent.leaks.detectors.base import CodePosition, Work
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.loop_iterators import loop_of
 from memagent.leaks.object_names import ObjectName
-from memagent.leaks.pattern_fixes import with_pattern_fix
+from memagent.leaks.pattern_fixes import with_call_fix, with_pattern_fix
 from memagent.leaks.reachability import holders_from_variables
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
@@ -220,7 +220,8 @@ class GroupSearch:
         if (call := next((item for item in uses if item.keeps), None)) is not None:
             line, text = call, call.text[:_MAX_TEXT]
         site = ObjectName(text, (), line.file, line.function)
-        return [suspect_at(site, line, text, "allocation", growth.bytes_per_step, 0.5)]
+        suspect = suspect_at(site, line, text, "allocation", growth.bytes_per_step, 0.5)
+        return [with_call_fix(suspect, line.text)]
 
     def _suspect_context(self, function: type, context: Any, growth: GroupGrowth) -> Suspect | None:
         attribute = _context_attribute(context)

@@ -77,10 +77,15 @@ _FIXES: tuple[tuple[Callable[[Any], bool], str], ...] = (
         "`cycle` keeps all that it has passed.",
     ),
 )
-AT_EXIT = (
+_AT_EXIT = (
     "Register one function, once, `atexit.register(store.flush)`: "
     "arguments stay until the process ends."
 )
+
+
+def with_call_fix(suspect: Suspect, text: str) -> Suspect:
+    """Return the suspect with the fix for the call that its line makes."""
+    return replace(suspect, fix=_AT_EXIT) if "atexit.register(" in text else suspect
 
 
 def with_pattern_fix(suspect: Suspect, objects: Iterable[Any]) -> Suspect:

@@ -28,7 +28,6 @@ from tests.python_fork import ForkServer
 
 HERE = Path(__file__).parent
 KNOWN_MISSES = {
-    "exit_handler": "nobody is named: C holds the arguments of atexit",
     "tee_loader": "both iterators lead to the batches, and the other one is named",
     "zlib_sessions": "Python traces its streams, and nothing shows their size: only a run tells growth",
     "message_queue": "the growth of its compressor is not seen, for a reason that is not known yet",

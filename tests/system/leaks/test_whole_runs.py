@@ -32,7 +32,6 @@ KNOWN_MISSES = {
     "cached_batches": "the cached functions are named in place of their calls",
     "tracked_metrics": "the line that fills the copies is named, and not the one that makes them",
     "deferred_uploads": "the line that makes the scheduler is named",
-    "atexit_flush": "the line that allocates is named, and no holder",
 }
 """Why a script's line or holder isn't named, by its file's stem. Not strict: some are at times."""
 

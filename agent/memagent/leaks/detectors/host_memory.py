@@ -22,6 +22,7 @@ from memagent.leaks.heap_trace import HeapTrace
 from memagent.leaks.limits import replaces_items
 from memagent.leaks.native_suspects import suspects_of_trace
 from memagent.leaks.object_sizes import newest_item
+from memagent.leaks.pattern_fixes import with_call_fix
 from memagent.leaks.source_lines import code_text, later_uses, lengthens
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
@@ -355,7 +356,8 @@ def _keeper(
     call = next((line for line in uses if line.keeps), None)
     if call is None:
         return item
-    return build_suspect(call.file, call.line, call.function, call.text, "host", None, 0.6)
+    keeper = build_suspect(call.file, call.line, call.function, call.text, "host", None, 0.6)
+    return with_call_fix(keeper, call.text)
 
 
 def _rate_of(suspect: Suspect | None) -> float:
@@ -410,10 +412,11 @@ def _traced_blocks(tensor_bytes: int = 0) -> tuple[TracedBlocks, Counter[CodePos
     tensors = Counter[CodePosition]()
     for key, frames in stacks.items():
         positions = frames[::-1]
+        if _is_own_allocation(positions):  # such as the trace's notes of a line
+            continue
         size, count, tensor_count = sizes[key]
         if tensor_count and (line := script_position(positions)) is not None:
             tensors[line] += tensor_count
-        if not _is_own_allocation(positions):
-            known_size, known_count = blocks.get(positions, (0, 0))
-            blocks[positions] = known_size + size, known_count + count
+        known_size, known_count = blocks.get(positions, (0, 0))
+        blocks[positions] = known_size + size, known_count + count
     return blocks, tensors

@@ -7,12 +7,13 @@ import inspect
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from pathlib import Path
 
 import numpy
 import pytest
 
-from memagent.leaks.detectors.host_memory import HostMemoryDetector, most_specific
+from memagent.leaks.detectors.host_memory import HostMemoryDetector, _traced_blocks, most_specific
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.probe.heap import heap_reader
@@ -76,6 +77,18 @@ def test_it_tells_growth_that_is_not_of_python_objects(native, traced):
     command = [sys.executable, "-c", textwrap.dedent(code)]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     assert told == "None" if traced else int(told) == pytest.approx(native, rel=0.2)
+
+
+def test_blocks_that_memagent_makes_at_a_line_are_no_tensors_of_it():
+    tracemalloc.start(6)
+    try:
+        own, script = format_bytes(123_456_789), f"{OBJECTS} MiB of {OBJECTS}"
+        _, tensors = _traced_blocks(sys.getsizeof(own))
+        _, others = _traced_blocks(sys.getsizeof(script))
+    finally:
+        tracemalloc.stop()
+    line = test_blocks_that_memagent_makes_at_a_line_are_no_tensors_of_it.__code__.co_firstlineno
+    assert (tensors[__file__, line + 3], others[__file__, line + 3]) == (0, 1)
 
 
 class Chain:

@@ -54,6 +54,10 @@ def without(diagnosis: Diagnosis, kinds: frozenset[str]) -> tuple[Diagnosis, tup
     return replace(diagnosis, suspects=rest, grown=()), stopped
 
 
+Reading = tuple[int, int | None]
+"""A step, and the bytes in use after it, None if unknown."""
+
+
 class HostGrowthCheck:
     """Compares the growth of allocated memory with what suspects of host memory say.
 
@@ -80,11 +84,16 @@ class HostGrowthCheck:
         is_flat = not self._grew(self._first, step, used_bytes) or self._flat_checks > 1
         return self._checks > 1 and self._flat_checks > 0 and is_flat
 
-    def _grew(self, since: tuple[int, int | None], step: int, used_bytes: int | None) -> bool:
-        first_step, first_bytes = since
-        if first_bytes is None or used_bytes is None:
-            return True
-        return used_bytes - first_bytes >= self._min_rate * (step - first_step)
+    def _grew(self, since: Reading, step: int, used_bytes: int | None) -> bool:
+        return has_grown(since, (step, used_bytes), self._min_rate)
+
+
+def has_grown(since: Reading, now: Reading, min_rate: float) -> bool:
+    """Return True if memory in use has grown by that many bytes a step, or is unknown."""
+    (first_step, first_bytes), (step, used_bytes) = since, now
+    if first_bytes is None or used_bytes is None:
+        return True
+    return used_bytes - first_bytes >= min_rate * (step - first_step)
 
 
 class GrowthCheck:

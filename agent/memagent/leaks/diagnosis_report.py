@@ -79,8 +79,11 @@ def print_withdrawn(suspects: Sequence[Suspect], roots: Sequence[str]) -> None:
         notify_user(f"no longer a suspect: {where}: {suspect.holder} has stopped growing")
 
 
-def search_report(finder: Finder, why_not: str) -> dict[str, Any]:
-    """Return the steps of the newest diagnosis, or `{why_not}`, and the state of one under way."""
+def search_report(finder: Finder, why_not: str, step: int) -> dict[str, Any]:
+    """Return the steps of the newest diagnosis, or `{why_not}`, and the state of one under way.
+
+    step: the run's newest.
+    """
     state = {"state": finder.state} if finder.is_busy else {}
     diagnosis = finder.diagnosis
     if diagnosis is None:
@@ -91,5 +94,5 @@ def search_report(finder: Finder, why_not: str) -> dict[str, Any]:
         "step": diagnosis.step,
         "is_cut_short": diagnosis.is_cut_short,
         "growth_bytes_per_step": diagnosis.growth_bytes_per_step,
-        "native_bytes_per_step": finder.native_bytes_per_step,
+        "native_bytes_per_step": finder.native_rate(step),
     }

@@ -27,6 +27,8 @@ from memagent.leaks.confirmation import (
     HOST_KINDS,
     GrowthCheck,
     HostGrowthCheck,
+    Reading,
+    has_grown,
 )
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
@@ -83,8 +85,9 @@ class Finder:
         self._window = ReadingWindow(WindowRequest(self.window))
         self._check = GrowthCheck()
         self._host_check = HostGrowthCheck((), 0, None)
-        self.native_bytes_per_step: int | None = None
-        """Growth that neither tensors nor Python's objects explain, while nobody is named."""
+        self._native_rate = 0
+        """Bytes per step of native growth that was measured, while nobody is named."""
+        self._native_since: Reading = (0, None)
         self._search: Work[list[Suspect]] | None = None
         self._max_search_s = math.inf
         self._time_budget = self._new_time_budget()
@@ -112,6 +115,15 @@ class Finder:
             return "buffer"
         is_list = self.suspects and not self.is_busy and not self._has_limit
         return "list" if is_list else "unknown"
+
+    def native_rate(self, step: int) -> int | None:
+        """Return the bytes per step that neither tensors nor Python's objects explain.
+
+        None if somebody is named, or if memory has grown by much less up to this step.
+        """
+        least = confirmation.MIN_HOST_SHARE * self._native_rate
+        goes_on = has_grown(self._native_since, (step, self.host_bytes()), least)
+        return self._native_rate if self._native_rate and goes_on else None
 
     @property
     def is_busy(self) -> bool:
@@ -366,14 +378,13 @@ class Finder:
             return None
         if unconfirmed is not None and diagnosis.is_cut_short and not suspects:
             diagnosis = unconfirmed
+        self.diagnosis, used_bytes = diagnosis, self.host_bytes()
         if suspects:
-            self.native_bytes_per_step = None
-        else:  # only some methods tell it, but it holds for the ones after them
-            self.native_bytes_per_step = (
-                diagnosis.native_bytes_per_step or self.native_bytes_per_step
-            )
-        self.diagnosis = diagnosis
-        self._host_check = HostGrowthCheck(diagnosis.suspects, diagnosis.step, self.host_bytes())
+            self._native_rate = 0
+        elif diagnosis.native_bytes_per_step:  # only some methods tell it
+            self._native_rate = diagnosis.native_bytes_per_step
+            self._native_since = diagnosis.step, used_bytes
+        self._host_check = HostGrowthCheck(diagnosis.suspects, diagnosis.step, used_bytes)
         self._has_limit = unconfirmed is not None
         return diagnosis
 

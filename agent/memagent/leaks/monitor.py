@@ -142,7 +142,7 @@ class LeakMonitor:
         """
         if not self._has_finder:
             return {"why_not": self._why_not}
-        return search_report(self._finder, self._why_not)
+        return search_report(self._finder, self._why_not, self._sampler.step)
 
     def suspect(
         self,

@@ -25,7 +25,7 @@ from memagent.leaks.heap_trace import LineStack
 MIN_STEPS = 5
 """Steps below which a trace shows nothing."""
 MIN_BYTES_PER_STEP = 16 * 2**10
-"""Growth from which it's looked for. A step of a clean script had up to 10 KiB in a trace."""
+"""Growth from which it's told and looked for. A step of a clean script had up to 10 KiB."""
 MIN_FIT, MAX_FIT = 0.7, 1.4
 """Growth of a call on the way, as a share of the process's. Two leaks of a size have no line."""
 MIN_HALF_SHARE = 0.5
@@ -43,6 +43,37 @@ class NativeGrowth:
     bytes_per_step: int
     is_certain: bool = True
     """False if several lines fit, and the last of the path calls them."""
+
+
+@dataclass(frozen=True)
+class HalfWindow:
+    """Growth in a half of a window: of all that is allocated, and of what Python has traced."""
+
+    steps: int
+    allocated_bytes: int
+    traced_bytes: int
+
+    @property
+    def untraced_rate(self) -> int:
+        """Return the bytes per step that Python hasn't traced."""
+        untraced = self.allocated_bytes - max(0, self.traced_bytes)
+        return untraced // max(1, self.steps)
+
+    @property
+    def is_mostly_native(self) -> bool:
+        """Return True if that is most of the growth."""
+        return 2 * self.untraced_rate * self.steps >= self.allocated_bytes
+
+
+def untraced_growth(first: HalfWindow, second: HalfWindow) -> int | None:
+    """Return the bytes per step by which native memory grew, if that is most of the growth.
+
+    It must have grown in both halves: what a warm-up or an evaluation allocates is in one.
+    """
+    rate, earlier = second.untraced_rate, first.untraced_rate
+    is_steady = min(rate, earlier) >= MIN_HALF_SHARE * (rate + earlier) / 2
+    is_growth = rate >= MIN_BYTES_PER_STEP and second.is_mostly_native
+    return rate if is_growth and is_steady else None
 
 
 def native_growth(

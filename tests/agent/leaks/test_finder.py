@@ -502,6 +502,18 @@ def test_a_growing_list_of_native_memory_is_named_if_memory_grows(growth):
     assert names == (["kept"] if growth else [])
 
 
+@pytest.mark.parametrize(("later_bytes", "told"), [(200_000, None), (2_000_000, 50_000)])
+def test_native_growth_is_told_if_memory_goes_on_growing(monkeypatch, later_bytes, told):
+    module = "memagent.leaks.detectors.host_memory"
+    monkeypatch.setattr(f"{module}.untraced_growth", lambda *_: 50_000)
+    used = [10**6]
+    finder = Finder(host_bytes=lambda: used[0])
+    finder.request(host=True)
+    run_until_done(finder, train_step=lambda: None)
+    used[0] += later_bytes
+    assert finder.native_rate(finder.diagnosis.step + 40) == told
+
+
 def test_a_shortened_diagnosis_has_less_confidence(monkeypatch):
     small, large, clock = [], [], ThreadClock(0.0)
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from memagent.leaks.native_growth import MIN_BYTES_PER_STEP, MIN_STEPS, native_growth
+import pytest
+
+from memagent.leaks.native_growth import (
+    MIN_BYTES_PER_STEP,
+    MIN_STEPS,
+    HalfWindow,
+    native_growth,
+    untraced_growth,
+)
 
 LOOP, LOAD, READ, MODEL, BACKWARD = (("train.py", line) for line in range(5))
 LEAK = 100_000
@@ -67,3 +75,17 @@ def test_what_only_the_loop_explains_has_no_path():
     assert path({(LOOP,): LEAK}) == ()
     assert path({(LOOP, LOAD): LEAK // 2, (LOOP, MODEL): LEAK // 2}) == ()
     assert path({(LOOP, LOAD): LEAK}, start=()) == (LOOP, LOAD)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "rate"),
+    [
+        ((10, 900_000, 100_000), (9, 810_000, 90_000), 80_000),
+        ((10, 10_000, 0), (9, 810_000, 90_000), None),  # an evaluation in the second half
+        ((10, 9_000_000, 0), (9, 810_000, 90_000), None),  # a warm-up in the first
+        ((10, 900_000, 600_000), (9, 810_000, 540_000), None),  # most is Python's
+        ((10, 160_000, 0), (9, 140_000, 0), None),  # as much as caches of a clean script
+    ],
+)
+def test_growth_that_python_has_not_traced_must_be_in_both_halves(first, second, rate):
+    assert untraced_growth(HalfWindow(*first), HalfWindow(*second)) == rate

@@ -20,6 +20,7 @@ from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
 from memagent.leaks.heap_trace import HeapTrace
 from memagent.leaks.limits import replaces_items
+from memagent.leaks.native_growth import HalfWindow, untraced_growth
 from memagent.leaks.native_suspects import suspects_of_trace
 from memagent.leaks.object_sizes import newest_item
 from memagent.leaks.pattern_fixes import with_call_fix
@@ -35,8 +36,6 @@ FRAMES = 6
 """Frames traced per block."""
 MIN_BYTES_PER_STEP = 2048
 """The agent's own rows take up to as much."""
-MIN_NATIVE_BYTES_PER_STEP = 8192
-"""Growth that isn't Python's from which it's told: that of caches in C is less after some steps."""
 MIN_GROWTH_SHARE = 0.1
 """Share of all growth below which what grows isn't worth a word."""
 MAX_LAST_RATIO = 1.5
@@ -90,6 +89,8 @@ class HostMemoryDetector(Detector):
         self._middle_tensors: Counter[CodePosition] = Counter()
         self._tensor_bytes = 0
         self._first_step = 0
+        self._first_bytes: int | None = None
+        self._first_half = HalfWindow(0, 0, 0)
         self._middle_bytes: int | None = None
         """Bytes allocated in the middle."""
         self._lines: list[Suspect] = []
@@ -106,13 +107,16 @@ class HostMemoryDetector(Detector):
             tracemalloc.start(FRAMES)
             self._is_tracing = True
             self._tensor_bytes = _traced_tensor_bytes()
+            self._first_bytes = self._allocated_bytes()
 
     def middle(self, step: int) -> None:
         if self._is_tracing:
             gc.collect()
             self._middle_step = step
+            growth = (self._allocated_bytes() or 0) - (self._first_bytes or 0)
             self._containers.middle(step)
             blocks, tensors = _traced_blocks(self._tensor_bytes)
+            self._first_half = HalfWindow(step - self._first_step, growth, _size_of(blocks))
             self._middle = blocks
             self._middle_tensors = tensors
             self._middle_bytes = self._allocated_bytes()  # with what the readings keep
@@ -135,7 +139,8 @@ class HostMemoryDetector(Detector):
         steps = step - self._middle_step, self._middle_step - self._first_step
         if self._middle_bytes is not None and now_bytes is not None:
             growth, traced = now_bytes - self._middle_bytes, _size_of(last) - _size_of(self._middle)
-            self.native_bytes_per_step = native_growth(growth, traced, steps[0])
+            second = HalfWindow(steps[0], growth, traced)
+            self.native_bytes_per_step = untraced_growth(self._first_half, second)
         self._sites.update(steady_tensors(tensors, self._middle_tensors, *steps))
         lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
         if self._middle_bytes is not None and now_bytes is not None:
@@ -187,13 +192,6 @@ class HostMemoryDetector(Detector):
         if self._is_tracing:
             self._is_tracing = False
             tracemalloc.stop()
-
-
-def native_growth(allocated: int, traced: int, steps: int) -> int | None:
-    """Return the bytes per step by which memory grew that isn't Python's own, if that is most."""
-    rate = (allocated - max(0, traced)) // max(1, steps)
-    is_most = 2 * steps * rate >= allocated
-    return rate if rate >= MIN_NATIVE_BYTES_PER_STEP and is_most else None
 
 
 def with_native(others: list[Suspect], native: list[Suspect]) -> list[Suspect]:

@@ -8,7 +8,6 @@ name what most of them are in, and find the line that fills it.
 from __future__ import annotations
 
 import dataclasses
-import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +25,7 @@ from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import PASSES
 from memagent.leaks.suspect import CERTAINTIES, describe_container, suspect_at
 from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.traced_blocks import traceback_of
 from memagent.leaks.user_code import UserScopes
 from memagent.wire.messages import Suspect
 
@@ -33,9 +33,6 @@ _MAX_CPU_S = 0.5
 _SAMPLE_SIZE = 8
 _CONFIDENCE, _HOLDER_CONFIDENCE = 0.7, 0.6
 """With the line that fills a holder, and without."""
-
-# of the module behind tracemalloc, whose own function is in Python
-traceback_of: Any = tracemalloc._get_object_traceback  # type: ignore[attr-defined]
 
 
 def holders_of_lines(

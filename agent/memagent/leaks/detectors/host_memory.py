@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import gc
-import sys
 import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from msgspec.structs import replace
 
-from memagent.components import safe_reads
 from memagent.components.live_objects import young_ids
 from memagent.leaks.census import MIN_SHARE
-from memagent.leaks.detectors.base import CodePosition, Detector, StackAllocation, script_position
+from memagent.leaks.detectors.base import CodePosition, Detector
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
 from memagent.leaks.heap_trace import HeapTrace
@@ -27,8 +24,19 @@ from memagent.leaks.pattern_fixes import with_call_fix
 from memagent.leaks.source_lines import code_text, later_uses, lengthens
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.traced_holders import holders_of_lines, traceback_of
-from memagent.leaks.user_code import is_own, is_script, running_code
+from memagent.leaks.traced_blocks import (
+    TracedBlocks,
+    allocation_site,
+    bytes_by_line,
+    growing_stacks,
+    size_of_blocks,
+    steady_tensors,
+    traceback_of,
+    traced_blocks,
+    traced_tensor_bytes,
+)
+from memagent.leaks.traced_holders import holders_of_lines
+from memagent.leaks.user_code import running_code
 from memagent.probe.heap import heap_reader, native_reader
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
@@ -45,13 +53,6 @@ _UNHELD = 0.45
 """Confidence in a line whose objects have an unknown holder: a list of fixed size may fill up."""
 _FREE_LIST_BYTES = 2**18
 """What a garbage collection may free of the interpreter's lists of free objects."""
-_MAX_LEVELS = 3
-_MAX_PARTS = 64
-_MIN_TEXT = 256
-"""Length of a text that was made for what refers to it, and is no name."""
-
-TracedBlocks = dict[tuple[CodePosition, ...], tuple[int, int]]
-"""Bytes and blocks by call stack, outermost position first."""
 
 
 class HostMemoryDetector(Detector):
@@ -106,7 +107,7 @@ class HostMemoryDetector(Detector):
         if not tracemalloc.is_tracing():
             tracemalloc.start(FRAMES)
             self._is_tracing = True
-            self._tensor_bytes = _traced_tensor_bytes()
+            self._tensor_bytes = traced_tensor_bytes()
             self._first_bytes = self._allocated_bytes()
 
     def middle(self, step: int) -> None:
@@ -115,8 +116,8 @@ class HostMemoryDetector(Detector):
             self._middle_step = step
             growth = (self._allocated_bytes() or 0) - (self._first_bytes or 0)
             self._containers.middle(step)
-            blocks, tensors = _traced_blocks(self._tensor_bytes)
-            self._first_half = HalfWindow(step - self._first_step, growth, _size_of(blocks))
+            blocks, tensors = traced_blocks(self._tensor_bytes)
+            self._first_half = HalfWindow(step - self._first_step, growth, size_of_blocks(blocks))
             self._middle = blocks
             self._middle_tensors = tensors
             self._middle_bytes = self._allocated_bytes()  # with what the readings keep
@@ -134,11 +135,14 @@ class HostMemoryDetector(Detector):
         self._stop_trace()
         gc.collect()
         now_bytes = self._allocated_bytes()
-        last, tensors = _traced_blocks(self._tensor_bytes)
+        last, tensors = traced_blocks(self._tensor_bytes)
         self.grown = growing_stacks(self._middle, last)
         steps = step - self._middle_step, self._middle_step - self._first_step
         if self._middle_bytes is not None and now_bytes is not None:
-            growth, traced = now_bytes - self._middle_bytes, _size_of(last) - _size_of(self._middle)
+            growth, traced = (
+                now_bytes - self._middle_bytes,
+                size_of_blocks(last) - size_of_blocks(self._middle),
+            )
             second = HalfWindow(steps[0], growth, traced)
             self.native_bytes_per_step = untraced_growth(self._first_half, second)
         self._sites.update(steady_tensors(tensors, self._middle_tensors, *steps))
@@ -154,7 +158,7 @@ class HostMemoryDetector(Detector):
         if not self._is_tracing or not self._middle_step or budget.is_over():
             return []
         young = young_ids()  # before the readings make objects that age them
-        lines = lasting_lines(self._lines, bytes_by_line(_traced_blocks()[0]))
+        lines = lasting_lines(self._lines, bytes_by_line(traced_blocks()[0]))
         containers = self._containers.end(step, young, is_new=traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._stop()
@@ -200,74 +204,6 @@ def with_native(others: list[Suspect], native: list[Suspect]) -> list[Suspect]:
     more = [item for item in native if (item.bytes_per_step or 0) > known]
     places = {(item.file, item.line) for item in more}
     return [*more, *(item for item in others if (item.file, item.line) not in places)]
-
-
-def _size_of(blocks: TracedBlocks) -> int:
-    return sum(size for size, _ in blocks.values())
-
-
-def growing_stacks(first: TracedBlocks, last: TracedBlocks) -> list[StackAllocation]:
-    """Return the growth of each stack that passes through the script, most bytes first."""
-    grown = []
-    for positions, (size, blocks) in last.items():
-        old_size, old_blocks = first.get(positions, (0, 0))
-        stack = tuple((file, line, "") for file, line in positions)
-        allocation = StackAllocation(stack, size - old_size, blocks - old_blocks)
-        if allocation.size_bytes > 0 and allocation.script_frame is not None:
-            grown.append(allocation)
-    return sorted(grown, key=lambda allocation: -allocation.size_bytes)
-
-
-def steady_tensors(
-    last: Counter[CodePosition], first: Counter[CodePosition], steps: int, first_steps: int
-) -> dict[CodePosition, float]:
-    """Return the tensors per step that remain of each line, if they did so in both halves."""
-    rates = {line: (count - first[line]) / max(1, steps) for line, count in last.items()}
-    return {
-        line: rate
-        for line, rate in rates.items()
-        if rate > 0 and first[line] >= MIN_SHARE * rate * first_steps
-    }
-
-
-def allocation_site(newest: Callable[[], Iterable[Any]]) -> CodePosition | None:
-    """Return the innermost line of the script that made an object, None if it wasn't traced.
-
-    newest: returns an iterator in C over the object.
-    """
-    # Python 3.11 doesn't find the trace of an instance, and a short tuple may be in an old block;
-    # what they refer to has one
-    # one call in C for the object itself
-    for frames in list(filter(None, map(traceback_of, newest()))):
-        if (site := script_position(frames[::-1])) is not None:
-            return site
-    objects = safe_reads.items_of(newest()).others
-    for _ in range(_MAX_LEVELS):
-        for part in objects[:_MAX_PARTS]:
-            frames = tracemalloc.get_object_traceback(part) or ()
-            site = script_position([(frame.filename, frame.lineno) for frame in frames])
-            if site is not None:
-                return site
-        parts = safe_reads.parts_of(*objects[:_MAX_PARTS]).others
-        objects = [
-            part
-            for part in parts
-            if (gc.is_tracked(part) or _is_large(part)) and type(part) is not type
-        ]
-    return None
-
-
-def _is_large(item: Any) -> bool:
-    return type(item) in (str, bytes) and len(item) >= _MIN_TEXT
-
-
-def bytes_by_line(traced: TracedBlocks) -> Counter[CodePosition]:
-    """Return bytes by the innermost line of the script."""
-    sizes: Counter[CodePosition] = Counter()
-    for positions, (size, _) in traced.items():
-        if (line := script_position(positions)) is not None:
-            sizes[line] += size
-    return sizes
 
 
 def growing_lines(
@@ -360,61 +296,3 @@ def _keeper(
 
 def _rate_of(suspect: Suspect | None) -> float:
     return 0 if suspect is None else suspect.bytes_per_step or 0
-
-
-def _is_own_allocation(positions: tuple[CodePosition, ...]) -> bool:
-    """Return True if memagent made it, called by the script or by a diagnosis: not a leak.
-
-    Generated code, such as a named tuple's constructor, counts as its caller's.
-    """
-    for file, _ in reversed(positions):
-        if is_own(file):
-            return True
-        if is_script(file) and not file.startswith("<"):
-            return False
-    return False
-
-
-def _traced_tensor_bytes() -> int:
-    """Return the size of the block that Python allocates for a tensor."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return 0
-    # a subclass or mode of the script must not see this
-    with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
-        before = tracemalloc.get_traced_memory()[0]
-        tensor = torch.empty(0)
-        size = tracemalloc.get_traced_memory()[0] - before
-    del tensor
-    return size
-
-
-def _traced_blocks(tensor_bytes: int = 0) -> tuple[TracedBlocks, Counter[CodePosition]]:
-    """Return what is traced, and the tensors alive by the line of the script that made them.
-
-    tensor_bytes: tracemalloc doesn't know the block of a tensor, but its blocks have their size.
-    """
-    # as tuples: a snapshot makes an object of each trace and of each of its frames
-    sizes: dict[int, list[int]] = {}
-    stacks: dict[int, tuple[CodePosition, ...]] = {}
-    for _, size, frames, _ in tracemalloc._get_traces():  # type: ignore[attr-defined]
-        key = id(frames)  # blocks of one stack share them
-        entry = sizes.get(key)
-        if entry is None:
-            entry = sizes[key] = [0, 0, 0]
-            stacks[key] = frames
-        entry[0] += size
-        entry[1] += 1
-        entry[2] += size == tensor_bytes
-    blocks: TracedBlocks = {}
-    tensors = Counter[CodePosition]()
-    for key, frames in stacks.items():
-        positions = frames[::-1]
-        if _is_own_allocation(positions):  # such as the trace's notes of a line
-            continue
-        size, count, tensor_count = sizes[key]
-        if tensor_count and (line := script_position(positions)) is not None:
-            tensors[line] += tensor_count
-        known_size, known_count = blocks.get(positions, (0, 0))
-        blocks[positions] = known_size + size, known_count + count
-    return blocks, tensors

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy
 import pytest
 
-from memagent.leaks.detectors.host_memory import HostMemoryDetector, _traced_blocks, most_specific
+from memagent.leaks.detectors.host_memory import HostMemoryDetector, most_specific
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.traced_blocks import traced_blocks
 from memagent.probe.heap import heap_reader
 from memagent.units import format_bytes
 
@@ -83,8 +84,8 @@ def test_blocks_that_memagent_makes_at_a_line_are_no_tensors_of_it():
     tracemalloc.start(6)
     try:
         own, script = format_bytes(123_456_789), f"{OBJECTS} MiB of {OBJECTS}"
-        _, tensors = _traced_blocks(sys.getsizeof(own))
-        _, others = _traced_blocks(sys.getsizeof(script))
+        _, tensors = traced_blocks(sys.getsizeof(own))
+        _, others = traced_blocks(sys.getsizeof(script))
     finally:
         tracemalloc.stop()
     line = test_blocks_that_memagent_makes_at_a_line_are_no_tensors_of_it.__code__.co_firstlineno

@@ -216,7 +216,7 @@ class GroupSearch:
         if line is None:
             return []
         text = f"unknown holder of what is made by {line.text[:_MAX_TEXT]}"
-        uses = source_lines.later_uses(line.file, line.line)
+        uses = source_lines.lines_of_later_uses(line.file, line.line)
         if (call := next((item for item in uses if item.keeps), None)) is not None:
             line, text = call, call.text[:_MAX_TEXT]
         site = ObjectName(text, (), line.file, line.function)

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from memagent.leaks.source_lines import is_in_loop
+from memagent.leaks.source_lines import is_in_loop, later_uses
 from memagent.leaks.syntax import (
     FUNCTIONS,
     Parents,
@@ -61,9 +61,7 @@ def may_stop_growing(suspect: Suspect) -> bool:
         for node, parents in walk(tree)
         if isinstance(node, ast.stmt) and node.lineno == suspect.line
     ]
-    statements += [
-        later for node, parents in statements for later in _later_uses(node, parents, suspect.line)
-    ]
+    statements += [later for node, parents in statements for later in later_uses(node, parents)]
     names = {name for node, _ in statements for name in _growing_names(node)}
     if holder := _HOLDER.search(suspect.holder):
         names.add(holder[1])
@@ -121,7 +119,7 @@ def replaces_items(file: str, line: int) -> bool:
     """Return True if what a line makes is stored by key, perhaps in place of another item."""
     for node, parents in walk(syntax_tree(file)):
         if isinstance(node, ast.stmt) and node.lineno == line:
-            later = (item for item, _ in _later_uses(node, parents, line))
+            later = (item for item, _ in later_uses(node, parents))
             if any(map(_is_keyed, (node, *later))) and not _lengthens_item(node):
                 return True
     return False
@@ -163,17 +161,6 @@ def _crops_itself(node: ast.stmt, names: set[str]) -> bool:
         and uses(part.value, names)
         for part in ast.walk(node.value)
     )
-
-
-def _later_uses(node: ast.stmt, parents: Parents, line: int) -> Iterator[tuple[ast.stmt, Parents]]:
-    """Yield the statements of a function that use what one of them makes: `slots.append(item)`."""
-    function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
-    targets = assignment_targets(node) if isinstance(node, ast.Assign) else []
-    names = {item.id for item in targets if isinstance(item, ast.Name)}
-    for later, inner in walk(function) if function and names else ():
-        is_simple = isinstance(later, ast.Assign | ast.Expr)
-        if is_simple and later.lineno > line and uses(later.value, names):  # type: ignore[attr-defined]
-            yield later, inner  # type: ignore[misc]
 
 
 def _depends_on(node: ast.stmt, parents: Parents, names: set[str]) -> bool:

@@ -28,7 +28,7 @@ from memagent.leaks.growing_statements import growth_strength
 from memagent.leaks.heap_trace import HeapTrace, LineStack
 from memagent.leaks.library_calls import UNKNOWN, Meanings
 from memagent.leaks.native_growth import NativeGrowth, native_growth
-from memagent.leaks.source_lines import GROWS, SourceLine, source_line
+from memagent.leaks.source_lines import GROWS, SourceLine, later_uses, source_line
 from memagent.leaks.suspect import build_suspect, is_module_class
 from memagent.leaks.syntax import (
     FUNCTIONS,
@@ -223,12 +223,9 @@ def _grown(statement: Statement) -> str:
 
 def _later_uses(statement: Statement) -> Iterator[Statement]:
     """Yield the later statements of the function that pass on what one of them makes."""
-    names = statement.variables
-    for node, parents in walk(statement.function) if names else ():
-        is_later = isinstance(node, ast.Assign | ast.Expr) and node.lineno > statement.node.lineno
-        if is_later and _passes(node, names):
-            outer = parents if parents[:1] == statement.parents[:1] else ()
-            yield Statement(statement.file, node, outer or (*statement.parents[:1], *parents))  # type: ignore[arg-type]
+    for node, parents in later_uses(statement.node, statement.parents):
+        if _passes(node, statement.variables):
+            yield Statement(statement.file, node, parents)
 
 
 def _passes(node: ast.AST, names: set[str]) -> bool:

@@ -156,24 +156,32 @@ def attribute_assignments(file: str, class_name: str, attribute: str) -> list[So
     ]
 
 
-def later_uses(file: str, number: int) -> list[SourceLine]:
-    """Return the later statements of a function that use what one of them makes.
+def later_uses(node: ast.stmt, parents: Parents) -> Iterator[tuple[ast.stmt, Parents]]:
+    """Yield the later statements of a function, or a module, that use what one of them sets.
 
     Those of `item = make()` are `rows.append(item)` and `yield item`.
     """
-    lines = []
-    for node, parents in walk(syntax_tree(file)):
-        function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
-        if not isinstance(node, ASSIGNMENTS) or node.lineno != number or function is None:
-            continue
-        names = {part.id for part in assignment_targets(node) if isinstance(part, ast.Name)}
-        outer = parents[: parents.index(function)]
-        for later, inner in walk(function):
-            is_simple = isinstance(later, ast.Assign | ast.Expr | ast.Return)
-            if is_simple and later.lineno > number and _reads(later, names):  # type: ignore[attr-defined]
-                line = source_line(file, later, PASSES, (*outer, *inner))
-                lines.append(replace(line, keeps=any(map(_keeps, ast.walk(later)))))
-    return lines
+    targets = assignment_targets(node) if isinstance(node, ASSIGNMENTS) else []
+    names = {part.id for part in targets if isinstance(part, ast.Name)}
+    scopes = [place for place, item in enumerate(parents) if isinstance(item, FUNCTIONS)]
+    scope = max(scopes, default=0)
+    for later, inner in walk(parents[scope]) if names else ():
+        is_simple = isinstance(later, ast.Assign | ast.Expr | ast.Return)
+        is_later = is_simple and later.lineno > node.lineno  # type: ignore[attr-defined]
+        # a function may have variables of the same names as its module
+        is_here = bool(scopes) or not any(isinstance(item, FUNCTIONS) for item in inner)
+        if is_later and is_here and _reads(later, names):
+            yield later, (*parents[:scope], *inner)  # type: ignore[misc]
+
+
+def lines_of_later_uses(file: str, number: int) -> list[SourceLine]:
+    """Return the later uses of what the statements at a line set."""
+    return [
+        replace(source_line(file, later, PASSES, inner), keeps=any(map(_keeps, ast.walk(later))))
+        for node, parents in walk(syntax_tree(file))
+        if isinstance(node, ASSIGNMENTS) and node.lineno == number
+        for later, inner in later_uses(node, parents)
+    ]
 
 
 def _reads(node: ast.AST, names: set[str]) -> bool:

@@ -8,7 +8,7 @@ from memagent.leaks.source_lines import (
     first_assignment,
     hook_calls,
     is_hook,
-    later_uses,
+    lines_of_later_uses,
 )
 
 
@@ -56,7 +56,8 @@ def test_it_finds_what_later_uses_the_result_of_a_line(tmp_path):
         "    atexit.register(use, y)\n"
         "    other(rows)\n"
         "y = 3\n"
+        "print(y)\n"
     )
-    lines = later_uses(str(path), 3)
+    lines = lines_of_later_uses(str(path), 3)
     assert [(line.line, line.keeps) for line in lines] == [(4, False), (5, True)]
-    assert later_uses(str(path), 7) == []
+    assert [line.line for line in lines_of_later_uses(str(path), 7)] == [8]

@@ -21,7 +21,7 @@ from memagent.leaks.native_growth import HalfWindow, untraced_growth
 from memagent.leaks.native_suspects import suspects_of_trace
 from memagent.leaks.object_sizes import newest_item
 from memagent.leaks.pattern_fixes import with_call_fix
-from memagent.leaks.source_lines import code_text, later_uses, lengthens
+from memagent.leaks.source_lines import code_text, lengthens, lines_of_later_uses
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.traced_blocks import (
@@ -283,7 +283,7 @@ def _keeper(
     if site in holders:
         return holders[site]
     known = {**holders, **{(suspect.file, suspect.line): suspect for suspect in containers}}
-    uses = later_uses(*site)
+    uses = lines_of_later_uses(*site)
     for line in uses:
         if (item.file, line.line) in known:
             return known[item.file, line.line]

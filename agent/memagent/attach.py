@@ -121,6 +121,7 @@ def start_run(
         run.finish()
         notify_user(f"run {run.identity.run_id} is finished: a new run replaces it")
     _derived_ids += run_id is None
+    options = replace(options, is_announced=bool(automatic))
     if (tree := find_repository()) is not None:
         options = replace(options, changes=ChangeCheck(tree))
     from memagent.live.publisher import start_publishing  # git works while Python imports

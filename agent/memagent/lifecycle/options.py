@@ -36,6 +36,8 @@ class AttachOptions:
     """Started by `memagent run`; gives way to the script's own attach."""
     has_past_peaks: bool = False
     """Count what the process used before the run, too."""
+    is_announced: bool = False
+    """A run of this process has printed where its id is recorded."""
     changes: ChangeCheck | None = None
     """The check of the script's repository, which git makes meanwhile."""
 

@@ -174,7 +174,8 @@ class Pipeline:
             self.sampler.include_past_peaks()
         if self._identity.note:
             notify_user(self._identity.note)
-        if self._identity.rank == 0 and REHEARSAL_FOLDER not in os.environ:
+        is_first = self._identity.rank == 0 and not self._options.is_announced
+        if is_first and REHEARSAL_FOLDER not in os.environ:
             hint = "" if self._has_server else " (no server: set MEMAGENT_SERVER)"
             notify_user(f"run {self._identity.run_id} is recorded to {self.location}{hint}")
         if self._options.preflight is not None:

@@ -35,7 +35,7 @@ def test_each_tick_is_a_step_with_a_sample(recorder, recording):
     assert recording().columns()["allocated_bytes"][-1] > 0
 
 
-def test_the_first_optimizer_takes_over_the_id(recorder):
+def test_the_first_optimizer_takes_over_the_id(recorder, capsys):
     wait_until(lambda: newest_run() is not None and newest_run().step >= 1)
     timed = newest_run()
     model = torch.nn.Linear(4, 4)
@@ -45,3 +45,4 @@ def test_the_first_optimizer_takes_over_the_id(recorder):
         optimizer.step()
     assert timed.status == "retired" and newest_run().id == timed.id
     assert recorder.end() is newest_run() and newest_run().step == 3
+    assert capsys.readouterr().err.count("is recorded to") == 1

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from math import inf
 
+from memagent.forecast.calibration import calibrated_interval, share_that_dies
 from memagent.forecast.gc_check import GarbageCheck, GcProbe
 from memagent.forecast.hysteresis import ForecastHysteresis
 from memagent.forecast.levels import Situation, level_of
@@ -28,7 +29,7 @@ from memagent.forecast.projection import Projection, project
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, valid_reading
 from memagent.forecast.trend import Trend
-from memagent.forecast.types import PAGING_LEVELS, Cause, Forecast, Growing, Level
+from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Cause, Forecast, Growing, Level
 
 # Probabilities and factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
 SETTLING_STEPS = 5
@@ -324,13 +325,19 @@ class Forecaster:
         if level in PAGING_LEVELS and nearest.cause == "leak":
             level = self._check_garbage(step, nearest, level)
         probability = nearest.oom_probability(self._planned_steps_left(step))
+        if nearest.cause in LEAK_CAUSES:
+            probability *= share_that_dies(self._grows)
         if level == "ok":
             # a high probability next to the level ok would contradict it
             probability = min(probability, MAX_SILENT_PROBABILITY)
             return self._build(step, "ok", None, probability, projection=nearest)
-        bounds = (nearest.steps_left, nearest.steps_left_low, nearest.steps_left_high)
         return self._build(
-            step, level, nearest.cause, probability, steps_left=bounds, projection=nearest
+            step,
+            level,
+            nearest.cause,
+            probability,
+            steps_left=(nearest.steps_left, *calibrated_interval(nearest)),
+            projection=nearest,
         )
 
     def _planned_steps_left(self, step: int) -> float:

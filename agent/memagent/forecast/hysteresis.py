@@ -5,7 +5,7 @@ A forecast comes with every sample, and people read it.
 1. A higher level is reported at once, with everything else of the new forecast.
 2. A lower level or another cause is reported after CALM_UPDATES new forecasts in a row.
 3. An ETA and its interval stay while the new ETA differs by less than MATERIAL_CHANGE of the steps
-   left, or by less than a quarter of the interval.
+   left, or by less than an eighth of the interval.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _is_material(old: Forecast, new: Forecast) -> bool:
     if old.eta_step is None or new.eta_step is None:
         return True
     steps_left = old.eta_step - new.step
-    quarter = ((old.eta_high or 0.0) - (old.eta_low or 0.0)) / 4
-    tolerance = max(MATERIAL_CHANGE * steps_left, quarter, MIN_CHANGE_STEPS)
+    eighth = ((old.eta_high or 0.0) - (old.eta_low or 0.0)) / 8
+    tolerance = max(MATERIAL_CHANGE * steps_left, eighth, MIN_CHANGE_STEPS)
     return abs(new.eta_step - old.eta_step) > tolerance or steps_left < MIN_CHANGE_STEPS
 
 

@@ -23,7 +23,7 @@ UNEXPECTED_GROWTH_FACTOR = 1.5
 PREDICTION_ERROR = 1.02
 """Observed over predicted peak from which a leak has outgrown the prediction: its usual error."""
 PAGE_AHEAD_BY_GROWING: dict[Growing, float] = {
-    "list": 1.5,
+    "list": 2.0,
     "buffer": 0.2,
     "cache": 0.1,
     "epoch": 0.1,

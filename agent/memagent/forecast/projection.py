@@ -11,6 +11,7 @@
    never page: real runs reach the most that they ever use by such jumps.
 4. Rule 3 counts less in the last steps, or if a jump or two would reach the limit.
 5. The interval includes how much of the reserve may turn out usable, or not (`overhead`).
+   `calibration` widens it.
 
 All constants were fitted to the traces of the forecast benchmark (docs/forecast.md).
 """

@@ -136,9 +136,9 @@ def test_growth_of_less_than_an_epoch_may_end_with_it():
 
 def test_what_the_leak_finder_found_decides_how_far_ahead_growth_pages():
     # nothing clears a list, however slowly it grows
-    assert levels(1500, 1501, grows="list") == ["warning", "ok"]
-    assert levels(1500, 1501, grows="list", may_die_out=True) == ["warning", "ok"]
-    assert levels(1500, 1501, grows="list", cause="host_memory") == ["warning", "ok"]
+    assert levels(2000, 2001, grows="list") == ["warning", "ok"]
+    assert levels(2000, 2001, grows="list", may_die_out=True) == ["warning", "ok"]
+    assert levels(2000, 2001, grows="list", cause="host_memory") == ["warning", "ok"]
     # what ends by itself may be larger than the device, so it pages close to the limit
     for grows, ahead in {"buffer": 200, "cache": 100, "epoch": 100}.items():
         assert levels(0, ahead, ahead + 1, 1300, 1301, grows=grows) == [
@@ -153,7 +153,7 @@ def test_what_the_leak_finder_found_decides_how_far_ahead_growth_pages():
             "notice",
         ]
         assert levels(50, 51, grows=grows, jump_error=0.4) == ["warning", "notice"]
-    assert levels(1500, 1501, grows="list", jump_error=0.4) == ["warning", "ok"]
+    assert levels(2000, 2001, grows="list", jump_error=0.4) == ["warning", "ok"]
 
 
 def test_a_page_waits_for_a_diagnosis_while_there_is_time():

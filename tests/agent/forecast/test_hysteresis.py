@@ -103,11 +103,11 @@ def reported_eta(
     ("old", "step", "same", "changed"),
     [
         ((90.0, 100.0, 110.0), 50, (90.0, 110.0), (89.9, 110.1)),  # a fifth of 50 steps
-        ((40.0, 100.0, 160.0), 50, (70.0, 130.0), (69.9, 130.1)),  # a quarter of 120
+        ((20.0, 100.0, 260.0), 50, (70.0, 130.0), (69.9, 130.1)),  # an eighth of 240
         ((99.0, 100.0, 101.0), 95, (98.0, 102.0), (97.9, 102.1)),  # two steps
     ],
 )
-def test_rule_3_a_change_is_material_beyond_a_fifth_a_quarter_of_the_interval_or_two_steps(
+def test_rule_3_a_change_is_material_beyond_a_fifth_an_eighth_of_the_interval_or_two_steps(
     old, step, same, changed
 ):
     assert [reported_eta(old, step, eta) for eta in same] == [100.0, 100.0]

@@ -75,14 +75,19 @@ def _run(script: Path) -> dict[str, Any]:
     finder = memagent.leaks.Finder()
     steps = 0
     done_at_step = None
+    is_traced = False
 
     def after_step(*_: object) -> None:
-        nonlocal steps, done_at_step
+        nonlocal steps, done_at_step, is_traced
         steps += 1
         if steps == BEGIN_AT_STEP:
             finder.request()
-        if finder.after_step(steps) is not None:
+        diagnosis = finder.after_step(steps)
+        if diagnosis is not None:
             done_at_step = steps
+            if not diagnosis and not is_traced:  # as the monitor does on a CPU
+                is_traced = True
+                finder.request(host=True, beyond_budget=True)
 
     register_optimizer_step_post_hook(after_step)
     began = time.monotonic()

@@ -29,7 +29,7 @@ from memagent.leaks.origins import creating_line, line_of_holder, site_line
 from memagent.leaks.pattern_fixes import with_pattern_fix
 from memagent.leaks.reachability import nearest_name
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
-from memagent.leaks.source_lines import SourceLine
+from memagent.leaks.source_lines import PASSES, SourceLine
 from memagent.leaks.suspect import (
     CERTAINTIES,
     Kind,
@@ -336,6 +336,8 @@ def _line_of(
         return None
     # a library's registry is filled by many: only a trace tells which call did
     line = line_of_holder(scopes, holder, kind) if name.is_in_script else None
+    if line is not None and line.strength < PASSES and line.function.endswith("__init__"):
+        line = None  # it makes the object that owns the container
     line = line or site_line(site)
     if line is not None:
         return line

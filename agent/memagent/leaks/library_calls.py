@@ -44,7 +44,7 @@ def library_calls(
     """Yield the script's calls of the library that owns a container, most likely first.
 
     Functions whose code uses the attribute come first, then methods of the named object, then calls
-    of what the class itself defines, then calls in a loop.
+    of what the class itself defines, then calls in a loop. What makes the owner comes last.
     """
     kinds = [kind for kind in map(_class_of, holder.above) if not is_script_class(kind)]
     kinds = [kind for kind in kinds if kind.__module__ != "builtins"]
@@ -70,8 +70,10 @@ def library_calls(
                 line = source_lines.source_line(file, node, SETS, parents)
                 is_once = line.function == "<module>" and not line.in_loop
                 is_rarer = place < len(libraries) and not line.in_loop
+                is_maker = any(function is kind for kind in kinds)
                 is_other = not _uses_attribute(function, name.identifiers[:1])
-                calls.append(((is_other, not is_method, place, is_once, is_rarer), line))
+                order = (is_maker, is_other, not is_method, place, is_once, is_rarer)
+                calls.append((order, line))
     calls.sort(key=lambda call: call[0])
     yield from (line for _, line in calls)
 

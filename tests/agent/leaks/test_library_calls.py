@@ -17,7 +17,7 @@ from memagent.leaks.referrers import HolderPath
 
 LIBRARY = """
 class Store:
-    def __init__(self):
+    def __init__(self, size):
         self.items = {}
 
     def get(self, key, value):
@@ -34,7 +34,8 @@ from functools import wraps
 
 from memagent_test_library import Store
 
-store = Store()
+size = 3
+store = Store(size)
 shown = wraps(print)(lambda *values: None)
 other = {}
 
@@ -67,10 +68,12 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
 def test_a_call_is_known_by_what_it_means(script: ModuleType) -> None:
     """A dict's `get` isn't the library's, nor is a built-in; an unknown one may be anybody's.
 
-    The method that uses the attribute is the likeliest to fill it.
+    The method that uses the attribute is the likeliest to fill it, and what makes the store the
+    least likely.
     """
     file = str(script.__file__)
     name = ObjectName("store.items", (".items", "store"), file, "<module>")
     holder = HolderPath(script.store.items, 1.0, name, (), (script.store,))
     lines = [line.text for line in library_calls(name, holder, [file])]
-    assert lines == ["store.get(number, unknown)", "store.touch(number)", "unknown.record(number)"]
+    calls = ["store.get(number, unknown)", "store.touch(number)", "unknown.record(number)"]
+    assert lines == [*calls, "store = Store(size)"]

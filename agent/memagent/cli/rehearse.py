@@ -21,6 +21,7 @@ from memagent.cli.peak_budget import budgets_of
 from memagent.cli.progress import Progress
 from memagent.cli.rehearse_view import batch_line, batch_sentence, render, what_if_lines
 from memagent.cli.target import add_target, check_target
+from memagent.errors import SettingError
 from memagent.rehearsal import build
 from memagent.rehearsal.api import checked_steps, machine_of, run_in_sandbox
 from memagent.rehearsal.batch_search import BatchSearch, BatchSlot, find_batch, slot_of
@@ -94,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Rehearse the script, print the verdict, and write the report."""
+    _check_report(arguments.report)
     budgets = budgets_of(arguments.fail_over, arguments.baseline, arguments.tolerance)
     script = _script(arguments)
     name = arguments.find_batch
@@ -170,6 +172,12 @@ class Rehearsals:
             return self.rehearse(changed.script, label)
 
         return try_changes(now, changes, rehearse_change)
+
+
+def _check_report(path: Path | None) -> None:
+    """Raise SettingError before a long rehearsal if its report can't be written."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise SettingError(f"--report {path} cannot be written: there is no such folder.")
 
 
 def _script(arguments: argparse.Namespace) -> Script:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.diagnostics import notify_user
-from memagent.errors import SettingError
+from memagent.errors import RehearsalError, SettingError
 from memagent.estimator.devices import context_of
 from memagent.rehearsal import build
 from memagent.rehearsal.launch import MAX_DEVICES, Machine, cuda_card
@@ -114,10 +114,10 @@ def run_in_sandbox(
 ) -> Rehearsal:
     """Run the script in a copy of this folder, and return what it needs; `on_state` gets readings.
 
-    An interrupt ends the script, and what is known by then is returned.
+    An interrupt ends the script, and what is known by then is returned. Raises RehearsalError.
     """
     with temporary_folder() as scratch:
-        sandbox = Sandbox.of(Path.cwd(), scratch)
+        sandbox = Sandbox.of(current_folder(), scratch)
         state = run_script(script, device, machine, sandbox, on_state)
         return rehearsal_of(
             machine,
@@ -129,3 +129,11 @@ def run_in_sandbox(
 
 def _size(value: int | str) -> int:
     return value if isinstance(value, int) else parse_bytes(value)
+
+
+def current_folder() -> Path:
+    """Return the working folder. Raises RehearsalError if it is gone."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError as error:
+        raise RehearsalError("The current folder has been removed: change into another.") from error

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.rehearsal.reads import HostReads, Place
+from memagent.rehearsal.sandbox import reserve_of
 
 MAX_STEPS = 20
 """Steps after which a rehearsal ends even if the peak grows at each."""
@@ -108,8 +109,15 @@ class Measurement:
             "reads": self.reads.most_common(_MAX_READS),
             **self.details,
         }
+        try:
+            self._replace(json.dumps(state))
+        except OSError:  # the script has filled the disk
+            reserve_of(self._path).unlink(missing_ok=True)
+            self._replace(json.dumps(state))
+
+    def _replace(self, text: str) -> None:
         draft = self._path.with_suffix(".draft")
-        draft.write_text(json.dumps(state))
+        draft.write_text(text)
         draft.replace(self._path)
 
     def _is_enough(self) -> bool:

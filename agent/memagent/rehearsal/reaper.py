@@ -2,7 +2,8 @@
 
 `main` waits in a process of its own for the end of its input: the rehearsal's, or that of the
 rehearsing process, by whatever signal. A process is the rehearsal's if its environment names the
-folder. A title that it gives itself may hide that: the script's process is told by its number.
+folder, or if it works there. A title that it gives itself may hide the former: the script's process
+is known by its number.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ _PREFIX = "memagent-rehearsal-"
 _END_S = 10.0
 """Time that processes have to end after SIGTERM."""
 _POLL_S = 0.02
+_TERMINAL_FIELD = 4
 _START_FIELD = 19
 """Index of the start in /proc/PID/stat, behind the name. Numbers come again, starts don't."""
 
@@ -87,9 +89,20 @@ def processes_of(folder: str, starts: set[str]) -> set[int]:
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             environment = (place / "environ").read_bytes()  # empty if the process has ended
-            if name in environment or (environment and start_of(place.name) in starts):
+            is_known = name in environment or (environment and start_of(place.name) in starts)
+            if is_known or _works_below(place, name):
                 numbers.add(int(place.name))
     return numbers
+
+
+def _works_below(process: Path, folder: bytes) -> bool:
+    """Return whether a process without a terminal works there: its environment may be empty.
+
+    One with a terminal may be a shell of somebody who looks at the copy.
+    """
+    place = os.fsencode(process.joinpath("cwd").readlink())
+    fields = process.joinpath("stat").read_text().rpartition(")")[2].split()
+    return fields[_TERMINAL_FIELD] == "0" and place.startswith(os.path.realpath(folder))
 
 
 def start_of(process: str) -> str:

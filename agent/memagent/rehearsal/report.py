@@ -7,6 +7,7 @@ CUDA context and the cache of longer runs, with an interval.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,8 +25,9 @@ _ENDS = {
     "waiting": "ended: the script waits for a value that a rehearsal doesn't compute",
     "stuck": "ended: no optimizer step for too long",
     "interrupted": "interrupted",
-    "killed": "the script's process was killed, or left without a word",
+    "killed": "the script's process left without a word",
 }
+_SIGNALS = frozenset(signal.Signals)
 _SOUND_ENDS = ("stopped", "completed")
 _LEFT_OUT = ("private workspaces of cuDNN, cuSOLVER and cuSPARSE", "the context's exact size")
 
@@ -45,6 +47,7 @@ class Rehearsal:
     - architectures: that this torch has kernels for, such as sm_80.
     - tunes_convolutions: `torch.backends.cudnn.benchmark` tries algorithms of cuDNN with workspaces
       up to the free memory, and then uses the fastest.
+    - exit_status: of the script's process; negative for a signal.
     - communicators: of NCCL, opened on the device.
     - versions: of the libraries that were loaded. project: as the script's run would have it.
     """
@@ -71,6 +74,7 @@ class Rehearsal:
     has_convolutions: bool = False
     tunes_convolutions: bool = False
     communicators: int = 0
+    exit_status: int | None = None
 
     @property
     def capacity_bytes(self) -> int:
@@ -150,6 +154,11 @@ class Rehearsal:
 
     @property
     def end(self) -> str:
+        number = -(self.exit_status or 0)
+        if self.status == "killed" and number > 0:
+            name = signal.Signals(number).name if number in _SIGNALS else f"signal {number}"
+            cause = ", as when the host has no memory left" if number == signal.SIGKILL else ""
+            return f"the script's process was ended by {name}{cause}"
         return _ENDS[self.status]
 
     @property
@@ -165,6 +174,8 @@ class Rehearsal:
                 "The script trains, but not on the GPU: it allocated nothing there."
             )
         advice = "A rehearsal needs a training loop with a torch optimizer."
+        if self.status == "killed":
+            advice = "Nothing is known about its memory."
         if self.error:
             values = "; values of large tensors, which it read, are zeros" if self.reads else ""
             advice = f"{self.error['message'].partition(chr(10))[0].rstrip('.')}{values}."
@@ -262,4 +273,5 @@ def rehearsal_of(
         has_convolutions=bool(state.get("has_convolutions")),
         tunes_convolutions=bool(state.get("tunes_convolutions")),
         communicators=state.get("communicators") or 0,
+        exit_status=state.get("exit"),
     )

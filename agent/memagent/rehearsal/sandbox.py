@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -17,13 +18,21 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from memagent.errors import RehearsalError
 from memagent.rehearsal.reaper import TemporaryFolder
 
 MAX_COPY_BYTES = 1 << 18
 MAX_ENTRIES = 20_000
 _SHARED_FOLDERS = ("__pycache__", "node_modules", "site-packages", "venv")
 _CACHES = ("/.cache/", "/.triton/", "/__pycache__/")
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_RESERVE_BYTES = 1 << 17
 _Signature = tuple[int, int]
+
+
+def reserve_of(state: Path) -> Path:
+    """Return the file that stands by for a state."""
+    return state.with_suffix(".reserve")
 
 
 @dataclass
@@ -39,12 +48,30 @@ class Sandbox:
 
     @classmethod
     def of(cls, original: Path, scratch: TemporaryFolder) -> Sandbox:
+        """Copy a folder. Raises RehearsalError if it can't be."""
         sandbox = cls(original.resolve(), scratch)
-        sandbox.folder.mkdir(parents=True)
-        for place in sandbox.original.parents:
-            sandbox._link_entries(place)
-        sandbox._fill(sandbox.original, sandbox.folder)
+        if sandbox.original == Path(sandbox.original.anchor):
+            raise RehearsalError(
+                "A rehearsal copies the current folder, which is the root of the file system: "
+                "change into the script's folder."
+            )
+        try:
+            sandbox._make()
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            raise RehearsalError(
+                f"No space is left in {scratch.folder.parent}, where a rehearsal copies the "
+                "current folder: free some, or set TMPDIR."
+            ) from error
         return sandbox
+
+    def _make(self) -> None:
+        self.folder.mkdir(parents=True)
+        for place in self.original.parents:
+            self._link_entries(place)
+        self._fill(self.original, self.folder)
+        self.reserve.write_bytes(bytes(_RESERVE_BYTES))
 
     @property
     def tree(self) -> Path:
@@ -64,6 +91,11 @@ class Sandbox:
     def state(self) -> Path:
         """File in which the script's process writes what it has measured."""
         return self.scratch.folder / "state.json"
+
+    @property
+    def reserve(self) -> Path:
+        """File that makes room for the state where the script has filled the disk."""
+        return reserve_of(self.state)
 
     @property
     def writes(self) -> Path:

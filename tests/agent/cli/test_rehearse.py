@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from memagent.errors import RehearsalError
+from memagent.rehearsal.api import current_folder
 from tests.snippets import ROOT, blocks
 from tests.waiting import wait_until
 
@@ -301,6 +303,26 @@ def test_the_manual_shows_what_the_verb_prints(cuda_python: Path, tmp_path: Path
 def without_host(lines: list[str]) -> list[str]:
     """Drop the line of the host's memory, which depends on the machine."""
     return [line for line in lines if not line.startswith("  host memory")]
+
+
+def test_a_report_without_a_folder_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    words = ("--gpu", "a100", "--report", "missing/report.json", "train.py")
+    ended = subprocess.run(
+        command(Path(sys.executable), *words),
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert "--report missing/report.json cannot be written: there is no such folder" in ended.stderr
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(RehearsalError, match="has been removed"):
+        current_folder()
 
 
 def test_a_build_without_cuda_is_named(tmp_path: Path) -> None:

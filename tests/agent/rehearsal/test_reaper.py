@@ -22,8 +22,9 @@ from memagent.rehearsal.reaper import temporary_folder
 script = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
 with temporary_folder() as scratch:
     print(scratch.folder, flush=True)
-    environment = {} if sys.argv[1] == "told" else {"PLACE": f"{scratch.folder}/copy"}
-    process = subprocess.Popen([sys.executable, "-c", script], env=environment)
+    environment = {"PLACE": f"{scratch.folder}/copy"} if sys.argv[1] == "named" else {}
+    options = {"cwd": scratch.folder, "start_new_session": True} if sys.argv[1] == "there" else {}
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment, **options)
     if sys.argv[1] == "told":
         scratch.add_process(process.pid)
     process.wait()
@@ -49,6 +50,15 @@ def test_nothing_is_left_of_a_process_that_is_ended(number: int) -> None:
         assert folder.is_dir() and reaper.start_of(grandchild)
         process.send_signal(number)
         assert process.stdout.read() == ""  # all that held it have ended
+    wait_until(lambda: not folder.exists(), "the removal of the folder")
+
+
+def test_a_daemon_with_an_empty_environment_is_ended_by_its_working_folder() -> None:
+    with start(REHEARSING, "there") as process:
+        folder = Path(process.stdout.readline().strip())
+        process.stdout.readline()
+        process.kill()
+        assert process.stdout.read() == ""  # the daemon has ended, too
     wait_until(lambda: not folder.exists(), "the removal of the folder")
 
 

@@ -209,6 +209,22 @@ def test_a_script_that_fails_before_its_first_step_has_its_reason() -> None:
         replace(failed, reads=[{"file": "train.py", "line": 5}]).check_steps()
 
 
+@pytest.mark.parametrize(
+    ("exit_status", "end"),
+    [
+        (-11, "was ended by SIGSEGV"),
+        (-9, "was ended by SIGKILL, as when the host has no memory left"),
+        (-250, "was ended by signal 250"),
+        (0, "left without a word"),
+    ],
+)
+def test_a_process_that_is_killed_has_its_signal(exit_status: int, end: str) -> None:
+    result = result_of("killed", steps=0, exit=exit_status)
+    assert result.end == f"the script's process {end}"
+    with pytest.raises(RehearsalError, match=r"Nothing is known about its memory\.$"):
+        result.check_steps()
+
+
 def test_a_script_without_torchs_optimizers_fits_if_it_ends() -> None:
     result = result_of("completed", steps=0, backwards=9)
     assert result.fits is True

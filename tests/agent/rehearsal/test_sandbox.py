@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from memagent.errors import RehearsalError
 from memagent.rehearsal import build, sandbox
 from memagent.rehearsal.reaper import TemporaryFolder, temporary_folder
 from memagent.rehearsal.sandbox import MAX_COPY_BYTES, Sandbox
@@ -185,3 +186,58 @@ def run(copy: Sandbox, device: Path, elsewhere: Path, action: str) -> None:
     }
     script = f"import ctypes, os, shutil\ne = {str(elsewhere)!r}\n{action}"
     subprocess.run([sys.executable, "-c", script], cwd=copy.folder, env=environment, check=True)
+
+
+ON_A_FULL_DISK = """
+import json, os, sys, types
+from pathlib import Path
+from memagent.errors import RehearsalError
+from memagent.rehearsal.measurement import Measurement
+from memagent.rehearsal.reaper import temporary_folder
+from memagent.rehearsal.sandbox import Sandbox
+
+project = Path(sys.argv[1])
+with temporary_folder() as scratch:
+    copy = Sandbox.of(project, scratch)
+    filler = open(scratch.folder / "filler", "wb", buffering=0)
+    try:
+        while filler.write(bytes(1 << 12)):
+            pass
+    except OSError as error:
+        print(error.strerror)
+    cuda = types.SimpleNamespace(is_initialized=lambda: False)
+    measurement = Measurement(types.SimpleNamespace(cuda=cuda), copy.state, None)
+    measurement.status = "failed"
+    measurement.write()
+    print(json.loads(copy.state.read_text())["status"])
+    for number in range(9):
+        (project / f"{number}.bin").write_bytes(bytes(200_000))
+try:
+    with temporary_folder() as scratch:
+        Sandbox.of(project, scratch)
+except RehearsalError as error:
+    print(error)
+print(os.listdir(os.environ["TMPDIR"]))
+"""
+
+
+def test_a_full_disk_is_named_and_leaves_room_for_the_state(tmp_path: Path) -> None:
+    disk, project = tmp_path / "disk", tmp_path / "project"
+    disk.mkdir()
+    project.mkdir()
+    if subprocess.run(["unshare", "-rm", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small disk takes a user namespace")
+    mount = f'mount -t tmpfs -o size=1m tmpfs {disk} && exec "$@"'
+    ended = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount, "sh", sys.executable, "-c", ON_A_FULL_DISK, project],
+        env={**os.environ, "TMPDIR": str(disk)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    full, status, sentence, rest = ended.stdout.splitlines()
+    assert (full, status, rest) == ("No space left on device", "failed", "[]")
+    assert sentence.startswith(f"No space is left in {disk}, where a rehearsal copies")
+
+
+def test_the_root_of_the_file_system_is_not_copied(scratch: TemporaryFolder) -> None:
+    with pytest.raises(RehearsalError, match="root of the file system"):
+        Sandbox.of(Path("/"), scratch)

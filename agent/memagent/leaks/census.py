@@ -70,10 +70,10 @@ class Census:
             return old.reference() is tensor
         return old.storage == entry.storage
 
-    def storage_bytes(self) -> int:
-        """Return the size of all storages."""
-        sizes = {entry.storage: entry.storage_bytes for entry in self.entries.values()}
-        return sum(sizes.values())
+    def storage_bytes(self, device: str = "") -> int:
+        """Return the size of all storages, or of those on one device."""
+        entries = (item for item in self.entries.values() if device in ("", item.device))
+        return sum({entry.storage: entry.storage_bytes for entry in entries}.values())
 
     def groups(self) -> Counter[TensorGroup]:
         return Counter(entry.group for entry in self.entries.values())

@@ -34,6 +34,7 @@ from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
 from memagent.leaks.free_memory import BoundCheck, FreeMemory
+from memagent.leaks.native_suspects import without_tensors
 from memagent.leaks.suspect import Diagnosis, with_opaque_holders
 from memagent.leaks.time_budgets import Budget, TimeBudget
 from memagent.leaks.window import ReadingWindow, WindowRequest
@@ -339,7 +340,10 @@ class Finder:
             suspects += yield from detector.search(step, self._time_budget)
             if any(item.kind == "thread" for item in suspects):
                 break  # what threads keep would take the other searches long
-        growths = (detector.growth_bytes_per_step for detector in self._window.detectors)
+        detectors = self._window.detectors
+        of_tensors = max(detector.host_tensors_bytes_per_step for detector in detectors)
+        suspects = without_tensors(suspects, of_tensors)
+        growths = (detector.growth_bytes_per_step for detector in detectors)
         suspects = with_opaque_holders(suspects, next(filter(None, growths), 0))
         return [item for item in suspects if not limits.ends_by_itself(item)]
 

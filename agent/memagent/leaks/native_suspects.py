@@ -23,6 +23,7 @@ from types import FunctionType
 
 from msgspec.structs import replace
 
+from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.growing_statements import growth_strength
 from memagent.leaks.heap_trace import HeapTrace, LineStack
@@ -121,6 +122,19 @@ def _profiler(files: Iterable[str], growth: NativeGrowth) -> Suspect | None:
                 suspect = build_suspect(*place, text, "host", rate, sure)
                 return replace(suspect, fix=_FIX_PROFILER)
     return None
+
+
+def without_tensors(suspects: Sequence[Suspect], bytes_per_step: int) -> list[Suspect]:
+    """Return suspects without those of native memory that tensors explain.
+
+    The census tells whether these leak. bytes_per_step: growth of tensors on the host.
+    """
+    return [
+        item
+        for item in suspects
+        if item.fix not in (_FIX_KEPT, _FIX_ALLOCATED)
+        or bytes_per_step < MIN_SHARE * (item.bytes_per_step or 0)
+    ]
 
 
 class _Statements:

@@ -6,7 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from memagent.leaks.native_suspects import ALLOCATES_CONFIDENCE, KEEPS_CONFIDENCE, suspects_of_trace
+from memagent.leaks.native_suspects import (
+    ALLOCATES_CONFIDENCE,
+    KEEPS_CONFIDENCE,
+    suspects_of_trace,
+    without_tensors,
+)
 from memagent.leaks.suspect import build_suspect
 
 SOURCE = """
@@ -112,3 +117,11 @@ def test_a_container_of_the_function_that_grows_by_a_librarys_objects_comes_firs
     opaque = build_suspect(file, 20, "Store.made", "cache: list of 9", "host", 0, 0.8)
     holder = suspect_of("result = library", opaque=[opaque])[1]
     assert holder == "cache: list of 9"
+
+
+def test_memory_that_tensors_explain_is_not_a_librarys(suspects_at):
+    native = suspects_at("self.connection.execute")
+    other = build_suspect("store.py", 3, None, "rows: list of 40", "host", LEAK, 0.8)
+    for rate, is_named in ((0, True), (LEAK // 3, True), (LEAK // 2, False), (LEAK, False)):
+        kept = without_tensors([*native, other], rate)
+        assert kept == ([*native, other] if is_named else [other])

@@ -82,6 +82,9 @@ class Detector:
     are_tensors = False
     """Set by `end`: True if tensors are at least half of that growth."""
 
+    host_tensors_bytes_per_step = 0
+    """Set by `end`: growth of tensors on the host."""
+
     counts: tuple[GroupCount, ...] = ()
     """Set at the end: the groups of tensors that grew."""
 

@@ -82,12 +82,20 @@ class TensorDetector(Detector):
                 self.growth_bytes_per_step = growth // max(1, step - first.step)
         return self.growth_bytes_per_step
 
+    def _storage_growth(self, device: str) -> int:
+        """Return the bytes per step by which tensors grew, on all devices for ""."""
+        first, last = self._first, self._before_last
+        if first is None or last is None:
+            return 0
+        return (last.storage_bytes(device) - first.storage_bytes(device)) // max(
+            1, last.step - first.step
+        )
+
     def search(self, step: int, budget: TimeBudget) -> Work[list[Suspect]]:
         if self._first is None or self._before_last is None or budget.is_over():
             return []
         self.measure_growth(step)
-        more_bytes = self._before_last.storage_bytes() - self._first.storage_bytes()
-        rate = more_bytes // max(1, self._before_last.step - self._first.step)
+        rate, self.host_tensors_bytes_per_step = map(self._storage_growth, ("", "cpu"))
         self.are_tensors = rate >= MIN_SHARE * max(1, self.growth_bytes_per_step or 0)
         suspects, self.counts = yield from diagnose(
             self._first,

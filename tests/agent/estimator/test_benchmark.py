@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from benchmarks.estimator import (
+    agreement,
     history,
     isolated,
     operators,
@@ -537,3 +538,12 @@ def test_operators_are_compared_one_by_one(monkeypatch):
     assert [one.operator for one in differences] == [
         "nonzero"
     ]  # how many are found only the values say
+
+
+def test_a_note_explains_each_disagreement_with_torchs_allocator():
+    rows = json.loads(agreement.RESULTS.read_text())["rows"]
+    differing = [row for row in rows if row["traced"]["allocated"] != row["counted"]["allocated"]]
+    assert all(row["note"] for row in differing)
+    eager = [row for row in differing if "compiled" not in row["case"]]
+    assert len(eager) == 23
+    assert all(row["note"].startswith("Both request ") for row in eager)

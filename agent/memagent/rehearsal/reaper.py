@@ -37,7 +37,7 @@ class TemporaryFolder:
     _reaper: subprocess.Popen[bytes]
 
     def add_process(self, number: int) -> None:
-        """Tell of a process that works in the folder."""
+        """Announce a process that works in the folder."""
         with suppress(BrokenPipeError):
             assert self._reaper.stdin is not None
             self._reaper.stdin.write(b"%d\n" % number)
@@ -98,7 +98,7 @@ def processes_of(folder: str, starts: set[str]) -> set[int]:
 def _works_below(process: Path, folder: bytes) -> bool:
     """Return whether a process without a terminal works there: its environment may be empty.
 
-    One with a terminal may be a shell of somebody who looks at the copy.
+    One with a terminal may be a shell that a person looks at the copy with.
     """
     place = os.fsencode(process.joinpath("cwd").readlink())
     fields = process.joinpath("stat").read_text().rpartition(")")[2].split()

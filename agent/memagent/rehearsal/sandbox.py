@@ -31,7 +31,7 @@ _Signature = tuple[int, int]
 
 
 def reserve_of(state: Path) -> Path:
-    """Return the file that stands by for a state."""
+    """Return the file whose removal makes room for a state."""
     return state.with_suffix(".reserve")
 
 
@@ -75,7 +75,7 @@ class Sandbox:
 
     @property
     def tree(self) -> Path:
-        """Folder that stands for the root of the file system."""
+        """Folder in place of the root of the file system."""
         return self.scratch.folder / "tree"
 
     @property

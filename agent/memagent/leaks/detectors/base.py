@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from memagent.leaks.census import Census, GroupCount
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.user_code import is_script
+from memagent.leaks.user_code import is_own, is_script
 from memagent.wire.messages import DiagnosisMethod, Stack, Suspect
 
 Result = TypeVar("Result")
@@ -37,9 +37,21 @@ class StackAllocation:
         return next((frame for frame in reversed(self.stack) if is_script(frame[0])), None)
 
     def to_message(self) -> Stack:
-        """Return it for a snapshot, with its innermost frames if there are too many."""
-        frames = [frame_text(frame) for frame in self.stack[-_MAX_FRAMES:]]
+        """Return it for a snapshot, with its innermost frames if there are too many.
+
+        Under `memagent run`, it begins with the script's.
+        """
+        frames = [frame_text(frame) for frame in _without_runner(self.stack)[-_MAX_FRAMES:]]
         return Stack(frames=frames, size_bytes=self.size_bytes, blocks=max(0, self.blocks))
+
+
+def _without_runner(stack: CallStack) -> CallStack:
+    """Return a stack without the frames of `memagent run`: the command's file, then memagent's."""
+    files = [file for file, _, _ in stack]
+    runner = next((place for place, file in enumerate(files[:2]) if is_own(file)), len(files))
+    inner = range(runner, len(files))
+    first = next((i for i in inner if is_script(files[i]) and not is_own(files[i])), 0)
+    return stack[first:]
 
 
 def script_position(positions: Sequence[CodePosition]) -> CodePosition | None:

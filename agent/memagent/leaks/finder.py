@@ -87,7 +87,7 @@ class Finder:
         self._check = GrowthCheck()
         self._host_check = HostGrowthCheck((), 0, None)
         self._native_rate = 0
-        """Bytes per step of native growth that was measured, while nobody is named."""
+        """Bytes per step of native growth that was measured, 0 once there are suspects."""
         self._native_since: Reading = (0, None)
         self._search: Work[list[Suspect]] | None = None
         self._max_search_s = math.inf
@@ -120,7 +120,7 @@ class Finder:
     def native_rate(self, step: int) -> int | None:
         """Return the bytes per step that neither tensors nor Python's objects explain.
 
-        None if somebody is named, or if memory has grown by much less up to this step.
+        None with suspects, or if memory has grown by much less up to this step.
         """
         least = confirmation.MIN_HOST_SHARE * self._native_rate
         goes_on = has_grown(self._native_since, (step, self.host_bytes()), least)
@@ -385,7 +385,7 @@ class Finder:
         self.diagnosis, used_bytes = diagnosis, self.host_bytes()
         if suspects:
             self._native_rate = 0
-        elif diagnosis.native_bytes_per_step:  # only some methods tell it
+        elif diagnosis.native_bytes_per_step:  # only some methods measure it
             self._native_rate = diagnosis.native_bytes_per_step
             self._native_since = diagnosis.step, used_bytes
         self._host_check = HostGrowthCheck(diagnosis.suspects, diagnosis.step, used_bytes)

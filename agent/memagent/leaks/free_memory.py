@@ -1,7 +1,7 @@
 """Bounds of what grows in one diagnosis, against the memory that is free.
 
-What is below a bound fills up, and is no suspect. If it needs more for that than is free, the run
-dies first: it's a suspect like one without a bound, and the fix names the bound.
+A container below its bound fills up, and isn't suspected. If it needs more for that than is free,
+the run dies first: it's a suspect like one without a bound, and the fix names the bound.
 """
 
 from __future__ import annotations

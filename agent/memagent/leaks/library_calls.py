@@ -44,7 +44,7 @@ def library_calls(
     """Yield the script's calls of the library that owns a container, most likely first.
 
     Functions whose code uses the attribute come first, then methods of the named object, then calls
-    of what the class itself defines, then calls in a loop. What makes the owner comes last.
+    of what the class itself defines, then calls in a loop. What makes the owner is last.
     """
     kinds = [kind for kind in map(_class_of, holder.above) if not is_script_class(kind)]
     kinds = [kind for kind in kinds if kind.__module__ != "builtins"]

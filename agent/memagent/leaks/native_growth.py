@@ -25,7 +25,7 @@ from memagent.leaks.heap_trace import LineStack
 MIN_STEPS = 5
 """Steps below which a trace shows nothing."""
 MIN_BYTES_PER_STEP = 16 * 2**10
-"""Growth from which it's told and looked for. A step of a clean script had up to 10 KiB."""
+"""Growth from which it's reported and looked for. A step of a clean script had up to 10 KiB."""
 MIN_FIT, MAX_FIT = 0.7, 1.4
 """Growth of a call on the way, as a share of the process's. Two leaks of a size have no line."""
 MIN_HALF_SHARE = 0.5

@@ -93,7 +93,7 @@ def limits(
 
 
 def free_host_bytes(*, root: Path = Path("/")) -> int | None:
-    """Return what the cgroup and the machine have left; None if neither tells."""
+    """Return the free bytes of the cgroup or of the machine, whichever has fewer."""
     available = _value(read_text(f"{root}/proc/meminfo"), "MemAvailable:")
     free = [] if available is None else [available * _KIB]
     cgroup = find_cgroup(root=root)

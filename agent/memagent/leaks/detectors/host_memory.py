@@ -92,6 +92,7 @@ class HostMemoryDetector(Detector):
         self._first_step = 0
         self._first_bytes: int | None = None
         self._first_half = HalfWindow(0, 0, 0)
+        self._untraced_rate = 0
         self._middle_bytes: int | None = None
         """Bytes allocated in the middle."""
         self._lines: list[Suspect] = []
@@ -145,6 +146,8 @@ class HostMemoryDetector(Detector):
             )
             second = HalfWindow(steps[0], growth, traced)
             self.native_bytes_per_step = untraced_growth(self._first_half, second)
+            # also if it may end: what grows by little of it isn't worth a word
+            self._untraced_rate = second.untraced_rate if second.is_mostly_native else 0
         self._sites.update(steady_tensors(tensors, self._middle_tensors, *steps))
         lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
         if self._middle_bytes is not None and now_bytes is not None:
@@ -165,7 +168,7 @@ class HostMemoryDetector(Detector):
         named, bounded = suspects_of_containers(containers, sites, lines, self._bounds, budget)
         holders = {**self._holders, **dict.fromkeys(bounded - self._holders.keys())}
         suspects = most_specific(named, lines, holders)
-        least = MIN_GROWTH_SHARE * (self.native_bytes_per_step or 0)
+        least = MIN_GROWTH_SHARE * self._untraced_rate
         suspects = [item for item in suspects if not item.bytes_per_step or _rate_of(item) >= least]
         trace, self._trace = self._trace, None
         native = [] if trace is None else suspects_of_trace(trace, suspects)

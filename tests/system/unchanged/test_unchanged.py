@@ -69,7 +69,8 @@ def test_a_script_does_the_same_as_without_memagent(
     expected = script.execute("plain", tmp_path, python)
     for mode in script.modes:
         assert script.execute(mode, tmp_path, python) == expected, mode
-        assert list((tmp_path / "runs").glob("*.memagent")), f"{mode}: nothing was recorded"
+        if not script.directive("killed"):  # nothing is on the disk before the first tick
+            assert list((tmp_path / "runs").glob("*.memagent")), f"{mode}: nothing was recorded"
 
 
 def is_installed(module: str) -> bool:

@@ -1,3 +1,4 @@
+# killed: within a tick of its start
 """SIGTERM without a handler."""
 import os
 import signal

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import mmap
 from itertools import chain
+from multiprocessing import shared_memory
 
 import pytest
 
@@ -41,3 +42,15 @@ def test_slow_readings_give_way_to_resident_memory(seconds):
     held = mmap.mmap(-1, 16 * MIB)  # not from what earlier tests have freed
     held[::4096] = bytes(len(held[::4096]))
     assert 15 * MIB < reader() - before < 20 * MIB
+
+
+def test_shared_memory_counts_once_it_is_written():
+    before = read()
+    segment = shared_memory.SharedMemory(create=True, size=16 * MIB)
+    try:
+        segment.buf[:] = bytes(16 * MIB)
+        assert 15 * MIB < read() - before < 20 * MIB
+    finally:
+        segment.close()
+        segment.unlink()
+    assert read() - before < MIB

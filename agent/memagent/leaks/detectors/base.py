@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar, cast
 
 from memagent.leaks.census import Census, GroupCount
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.user_code import is_own, is_script
+from memagent.leaks.user_code import is_own, is_script, main_file
 from memagent.wire.messages import DiagnosisMethod, Stack, Suspect
 
 Result = TypeVar("Result")
@@ -46,12 +46,10 @@ class StackAllocation:
 
 
 def _without_runner(stack: CallStack) -> CallStack:
-    """Return a stack without the frames of `memagent run`: the command's file, then memagent's."""
-    files = [file for file, _, _ in stack]
-    runner = next((place for place, file in enumerate(files[:2]) if is_own(file)), len(files))
-    inner = range(runner, len(files))
-    first = next((i for i in inner if is_script(files[i]) and not is_own(files[i])), 0)
-    return stack[first:]
+    """Return a stack from the main script on, if memagent runs it."""
+    script = main_file()
+    first = next((place for place, frame in enumerate(stack) if frame[0] == script), 0)
+    return stack[first:] if any(is_own(frame[0]) for frame in stack[:first]) else stack
 
 
 def script_position(positions: Sequence[CodePosition]) -> CodePosition | None:

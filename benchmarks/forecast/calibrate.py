@@ -61,13 +61,15 @@ def scales(alarms: Sequence[tuple[Trace, Alarm]]) -> tuple[float, float]:
     lows, highs = list[tuple[float, float]](), list[tuple[float, float]]()
     for run, alarm in alarms:
         left = (run.death or 0) - alarm.step
-        if left < 1 or alarm.cause not in SCALED_CAUSES or alarm.eta_step is None:
+        expected = (alarm.eta_step or 0) - alarm.step
+        # a page that says "now" has hardly an interval
+        if min(left, expected) < 1 or alarm.cause not in SCALED_CAUSES:
             continue
         weight = 1 / counts[run.family]
-        expected = max(1.0, alarm.eta_step - alarm.step)
-        low = max(0.5, (alarm.eta_low or 0) - alarm.step)
-        high = (alarm.eta_high or 0) - alarm.step
-        lows.append((_excess(expected / left, expected / low, INTERVAL_SCALE[0]), weight))
+        low, high = (alarm.eta_low or 0) - alarm.step, (alarm.eta_high or 0) - alarm.step
+        lows.append(
+            (_excess(expected / left, expected / max(low, 1e-9), INTERVAL_SCALE[0]), weight)
+        )
         highs.append((_excess(left / expected, high / expected, INTERVAL_SCALE[1]), weight))
     return quantile(lows), quantile(highs)
 

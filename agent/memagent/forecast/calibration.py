@@ -11,7 +11,7 @@ from memagent.forecast.types import Cause, Growing
 
 CORPUS = "3089d45a0131a9b9"
 """First digits of the SHA-256 of the runs and programs that the figures come from."""
-INTERVAL_SCALE = (2.12, 1.75)
+INTERVAL_SCALE = (2.12, 1.09)
 """Exponents of (earliest / expected) and (latest / expected) steps left with which 5 % of the first
 pages are missed on either side: conformal, each program with the same weight."""
 SCALED_CAUSES: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes")

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from benchmarks.forecast import calibrate, gpu_recorded
 from benchmarks.forecast.baselines import memagent
 from benchmarks.forecast.gpu_programs import GPU_PROGRAMS
+from benchmarks.forecast.traces import Alarm, Trace
 from memagent.forecast import Forecaster
-from memagent.forecast.calibration import CORPUS, SHARE_THAT_DIES, calibrated_interval
+from memagent.forecast.calibration import (
+    CORPUS,
+    INTERVAL_SCALE,
+    SHARE_THAT_DIES,
+    calibrated_interval,
+)
 from memagent.forecast.projection import project
 from memagent.forecast.trend import find_trend
 
@@ -57,6 +65,15 @@ def test_a_leak_is_less_likely_to_end_the_run_if_what_grows_ends_by_itself(kind)
             forecast = forecaster.update(step, allocated_bytes=GIB + step * 2**25)
         told[grows] = forecast.oom_probability
     assert told[kind] < 0.5 < told["list"]
+
+
+def test_scales_are_those_of_the_uncalibrated_interval_without_pages_that_say_now():
+    run = Trace("leak", GIB, {}, death=200, cause="leak", trending=True)
+    low, high = INTERVAL_SCALE
+    late = Alarm(100, 150, 100 + 50 * 0.5**low, 100 + 50 * 1.5**high, "leak")
+    now = Alarm(100, 100, 100, 100.5, "leak")
+    expected = (1.0, pytest.approx(math.log(2) / math.log(1.5)))
+    assert calibrate.scales([(run, late), (run, now)]) == expected
 
 
 def test_a_quantile_leaves_a_twentieth_of_the_weight_above_it():

@@ -6,7 +6,8 @@
 3. It does so by a duplicate of the descriptor: TLS replaces the socket, and a closed descriptor may
    already belong to another file.
 4. The thread is started without `threading`, whose `start` waits for ever if a script has left no
-   memory for the thread's first call. If none can be started, only the timeouts hold.
+   memory for the thread's first call. If none can be started, only the timeouts hold. It waits by
+   functions in C: a call of Python's would take memory, and nobody could catch its error.
 
 Resolving the name of a host is up to the system, and not covered.
 """
@@ -19,6 +20,7 @@ import socket
 import threading
 import time
 from contextvars import ContextVar
+from functools import partial
 from types import TracebackType
 
 _CURRENT: ContextVar[Deadline | None] = ContextVar("memagent_deadline", default=None)
@@ -43,8 +45,9 @@ class Deadline:
     def __enter__(self) -> Deadline:
         self._outer = _CURRENT.set(self)
         self._is_running.acquire()
+        waits = iter(partial(self._is_running.acquire, True, self._seconds), True)
         with contextlib.suppress(RuntimeError):
-            _thread.start_new_thread(self._wait, ())
+            _thread.start_new_thread(any, (map(self._shut_down, waits),))
         return self
 
     def __exit__(
@@ -67,15 +70,13 @@ class Deadline:
         if self.is_over:
             self._shut_down()
 
-    def _wait(self) -> None:
-        if not self._is_running.acquire(timeout=self._seconds):
-            self._shut_down()
-
-    def _shut_down(self) -> None:
+    def _shut_down(self, _is_left: bool = False) -> bool:
+        """Shut down what is watched, and return True: the thread has no more to do."""
         with self._lock:
             for duplicate in self._duplicates:
                 with contextlib.suppress(OSError):  # the peer has closed it
                     duplicate.shutdown(socket.SHUT_RDWR)
+        return True
 
 
 def watch(connection: socket.socket) -> None:

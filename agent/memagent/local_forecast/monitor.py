@@ -4,7 +4,7 @@ The server runs the same forecaster; here it gets samples a quarter of a second 
 calm, up to two seconds (`waiting_samples`).
 
 1. A warning goes to stderr when the level rises above all that was reported, and again every minute
-   while it lasts.
+   while it lasts. A notice goes there once a run, from its first rank, and never after a warning.
 2. The first of these also calls `on_risk`. A level that falls and rises again within a minute is
    the same warning: a forecast that hesitates must not cost a checkpoint each time.
 3. "No longer expected" is reported once for each time that a warning was.
@@ -71,6 +71,7 @@ class ForecastMonitor:
         self.prediction: Estimate | None = None
         """The newest estimate for the first device."""
         self._rank = rank
+        self._may_notice = rank == 0  # ranks are mostly equal: one line will do
         self._hints = hints
         self._on_growth = on_growth
         self._risk_listeners: list[Callable[[Risk], None]] = []
@@ -180,11 +181,7 @@ class ForecastMonitor:
         level = forecast.level
         is_recent = now - entry.reported_at < REPEAT_S
         if level not in PAGING_LEVELS:
-            if level == "ok" and not entry.is_calm:
-                entry.is_calm = True
-                notify_user(f"{entry.device.name}: no longer expected to run out of memory")
-            if level == "ok" and not is_recent:
-                entry.reported_level = "ok"
+            self._report_calmer(entry, forecast, is_recent=is_recent)
             return
         is_worse = LEVELS.index(level) > LEVELS.index(entry.reported_level)
         if is_recent and not is_worse:
@@ -192,12 +189,26 @@ class ForecastMonitor:
         risk = risk_of(self._rank, entry.device, forecast)
         entry.reported_at = now
         entry.is_calm = False
+        self._may_notice = False
         prediction = self.prediction if entry.device.id == self._trained_device else None
         notify_user(warning_text(risk, entry.device.name, prediction))
         if is_worse:
             entry.reported_level = level
             for listener in self._risk_listeners:
                 listener(risk)
+
+    def _report_calmer(self, entry: DeviceForecast, forecast: Forecast, *, is_recent: bool) -> None:
+        """Report a notice, or the end of a warning; `is_recent`: the warning was a minute ago."""
+        if forecast.level == "notice" and self._may_notice:
+            self._may_notice = False
+            notify_user(notice_text(risk_of(self._rank, entry.device, forecast), entry.device.name))
+        if forecast.level != "ok":
+            return
+        if not entry.is_calm:
+            entry.is_calm = True
+            notify_user(f"{entry.device.name}: no longer expected to run out of memory")
+        if not is_recent:
+            entry.reported_level = "ok"
 
 
 def _time_left_s(entry: DeviceForecast) -> float:
@@ -216,11 +227,9 @@ def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = Non
     with forks_wait():
         from memagent.estimator.advice.by_cause import advice_for_cause
 
-    growth = risk.growth_bytes_per_step
     lines = [
         f"WARNING: step {risk.step:,}: {device_name} will run out of memory {_eta_text(risk)}: "
-        f"{format_bytes(risk.used_bytes)} of {format_bytes(risk.limit_bytes)} used"
-        + (f", growing by {format_bytes(growth)} per step." if growth else ".")
+        f"{_usage_text(risk)}"
     ]
     if risk.cause:
         advice = advice_for_cause(risk.cause, prediction.advice if prediction is not None else ())
@@ -238,9 +247,25 @@ def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = Non
     return "\n".join(lines)
 
 
+def notice_text(risk: Risk, device_name: str) -> str:
+    """Return the notice for a terminal: memory may run out, but nobody needs to act yet."""
+    return (
+        f"NOTICE: step {risk.step:,}: {device_name} may run out of memory {_eta_text(risk)}: "
+        f"{_usage_text(risk)} A warning follows if that becomes likely."
+    )
+
+
+def _usage_text(risk: Risk) -> str:
+    growth = risk.growth_bytes_per_step
+    used = f"{format_bytes(risk.used_bytes)} of {format_bytes(risk.limit_bytes)} used"
+    return used + (f", growing by {format_bytes(growth)} per step." if growth else ".")
+
+
 def _eta_text(risk: Risk) -> str:
     if risk.cause == "eval":
         return "when it next evaluates or saves a checkpoint"
+    if risk.cause == "tail":
+        return "in a step with an unusually large batch"
     if risk.eta_step is None:
         return "soon"
     steps = f"in about {max(0, round(risk.eta_step - risk.step)):,} steps"

@@ -14,7 +14,7 @@ import memagent
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Hints
 from memagent.local_forecast import monitor
-from memagent.local_forecast.monitor import REPEAT_S, ForecastMonitor, warning_text
+from memagent.local_forecast.monitor import REPEAT_S, ForecastMonitor, notice_text, warning_text
 from memagent.probe.host import HostProbe
 from memagent.wire.messages import AdviceItem, Device, Risk
 from tests.waiting import wait_until
@@ -82,8 +82,32 @@ def test_3_a_warning_after_a_calm_minute_is_new(report):
     assert lines == ["WARNING", "A100", "WARNING"] and len(risks) == 2
 
 
-def test_it_does_not_report_a_notice(report):
-    assert report("notice", "ok", "notice") == ([], [])
+def test_1_it_reports_a_notice_once_a_run_and_calls_nobody(report):
+    assert report(*["notice", "ok"] * 100, "notice") == (["NOTICE"], [])
+
+
+def test_1_it_reports_no_notice_after_a_warning(report):
+    lines, _ = report("warning", *["ok"] * int(REPEAT_S + 1), "notice")
+    assert lines == ["WARNING", "A100"]
+
+
+@pytest.mark.parametrize(("rank", "count"), [(0, 1), (1, 0)])
+def test_1_only_the_first_rank_reports_a_notice_of_any_device(monkeypatch, rank, count):
+    lines: list[str] = []
+    monkeypatch.setattr(monitor, "notify_user", lines.append)
+    forecast_monitor = ForecastMonitor(rank, [GPU, HOST], Hints())
+    for entry in forecast_monitor._forecasts.values():
+        forecast_monitor._report(entry, replace(FORECAST, level="notice"), 0.0)
+    assert len(lines) == count
+
+
+def test_a_notice_says_when_memory_may_run_out():
+    assert notice_text(monitor.risk_of(0, GPU, replace(FORECAST, level="notice")), "A100") == (
+        "NOTICE: step 500: A100 may run out of memory in about 420 steps (25 min): 30.00 GiB of "
+        "40.00 GiB used, growing by 24.0 MiB per step. A warning follows if that becomes likely."
+    )
+    large = Risk(level="notice", cause="tail", used_bytes=GIB, limit_bytes=2 * GIB)
+    assert "in a step with an unusually large batch: 1.00 GiB of" in notice_text(large, "A100")
 
 
 def test_the_text_contains_eta_fill_cause_and_prediction():
@@ -209,6 +233,7 @@ def test_a_leaking_script_saves_a_checkpoint_before_it_crashes(fork_server, tmp_
     assert finish.status == "oom" and 20 < checkpoint["step"] < finish.step
     assert "WARNING: step" in done.stderr and "cause: leak" in done.stderr
     assert sum("WARNING" in line for line in done.stderr.splitlines()) <= 3
+    assert sum("NOTICE" in line for line in done.stderr.splitlines()) <= 1
 
 
 def test_the_forecast_at_the_end_is_the_newest_alarm_unless_memory_came_down():

@@ -6,14 +6,10 @@
 2. Each of these is a series (`bucketed_series`). Those that grow in a lasting way (`trend`) are
    extrapolated together, with their bend (`projection`). The one that grows most is the cause.
 3. How urgent that is depends on how long the trend has lasted and on what is planned (`levels`).
-4. Some OOMs are known without a trend: optimizer state that doesn't exist yet, an evaluation that
-   was tried and doesn't fit next to the present floor, the largest input that is still to
-   come.
-5. If nothing grows, heavy-tailed batch sizes may still exceed the limit: that gives a probability,
-   and at most a notice (`tail`).
-6. Before a leak pages, `gc_probe` collects garbage, if given. Memory that this frees wasn't leaked
+4. Some OOMs need no trend: those of sudden peaks (`sudden_peaks`).
+5. Before a leak pages, `gc_probe` collects garbage, if given. Memory that this frees wasn't leaked
    (`gc_check`).
-7. A level, once reached, stays while its reason holds with double tolerance, and the report changes
+6. A level, once reached, stays while its reason holds with double tolerance, and the report changes
    only if the change is material (`hysteresis`).
 """
 
@@ -28,23 +24,15 @@ from memagent.forecast.levels import Situation, level_of
 from memagent.forecast.projection import Projection, project
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, valid_reading
+from memagent.forecast.sudden_peaks import MIN_PROBABILITY, SuddenOom, SuddenPeaks
 from memagent.forecast.trend import Trend
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Cause, Forecast, Growing, Level
 
 # Probabilities and factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
 SETTLING_STEPS = 5
 """First steps of a run, not part of any trend: lazy allocation, autotuning."""
-OPTIMIZER_STATE_PROBABILITY = 0.97
-INPUT_PROBABILITY = 0.88
-"""Probability that the largest input comes, or a smaller one that's too large."""
-EVAL_PROBABILITY = 0.9
-"""Probability that an evaluation comes which was tried and doesn't fit."""
-TAIL_PAGE_PROBABILITY = 0.9
-TAIL_NOTICE_PROBABILITY = 0.7
 MAX_SILENT_PROBABILITY = 0.3
 """Reported at most for growth that isn't a notice."""
-MIN_PROBABILITY = 0.01
-"""Reported if nothing grows."""
 DIAGNOSIS_STEPS = 40
 """Steps for which a page waits for what a diagnosis finds."""
 HORIZON_STEPS = 1000
@@ -85,12 +73,9 @@ class Forecaster:
         self.host_limit_bytes = host_limit_bytes
         self._device_bytes = device_bytes or limit_bytes
         self.total_steps = total_steps
-        self._state_bytes = optimizer_state_bytes
-        self._max_input = max_input_size
+        self._sudden = SuddenPeaks(optimizer_state_bytes, max_input_size)
         self._epoch_steps = epoch_steps
         self._predicted_peak = predicted_peak_bytes
-        self._eval_bytes: int | None = None
-        self._eval_hint: int | None = None
         self._grows: Growing | None = None
         self._learned_step = 0
         self._gc_probe = gc_probe
@@ -120,10 +105,7 @@ class Forecaster:
         eval_bytes: how far an evaluation or a checkpoint goes above the floor, from a preflight.
         grows: what keeps the growing memory, from the leak finder.
         """
-        if optimizer_state_bytes is not None:
-            self._state_bytes = optimizer_state_bytes
-        if max_input_size is not None:
-            self._max_input = max_input_size
+        self._sudden.learn(optimizer_state_bytes, max_input_size, eval_bytes)
         if epoch_steps is not None:
             self._epoch_steps = epoch_steps
         if predicted_peak_bytes is not None:
@@ -131,9 +113,6 @@ class Forecaster:
         if grows not in (None, self._grows):
             self._grows = grows
             self._learned_step = self._step or 0
-        # A hint that samples have disproved isn't believed again when it's repeated.
-        if eval_bytes not in (None, self._eval_hint):
-            self._eval_bytes = self._eval_hint = eval_bytes
 
     @property
     def newest(self) -> Forecast:
@@ -214,11 +193,13 @@ class Forecaster:
             is_training=is_training,
             count=count,
         )
-        if phase not in ("train", "preflight") and not self._eval_fits(optimizer_steps):
-            self._eval_bytes = None  # it has passed, so it needs less than the hint says
+        self._sudden.note_phase(phase, self._signals, self.limit_bytes, optimizer_steps)
         if self._signals.has_stopped:
             self._hysteresis.reset()  # no more of it is to come, so nothing may flap
-        forecast = self._without_trend(step, optimizer_steps) or self._by_trends(step)
+        sudden = self._sudden.certain(
+            self._signals, self.limit_bytes, optimizer_steps, self._horizon_steps(step)
+        )
+        forecast = self._by_sudden(step, sudden) if sudden else self._by_trends(step)
         self._forecast = self._hysteresis.settle(forecast, self._clock.seconds(1))
         return self._forecast
 
@@ -230,59 +211,20 @@ class Forecaster:
             self.host_limit_bytes = int(host_limit or self.host_limit_bytes)
         self._signals.set_limits(self.limit_bytes, self.host_limit_bytes)
 
-    # -- OOMs that need no trend ----------------------------------------------------------------
-
-    def _without_trend(self, step: int, optimizer_steps: int | None) -> Forecast | None:
-        signals, state_bytes = self._signals, self._state_bytes
-        if state_bytes and optimizer_steps == 0 and signals.need + state_bytes > self.limit_bytes:
-            return self._build(
-                step,
-                "critical",
-                "optimizer_state",
-                OPTIMIZER_STATE_PROBABILITY,
-                steps_left=(1, 1, 1),
-            )
-        if not self._eval_fits(optimizer_steps):
-            return self._build(step, "warning", "eval", EVAL_PROBABILITY)
-        largest = signals.excess.at_input(self._max_input)
-        if (
-            largest is None
-            or signals.need - signals.excess.recent + largest <= self.limit_bytes * 1.01
-        ):
-            return None
-        probability = self._tail_probability(step)
-        if probability == 0.0:
-            return self._build(step, "warning", "input", INPUT_PROBABILITY)
-        # The largest of heavy-tailed sizes may never come, so the probability of one that's too
-        # large decides.
-        if probability >= TAIL_PAGE_PROBABILITY:
-            return self._build(step, "warning", "tail", probability)
-        return None
-
-    def _eval_fits(self, optimizer_steps: int | None) -> bool:
-        """Return False if the evaluation that was tried wouldn't fit next to what is allocated."""
-        if self._eval_bytes is None:
-            return True
-        signals = self._signals
-        # later, the state is part of the floor
-        future = (self._state_bytes or 0) if optimizer_steps == 0 else 0
-        need = signals.floor + signals.overhead + future + self._eval_bytes
-        return need <= self.limit_bytes
-
-    def _by_tail(self, step: int) -> Forecast:
-        """Return the forecast without a trend. It never pages, as half of such runs survive."""
-        probability = self._tail_probability(step)
-        if probability >= TAIL_NOTICE_PROBABILITY:
-            return self._build(step, "notice", "tail", probability)
-        return self._build(step, "ok", None, max(probability, MIN_PROBABILITY))
-
-    def _tail_probability(self, step: int) -> float:
-        """Return the probability that one of the steps to come is too large."""
+    def _horizon_steps(self, step: int) -> float:
+        """Return in how many steps a batch may be too large."""
         if self.total_steps:
-            steps = self.total_steps - step
-        else:
-            steps = max(HORIZON_STEPS, step - self._first_step)
-        return self._signals.excess_probability(self.limit_bytes, steps, self._max_input)
+            return self.total_steps - step
+        return max(HORIZON_STEPS, step - self._first_step)
+
+    def _by_sudden(self, step: int, sudden: SuddenOom) -> Forecast:
+        return self._build(
+            step,
+            sudden.level,
+            sudden.cause,
+            sudden.probability,
+            steps_left=(1, 1, 1) if sudden.is_next else None,
+        )
 
     def _build(
         self,
@@ -320,7 +262,9 @@ class Forecaster:
     def _by_trends(self, step: int) -> Forecast:
         nearest = self._nearest(step)
         if nearest is None:
-            return self._by_tail(step)
+            steps_left = self._horizon_steps(step)
+            tail = self._sudden.by_tail(self._signals, self.limit_bytes, steps_left)
+            return self._by_sudden(step, tail)
         level = self._level(step, nearest)
         if level in PAGING_LEVELS and nearest.cause == "leak":
             level = self._check_garbage(step, nearest, level)
@@ -366,10 +310,10 @@ class Forecaster:
 
         If the floor keeps what inputs need, it has to end below the limit.
         """
-        growth = signals.future_input_growth(self._max_input)
+        growth = signals.future_input_growth(self._sudden.max_input_size)
         if growth is not None:
             return signals.need + growth <= self.limit_bytes
-        return signals.excess.at_input(self._max_input) is not None
+        return signals.excess.at_input(self._sudden.max_input_size) is not None
 
     def _level(self, step: int, nearest: Projection) -> Level:
         situation = Situation(

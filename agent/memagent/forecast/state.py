@@ -22,6 +22,7 @@ from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.running_statistics import ExcessStatistics, StepClock
 from memagent.forecast.signals import Signals
+from memagent.forecast.sudden_peaks import SuddenPeaks
 from memagent.forecast.tail import TailRisk
 from memagent.forecast.trend import Trend
 from memagent.forecast.types import Forecast
@@ -39,6 +40,7 @@ _CLASSES = {
         OtherProcesses,
         Signals,
         StepClock,
+        SuddenPeaks,
         TailRisk,
         Trend,
         UnusableReserve,

@@ -315,8 +315,8 @@ def test_it_learns_only_what_is_known():
 
     def facts() -> tuple:
         return (
-            forecaster._state_bytes, forecaster._max_input, forecaster._epoch_steps,
-            forecaster._predicted_peak, forecaster._eval_bytes, forecaster.total_steps,
+            forecaster._sudden.state_bytes, forecaster._sudden.max_input_size, forecaster._epoch_steps,
+            forecaster._predicted_peak, forecaster._sudden.eval_bytes, forecaster.total_steps,
         )  # fmt: skip
 
     assert facts() == (1, 2.0, 3, 4, None, 5)

@@ -156,8 +156,8 @@ def test_sizes_may_be_zero_and_belong_to_a_device():
 def facts(forecaster: Forecaster) -> tuple:
     return (
         forecaster.limit_bytes, forecaster.host_limit_bytes, forecaster.total_steps,
-        forecaster._epoch_steps, forecaster._max_input, forecaster._state_bytes,
-        forecaster._eval_bytes, forecaster._predicted_peak, forecaster._gc_probe,
+        forecaster._epoch_steps, forecaster._sudden.max_input_size, forecaster._sudden.state_bytes,
+        forecaster._sudden.eval_bytes, forecaster._predicted_peak, forecaster._gc_probe,
     )  # fmt: skip
 
 

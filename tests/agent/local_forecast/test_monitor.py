@@ -169,7 +169,7 @@ def test_hints_of_the_script_reach_the_forecaster(training, recording):
         {**hints[0], "max_input_size": 4096},
     ]
     forecaster = run._pipeline.forecast.monitor._forecasts["host"].forecaster
-    assert (forecaster._epoch_steps, forecaster._max_input) == (7, 4096)
+    assert (forecaster._epoch_steps, forecaster._sudden.max_input_size) == (7, 4096)
 
 
 def test_no_hints_are_no_event(training, recording):

@@ -37,6 +37,7 @@ class Scenario:
     prediction: dict[str, Any] | None = None
     snapshot: dict[str, Any] | None = None
     events: list[Event] = field(default_factory=list)
+    event_rank: int = 0
     finish: dict[str, Any] | None = None
     forecasts: list[dict[str, Any]] = field(default_factory=list)
     alert: dict[str, Any] | None = None
@@ -51,7 +52,7 @@ class Scenario:
         for (rank, device), columns in self.streams.items():
             self.send(server, rank, device, columns)
         if self.events:
-            self._batch(server, Batch(rank=0, seq=900_000, events=self.events))
+            self._batch(server, Batch(rank=self.event_rank, seq=900_000, events=self.events))
         if self.prediction:
             self._post(server, f"/api/v1/runs/{self.run_id}/predictions", self.prediction)
         if self.snapshot:
@@ -261,7 +262,7 @@ class Scenarios:
 
     @staticmethod
     def died() -> Scenario:
-        """On a host: warned 310 steps before the end."""
+        """On a host: warned 319 steps before the end."""
         last, growth = 1234, int(5.4 * MIB)
         columns = host_columns(last, growth=growth)
         return Scenario(
@@ -278,7 +279,7 @@ class Scenarios:
             ],
             alert={
                 "severity": "warning", "state": "oom", "first_step": 916, "step": last, "closed_at": time.time() - 15,
-                "summary": "char-gpt on stdlib ran out of memory at step 1,234, 310 steps after the first warning",
+                "summary": "ran out of memory in step 1,235, 319 steps after the first warning at step 916",
                 "transitions": [
                     (190, 916, "ok", "pending", "warning", "probability 0.92"),
                     (180, 924, "pending", "firing", "warning", "limit at about step 1,241"),

@@ -131,10 +131,10 @@ def test_the_page_says_what_the_chart_shows(server, replay, scenarios, open_page
 def test_a_failed_run_shows_how_early_the_warning_was(server, replay, scenarios, open_page):
     replay(scenarios.died())
     page = wait_for_chart(open_page(f"{server.url}/runs/d1ed"))
-    assert page.locator(".headline").inner_text() == "Out of memory at step 1,234"
+    assert page.locator(".headline").inner_text() == "Out of memory in step 1,235"
     assert (
         page.locator(".headline-detail").first.inner_text()
-        == "First warning 310 steps earlier, at step 924."
+        == "First warning 319 steps earlier, at step 916."
     )
     assert "First warning's forecast" in page.locator("#chart-legend").inner_text()
     assert pixels(page, "bar-warning") > 100

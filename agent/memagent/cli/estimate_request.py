@@ -13,6 +13,7 @@ from typing import Any
 from memagent.errors import EstimateError, SettingError, UnknownModelError
 from memagent.estimator.cards import CARDS, card_named, find_card
 from memagent.estimator.formula.from_config import from_config, read_config
+from memagent.estimator.formula.precision import default_precision
 from memagent.estimator.formula.presets import PRESETS, canonical_name, model_config, preset
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import Parallel, TrainingSpec
@@ -256,9 +257,8 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
 
 
 def _precision(arguments: argparse.Namespace) -> str:
-    """Return the usual default: frozen weights are loaded in bf16, and ZeRO's masters are fp32."""
-    default = "bf16" if arguments.lora_rank else "mixed" if arguments.zero else "amp"
-    return str(arguments.precision or default)
+    usual = default_precision(lora_rank=arguments.lora_rank, zero=arguments.zero)
+    return str(arguments.precision or usual)
 
 
 def _lora_targets(arguments: argparse.Namespace, shape: ModelShape) -> tuple[str, ...]:

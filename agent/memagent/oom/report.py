@@ -91,6 +91,7 @@ class OomReport:
     cause: OomCause | None = None
     needed_bytes: int | None = None
     limit_bytes: int | None = None
+    failed_step: int | None = None
 
     def lines(self) -> list[str]:
         """Return the report for a terminal."""
@@ -215,6 +216,7 @@ def oom_report(
         cause=cause,
         needed_bytes=needed_bytes(size, state, predicted_peak_bytes),
         limit_bytes=state.get("limit_bytes"),
+        failed_step=step + 1,
     )
 
 

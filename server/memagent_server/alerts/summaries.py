@@ -89,7 +89,7 @@ def stalled(data: Data) -> str:
 
 
 def oom(data: Data) -> str:
-    text = f"ran out of memory at step {data['step']:,}"
+    text = f"ran out of memory in step {data['step'] + 1:,}"
     return text if data.get("was_warned") else f"{text}, without a warning before"
 
 
@@ -99,12 +99,16 @@ def lost_contact(data: Data) -> str:
 
 
 def closing_summary(rule: str, summary: str, state: str, first_step: int, step: int) -> str:
-    """Return the summary of a closed alert: how it ended, and what it had warned of."""
+    """Return the summary of a closed alert: how it ended, and what it had warned of.
+
+    `step` is the last completed one: a run that ran out of memory did so in the step after.
+    """
+    failed_step = step + 1
     if rule == "oom_forecast":
         first = f"first warning at step {first_step:,}"
-        steps_ahead = max(0, step - first_step)
+        lead = f"{max(0, failed_step - first_step):,} steps after"
         return {
-            "oom": f"ran out of memory at step {step:,}, {steps_ahead:,} steps after the {first}",
+            "oom": f"ran out of memory in step {failed_step:,}, {lead} the {first}",
             "lost_contact": f"fell silent after step {step:,}; {first}",
             "finished": f"ended at step {step:,} before it ran out of memory; {first}",
             "averted": f"is no longer expected to run out of memory at step {step:,}; {first}",
@@ -114,7 +118,7 @@ def closing_summary(rule: str, summary: str, state: str, first_step: int, step: 
         "averted": f"is over since step {step:,}",
         "ok": "was not confirmed",
         "finished": f"was open until the run ended at step {step:,}",
-        "oom": f"was open when the run ran out of memory at step {step:,}",
+        "oom": f"was open when the run ran out of memory in step {failed_step:,}",
         "lost_contact": f"was open when the run fell silent at step {step:,}",
     }[state]
     return f"{outcome}; before: {summary}"

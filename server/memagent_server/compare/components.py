@@ -27,8 +27,9 @@ from memagent_server.schemas.predictions import (
 )
 from memagent_server.store.engine import Session
 from memagent_server.store.models import PredictionRow, RunRow, StreamRow
-from memagent_server.store.predictions import best_prediction, list_predictions
+from memagent_server.store.predictions import prediction_for
 from memagent_server.store.streams import current_streams, phase_of
+from memagent_server.store.summaries import nearest_to_limit
 
 OBSERVED_COLUMNS = (
     "parameters",
@@ -39,22 +40,25 @@ OBSERVED_COLUMNS = (
     "context",
 )
 """Components that agents measure: the column of `parameters` is `parameters_bytes`."""
+OTHER_TENSORS = "other_tensors"
+"""Tensors that live on after a step and belong to no component: a leak is here."""
 LEVELS = ("allocated", "reserved", "device")
 _MAX_INPUT_SIZE = 2**62
 _MAX_DIMENSIONS = 16
 """Shapes beyond these bounds are ignored: a prediction's assumptions are free-form."""
 
 
-def components(session: Session, run_id: str) -> Components | None:
+def components(session: Session, run_id: str, stream: StreamRow | None = None) -> Components | None:
     """Return predicted and observed bytes of each known component; None for an unknown run.
 
-    The newest prediction of the most exact method counts. Observed are the readings of its rank and
-    device in the newest launch. A residual is observed minus predicted.
+    Observed are the readings of `stream`, by default the one nearest to its limit. The newest
+    prediction of the most exact method counts, preferably of the same rank and device. A residual
+    is observed minus predicted.
     """
     if session.get(RunRow, run_id) is None:
         return None
-    prediction = best_prediction(list_predictions(session, run_id))
-    stream = _stream_of(current_streams(session, [run_id]), prediction)
+    stream = stream or nearest_to_limit(current_streams(session, [run_id]))
+    prediction = prediction_for(session, run_id, stream)
     predicted, observed = (prediction.components if prediction else {}), observe(stream)
     inputs = _mismatch_input(prediction, stream)
     return Components(
@@ -69,7 +73,7 @@ def components(session: Session, run_id: str) -> Components | None:
                 component=name,
                 reason=reason(name, predicted.get(name), observed.get(name), inputs),
             )
-            for name in COMPONENTS
+            for name in (*COMPONENTS, OTHER_TENSORS)
             if name in predicted or name in observed
         ],
         peak=residual(
@@ -101,6 +105,8 @@ def observe(stream: StreamRow | None) -> dict[str, int]:
     )
     if stream.kind == "cuda" and reserved is not None and allocated is not None:
         observed["fragmentation"] = max(0, reserved - allocated)
+    if other := _retained_bytes(stream):
+        observed[OTHER_TENSORS] = other
     return observed
 
 
@@ -149,16 +155,6 @@ def _retained_bytes(stream: StreamRow | None) -> int | None:
     )
     parts = [size for name in names if (size := stream.latest.get(f"{name}_bytes")) is not None]
     return max(0, allocated - sum(parts)) if len(parts) == len(names) else None
-
-
-def _stream_of(streams: list[StreamRow], prediction: PredictionRow | None) -> StreamRow | None:
-    """Return the prediction's stream; without a prediction the first stream of the lowest rank."""
-    if prediction is not None:
-        for stream in streams:
-            if (stream.rank, stream.device) == (prediction.rank, prediction.device):
-                return stream
-        return None
-    return min(streams, key=lambda stream: (stream.rank, stream.id), default=None)
 
 
 def levels(prediction: PredictionRow | None, stream: StreamRow | None) -> list[LevelResidual]:

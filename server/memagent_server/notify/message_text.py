@@ -25,7 +25,7 @@ _HEADLINES = {
         "firing": "{name} {summary}",
         "averted": "{name}: {rule} is over",
         "finished": "{name} finished; {rule} is over",
-        "oom": "{name} ran out of memory at step {step:,}",
+        "oom": "{name} ran out of memory in step {failed_step:,}",
         "lost_contact": "{name} fell silent at step {step:,}",
         "test": "Test: memagent can reach you here. Nothing is wrong",
     },
@@ -47,6 +47,7 @@ def headline(message: AlertMessage) -> str:
         name=message.run_name,
         eta=format_eta(message.facts),
         step=message.step,
+        failed_step=message.step + 1,
         rule=message.rule.replace("_", " "),
         state=message.to_state,
         summary=_summary(message) if message.to_state == "firing" else "",
@@ -191,7 +192,8 @@ def _checkpoint_lines(message: AlertMessage) -> list[str]:
 def _outcome_details(message: AlertMessage) -> list[str]:
     lines = []
     if message.rule == "oom_forecast":
-        steps = message.step - message.first_step
+        last_step = message.step + 1 if message.to_state == "oom" else message.step
+        steps = last_step - message.first_step
         ago = format_duration(message.at - message.opened_at)
         lines.append(
             f"First warning at step {message.first_step:,}, {steps:,} steps ({ago}) before"

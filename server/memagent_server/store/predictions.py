@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select
@@ -15,6 +15,7 @@ from memagent_server.schemas.predictions import precedence
 from memagent_server.store.models import PredictionRow, StreamRow
 from memagent_server.store.reading import newest_page, text_keys, to_schema
 from memagent_server.store.runs import lock_run
+from memagent_server.store.summaries import best_prediction, predictions_of
 
 PeakRow = tuple[str, int, int, str, str, int]
 _FIELDS = PredictionMessage.__struct_fields__
@@ -66,7 +67,7 @@ def list_predictions(session: Session, run_id: str) -> list[PredictionRow]:
 
 
 def prediction_for(session: Session, run_id: str, stream: StreamRow | None) -> PredictionRow | None:
-    """Return the newest prediction for a stream's device, or of the run without a stream.
+    """Return the newest prediction for a stream's device, or of the run if the device has none.
 
     A rehearsal takes precedence over a trace, and a trace over a formula.
     """
@@ -80,17 +81,10 @@ def advice_for(session: Session, run_id: str, stream: StreamRow | None) -> list[
     return best.advice if best is not None else []
 
 
-def _predictions_of(session: Session, run_id: str, stream: StreamRow | None) -> list[PredictionRow]:
-    return [
-        prediction
-        for prediction in list_predictions(session, run_id)
-        if stream is None or (prediction.rank, prediction.device) == (stream.rank, stream.device)
-    ]
-
-
-def best_prediction(newest_first: Iterable[PredictionRow]) -> PredictionRow | None:
-    """Return the newest prediction of the most exact method."""
-    return min(newest_first, key=lambda prediction: precedence(prediction.method), default=None)
+def _predictions_of(
+    session: Session, run_id: str, stream: StreamRow | None
+) -> Sequence[PredictionRow]:
+    return predictions_of(stream, list_predictions(session, run_id))
 
 
 def predictions_after(session: Session, last_ids: Mapping[str, int]) -> Iterable[PeakRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
@@ -100,13 +100,34 @@ def describe(
 
 
 def nearest_to_limit(streams: Collection[StreamRow]) -> StreamRow | None:
-    """Return the stream with the highest share of its limit (0 without readings or a limit)."""
-    return max(streams, key=_used_ratio, default=None)
+    """Return the stream whose peak has the highest share of its limit (0 without either).
+
+    Of several, it's the one that uses the most of it now.
+    """
+    return max(streams, key=_fullness, default=None)
 
 
-def _used_ratio(stream: StreamRow) -> float:
-    used = used_bytes(stream.latest)
-    return used / stream.limit_bytes if used and stream.limit_bytes else 0.0
+def predictions_of(
+    stream: StreamRow | None, predictions: Sequence[PredictionRow]
+) -> Sequence[PredictionRow]:
+    """Return the predictions for a stream's device; those of other ranks if it has none."""
+    if stream is None:
+        return predictions
+    place, is_host = (stream.rank, stream.device), stream.kind == "host"
+    own = [item for item in predictions if (item.rank, item.device) == place]
+    return own or [item for item in predictions if (item.device == "host") == is_host]
+
+
+def best_prediction(newest_first: Iterable[PredictionRow]) -> PredictionRow | None:
+    """Return the newest prediction of the most exact method."""
+    return min(newest_first, key=lambda prediction: precedence(prediction.method), default=None)
+
+
+def _fullness(stream: StreamRow) -> tuple[float, float]:
+    limit = stream.limit_bytes
+    if not limit:
+        return 0.0, 0.0
+    return (stream.peak_bytes or 0) / limit, (used_bytes(stream.latest) or 0) / limit
 
 
 def _summary(
@@ -133,15 +154,7 @@ def _summary(
 
 
 def _predicted_peak(predictions: Sequence[PredictionRow], stream: StreamRow | None) -> int | None:
-    """Return the best predicted peak of the stream's device, else of any device."""
-    of_device = [
-        prediction
-        for prediction in predictions
-        if stream is not None
-        and (prediction.rank, prediction.device) == (stream.rank, stream.device)
-    ]
-    newest_first = of_device or predictions
-    best = min(newest_first, key=lambda item: precedence(item.method), default=None)
+    best = best_prediction(predictions_of(stream, predictions))
     return best.peak_allocated_bytes if best else None
 
 

@@ -10,10 +10,11 @@ from msgspec import Meta
 
 from memagent.errors import EstimateError
 from memagent.estimator.advice import advise
+from memagent.estimator.advice.script_profile import lora_targets
 from memagent.estimator.cards import Card, card_named
 from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.optimizers import optimizer_named
-from memagent.estimator.formula.precision import precision_named, quantised_bytes
+from memagent.estimator.formula.precision import default_precision, precision_named, quantised_bytes
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import Parallel, TrainingSpec
@@ -58,7 +59,7 @@ class EstimateBody(msgspec.Struct, kw_only=True):
 
     batch: Size = 1
     sequence: Size | None = None
-    precision: Name = "mixed"
+    precision: Name | None = None
     optimizer: Name = "adamw"
     implementation: Literal["single", "foreach", "fused"] | None = None
     checkpointing: Literal["none", "selective", "full"] = "none"
@@ -66,7 +67,7 @@ class EstimateBody(msgspec.Struct, kw_only=True):
     attention: Literal["eager", "math", "sdpa"] = "sdpa"
     loss: Literal["eager", "inplace", "chunked", "fused"] = "eager"
     accumulation: Size = 1
-    use_cache: bool = False
+    use_cache: bool = True
     lora_rank: Size | None = None
     lora_targets: Annotated[list[Name], Meta(min_length=1, max_length=50)] | None = None
     quantised: Name | None = None
@@ -87,7 +88,6 @@ _REQUIRED_SHAPE = ("layers", "hidden", "heads", "vocab", "sequence")
 _TRAINING = (
     "batch",
     "sequence",
-    "precision",
     "optimizer",
     "implementation",
     "checkpointing",
@@ -112,12 +112,15 @@ def answer(session: Session, body: EstimateBody) -> Estimate:
     """
     shape = _model(body)
     _look_up("optimizer", optimizer_named, body.optimizer)
-    _look_up("precision", precision_named, body.precision)
+    precision = body.precision or default_precision(lora_rank=body.lora_rank, zero=body.zero)
+    _look_up("precision", precision_named, precision)
     if body.quantised is not None:
         _look_up("quantised", quantised_bytes, body.quantised)
     training: dict[str, Any] = {name: getattr(body, name) for name in _TRAINING}
-    if body.lora_targets:
-        training["lora_targets"] = tuple(body.lora_targets)
+    training["precision"] = precision
+    if body.lora_rank is not None:
+        targets = body.lora_targets or lora_targets(TrainingSpec(shape))
+        training["lora_targets"] = tuple(targets)
     card, context_bytes = _device(session, body)
     if card is not None:
         training["gpu"] = card.key

@@ -11,14 +11,15 @@ from typing import Any
 
 from memagent.units import format_bytes, format_duration
 from memagent.wire.fields import COMPONENTS
+from memagent_server.compare.components import OTHER_TENSORS
 from memagent_server.schemas.predictions import ComponentResidual
 from memagent_server.schemas.runs import ComparedRun
 from memagent_server.web.labels import Badge, count, duration_between, signed_bytes, status_badge
 from memagent_server.web.view_models import BarPart, bar_parts, plain, residual_tone
 
 TONES = 10
-_MAX_PERCENT = 1_000_000
 """The number of distinct colors of runs. Further runs reuse them with dashed lines."""
+_MAX_PERCENT = 1_000_000
 CURVES = (
     ("peak_allocated_bytes", "Peak within the step"),
     ("allocated_bytes", "Allocated after the step"),
@@ -106,8 +107,12 @@ def _figures(run: ComparedRun, first: ComparedRun, now: float) -> list[Cell]:
 def component_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, list[Cell]]]:
     """Return (component, cells) rows: the observed size, with the predicted one as its note."""
     tables = [{row.component: row for row in _components(run)} for run in runs]
-    names = [name for name in COMPONENTS if any(name in table for table in tables)]
-    return [(name, [_component(table.get(name)) for table in tables]) for name in names]
+    names = (*COMPONENTS, OTHER_TENSORS)
+    return [
+        (name, [_component(table.get(name)) for table in tables])
+        for name in names
+        if any(name in table for table in tables)
+    ]
 
 
 def bars(runs: Sequence[ComparedRun]) -> list[ComponentBar]:

@@ -19,7 +19,7 @@ from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 from memagent_server.schemas.alerts import Delivery, Incident, Transition
 from memagent_server.schemas.predictions import Forecast, ForecastSummary
-from memagent_server.schemas.runs import RunSummary
+from memagent_server.schemas.runs import RunSummary, Stream
 
 
 @dataclass(frozen=True)
@@ -157,6 +157,12 @@ def _merge_changes(changes: Iterable[tuple[Transition, int | None]]) -> list[Cha
     return [Change(transition, name_ranks(ranks)) for transition, ranks in merged.values()]
 
 
+def step_of_change(change: Transition) -> str:
+    """Return the step of a change: of a death the one that failed, else the last completed."""
+    step = change.step + 1 if change.to_state == "oom" else change.step
+    return f"step {count(step)}"
+
+
 def time_to(at: str, now: float) -> str:
     """Return the duration until an ISO 8601 time."""
     return format_duration(max(0.0, to_seconds(at) - now))
@@ -183,19 +189,32 @@ def forecast_badge(run: RunSummary) -> Badge | None:
     )
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What a headline shows besides its run: the step that failed, the newest peak, and now.
+
+    `newest` has the newest readings of the rank and device that the forecast is about.
+    """
+
+    now: float
+    first_warning_step: int | None = None
+    failed_step: int | None = None
+    newest: Stream | None = None
+
+
 def headline(
-    run: RunSummary,
-    forecast: Forecast | ForecastSummary | None,
-    first_warning_step: int | None,
-    now: float,
+    run: RunSummary, forecast: Forecast | ForecastSummary | None, moment: Moment
 ) -> Headline:
     """Return the headline of a run page. `forecast` is the most severe of the run's newest ones."""
-    status, step = run.status, run.step
+    status, step, now = run.status, run.step, moment.now
+    first_warning_step = moment.first_warning_step
     if status == "oom":
+        # runs report the last step that they completed
+        failed_step = step + 1 if moment.failed_step is None else moment.failed_step
         return Headline(
             "critical",
-            f"Out of memory at step {count(step)}",
-            _warning_lead(step, first_warning_step),
+            f"Out of memory in step {count(failed_step)}",
+            _warning_lead(failed_step, first_warning_step),
         )
     if status == "failed":
         return Headline("warning", f"Failed at step {count(step)}", _peak(run))
@@ -210,7 +229,7 @@ def headline(
         return Headline("busy" if status == "running" else "plain", "Waiting for the first sample")
     if status == "completed":
         return Headline("ok", f"Completed: {_peak(run)}", _false_warning(first_warning_step))
-    return _running_headline(run, forecast)
+    return _running_headline(run, forecast, moment)
 
 
 def steps_left(run: RunSummary, forecast: Forecast | ForecastSummary) -> float | None:
@@ -270,6 +289,9 @@ def to_seconds(at: str) -> float:
     return datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
 
 
+_CAUSES_OUTSIDE_TENSORS = ("fragmentation", "other_processes", "host_memory")
+_FRESH_S = 60.0
+"""Age from which on a forecast is shown with its step and age."""
 _SPELLINGS = {"oom": "OOM", "pagerduty": "PagerDuty"}
 
 
@@ -287,20 +309,30 @@ def humanize(identifier: str) -> str:
     return " ".join(_SPELLINGS.get(word, word) for word in identifier.split("_"))
 
 
-def _running_headline(run: RunSummary, forecast: Forecast | ForecastSummary | None) -> Headline:
+def _running_headline(
+    run: RunSummary, forecast: Forecast | ForecastSummary | None, moment: Moment
+) -> Headline:
     if forecast is None:
         return Headline("busy", f"Running: {_peak(run)}", "No forecast yet.")
     level, remaining = forecast.level, steps_left(run, forecast)
     if level == "ok":
         return Headline("ok", f"Fits: {_peak(run)}", "No sign of running out of memory.")
-    verb = "Runs" if level in PAGING_LEVELS else "May run"
+    verb = "runs" if level in PAGING_LEVELS else "may run"
+    text = f"{_subject(run, forecast)}{verb} out of memory"
     if remaining is None:
         when = ""
     elif remaining < 1:
         when = " any moment now"
     else:
         when = f" in about {steps(remaining)}{_time_left(forecast, remaining)}"
-    return Headline(level, f"{verb} out of memory{when}", _growth(forecast))
+    text = f"{text[0].upper()}{text[1:]}{when}"
+    return Headline(level, text, _growth(forecast, moment))
+
+
+def _subject(run: RunSummary, forecast: Forecast | ForecastSummary) -> str:
+    """Return the rank that a forecast is about, if the run has several."""
+    has_rank = isinstance(forecast, Forecast) and run.world_size > 1
+    return f"rank {forecast.rank} " if has_rank and isinstance(forecast, Forecast) else ""
 
 
 def seconds_left(run: RunSummary) -> float:
@@ -323,15 +355,33 @@ def _seconds_left(forecast: Forecast | ForecastSummary, remaining: float) -> flo
     return forecast.eta_s * min(1.0, remaining / (forecast.eta_step - forecast.step))
 
 
-def _growth(forecast: Forecast | ForecastSummary) -> str:
-    if not isinstance(forecast, Forecast) or forecast.used_bytes is None:
+def _growth(forecast: Forecast | ForecastSummary, moment: Moment) -> str:
+    """Return the newest peak and the growth; a forecast older than the peak is dated."""
+    if not isinstance(forecast, Forecast):
         return ""
-    used = f"{format_part_of(forecast.used_bytes, forecast.limit_bytes)} used"
-    growth, since = forecast.growth_bytes_per_step, forecast.growing_since_step
-    if not growth:
-        return f"{used}."
-    start = f" since step {count(since)}" if since is not None else ""
-    return f"{used}, {format_bytes(growth)} more each step{start}."
+    parts = [usage] if (usage := _usage(forecast, moment.newest)) else []
+    if growth := forecast.growth_bytes_per_step:
+        since = forecast.growing_since_step
+        start = f" since step {count(since)}" if since is not None else ""
+        parts.append(f"{format_bytes(growth)} more each step{start}")
+    text = ", ".join(parts)
+    age = _since(forecast.at, moment.now) or 0.0
+    if age >= _FRESH_S:
+        dated = f"Forecast of step {count(forecast.step)}, {ago(forecast.at, moment.now)}."
+        return f"{text}. {dated}" if text else dated
+    return f"{text}." if text else ""
+
+
+def _usage(forecast: Forecast, newest: Stream | None) -> str:
+    """Return the newest step's peak, or what the forecast saw if it is about other memory."""
+    peak = newest.latest.get("peak_allocated_bytes") if newest is not None else None
+    is_of_tensors = forecast.cause not in _CAUSES_OUTSIDE_TENSORS
+    if newest is not None and peak is not None and is_of_tensors:
+        limit = forecast.limit_bytes or newest.limit_bytes
+        return f"Peak {format_part_of(peak, limit)} in step {count(newest.last_step)}"
+    if forecast.used_bytes is None:
+        return ""
+    return f"{format_part_of(forecast.used_bytes, forecast.limit_bytes)} used"
 
 
 def _peak(run: RunSummary) -> str:
@@ -342,10 +392,10 @@ def _because(forecast: ForecastSummary) -> str:
     return f" (cause: {humanize(forecast.cause)})" if forecast.cause else ""
 
 
-def _warning_lead(step: int, first_warning_step: int | None) -> str:
+def _warning_lead(failed_step: int, first_warning_step: int | None) -> str:
     if first_warning_step is None:
         return "There was no warning."
-    before = max(0, step - first_warning_step)
+    before = max(0, failed_step - first_warning_step)
     lead = f"{before:,} step{'' if before == 1 else 's'}"
     return f"First warning {lead} earlier, at step {count(first_warning_step)}."
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from memagent.units import format_bytes
 from memagent.wire.fields import PHASES
-from memagent_server.schemas.alerts import Alert
+from memagent_server.schemas.alerts import Alert, Incident
 from memagent_server.schemas.base import JsonObject, RunStatus
 from memagent_server.schemas.predictions import (
     ComponentResidual,
@@ -184,7 +184,7 @@ def _shorten_repeated_notes(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
 
 
 def choose_stream(streams: Sequence[Stream], rank: int | None, device: str | None) -> Stream | None:
-    """Return the stream to chart: the requested one, otherwise the fullest of the newest launch."""
+    """Return the stream of a rank and device, the fullest of several; of all if none matches."""
     requested = [
         stream
         for stream in streams
@@ -193,6 +193,46 @@ def choose_stream(streams: Sequence[Stream], rank: int | None, device: str | Non
     return max(
         requested or streams, key=lambda stream: (_fullness(stream), -stream.rank), default=None
     )
+
+
+def subject_of(
+    run: Run, worst: Forecast | None, rank: int | None, device: str | None
+) -> tuple[int | None, str | None]:
+    """Return the rank and device that the page is about.
+
+    That's the requested one, or the one that ran out of memory, or is forecast to; None for any.
+    """
+    if rank is not None or device is not None:
+        return rank, device
+    deaths = [event.rank for event in run.events if event.kind == "oom"]
+    if run.status == "oom":
+        return (deaths[0] if deaths else None), None
+    if run.status == "running" and worst is not None and worst.level != "ok":
+        return worst.rank, worst.device
+    return None, None
+
+
+def first_warning_step(incidents: Sequence[Incident], first: Forecast | None) -> int | None:
+    """Return the step of the first warning: that of the newest incident, else of the forecast.
+
+    `first` is the newest launch's first paging forecast; without it there was no warning.
+    """
+    if first is None:
+        return None
+    incident = next((item for item in incidents if _has_warned(item)), None)
+    if incident is not None:
+        return min(alert.first_step for alert in incident.alerts)
+    return first.step
+
+
+def _has_warned(incident: Incident) -> bool:
+    is_forecast = incident.rule == "oom_forecast" and incident.severity != "note"
+    return is_forecast and incident.state not in ("ok", "pending")
+
+
+def stream_of(streams: Sequence[Stream], forecast: Forecast | None) -> Stream | None:
+    """Return the stream that a forecast is about."""
+    return next((item for item in streams if forecast and _of_stream([forecast], item)), None)
 
 
 def chart_facts(
@@ -275,9 +315,14 @@ def markers(alerts: Sequence[Alert], events: Sequence[RunEvent]) -> list[JsonObj
         if event.kind not in _HIDDEN_EVENTS:
             tone = "critical" if event.kind == "oom" else "plain"
             label = "out of memory" if event.kind == "oom" else humanize(event.kind)
-            lines.append({"step": event.step, "label": label, "tone": tone})
+            lines.append({"step": step_of(event), "label": label, "tone": tone})
     distinct = {(marker["step"], marker["label"]): marker for marker in lines}
     return sorted(distinct.values(), key=lambda marker: int(marker["step"]))[-MAX_MARKERS:]
+
+
+def step_of(event: RunEvent) -> int:
+    """Return an event's step: of an OOM the one that failed, else the last completed."""
+    return event.step + 1 if event.kind == "oom" else event.step
 
 
 def event_details(event: RunEvent) -> list[tuple[str, str]]:

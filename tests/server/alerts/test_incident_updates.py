@@ -93,7 +93,7 @@ def test_eight_ranks_that_leak_are_one_incident_and_one_message_each_time(bench)
     (incident,) = bench.incidents()
     assert incident.state == "oom" and {alert.state for alert in incident.alerts} == {"oom"}
     assert bench.notified_states() == ["firing", "oom"]
-    assert all("ran out of memory at step 1,4" in alert.summary for alert in incident.alerts)
+    assert all("ran out of memory in step 1,4" in alert.summary for alert in incident.alerts)
 
 
 def test_an_incident_is_over_when_the_last_of_its_ranks_is(bench):

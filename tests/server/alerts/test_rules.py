@@ -28,9 +28,9 @@ GPU = {"limit_bytes": 80 * GIB, "reserved_bytes": 78 * GIB}
 
 FINDS = [
     ("oom_forecast", RuleInput(forecast=WARNING), "warning", "in about 600 steps (10 min"),
-    ("oom", RuleInput(step=7, status="oom"), "critical", "ran out of memory at step 7, without a warning before"),
-    ("oom", RuleInput(step=7, status=str(b"oom", "ascii")), "critical", "at step 7"),  # read from a database: another object
-    ("oom", RuleInput(step=7, status="oom", was_warned=True), "critical", "ran out of memory at step 7"),
+    ("oom", RuleInput(step=7, status="oom"), "critical", "ran out of memory in step 8, without a warning before"),
+    ("oom", RuleInput(step=7, status=str(b"oom", "ascii")), "critical", "in step 8"),  # read from a database: another object
+    ("oom", RuleInput(step=7, status="oom", was_warned=True), "critical", "ran out of memory in step 8"),
     ("lost_contact", RuleInput(step=7, status="lost_contact", error="probably killed"), "critical", "since step 7: probably killed"),
     ("host_memory", RuleInput(used_bytes=91 * GIB, **HOST), "warning", "91.00 GiB of 100 GiB (cgroup) used"),
     ("host_memory", RuleInput(used_bytes=97 * GIB, **HOST), "critical", "97.00 GiB of 100 GiB"),

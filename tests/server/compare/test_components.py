@@ -96,18 +96,27 @@ def test_the_newest_prediction_counts_and_a_trace_before_a_formula(observe):
     assert (result.method, result.peak.predicted_bytes) == ("trace", 3)
 
 
-def test_a_prediction_for_a_device_without_samples_is_shown_alone(observe):
-    result = observe(
-        predictions=[
-            PredictionMessage(method="formula", rank=1, device="E", peak_allocated_bytes=9)
-        ]
-    )
-    assert (result.rank, result.device, result.step) == (1, "E", None)
-    assert to_builtins(result.peak) == {
-        "predicted_bytes": 9,
-        "observed_bytes": None,
-        "residual_bytes": None,
-    }
+def test_a_rank_without_a_prediction_takes_that_of_another(observe):
+    message = PredictionMessage(method="formula", rank=1, device="E", peak_allocated_bytes=9)
+    result = observe(predictions=[message])
+    assert (result.rank, result.device, result.step) == (0, "D", 5)
+    assert (result.peak.predicted_bytes, result.peak.observed_bytes) == (9, 90)
+
+
+def test_a_prediction_for_the_host_is_none_for_a_gpu(observe):
+    message = PredictionMessage(method="formula", device="host", peak_allocated_bytes=9)
+    assert observe(predictions=[message]).method is None
+
+
+def test_other_tensors_belong_to_no_component(observe):
+    names = ("parameters", "gradients", "optimizer_state", "buffers")
+    parts = {f"{name}_bytes": [10] for name in names}
+    result = observe(readings={"step": [5], "allocated_bytes": [70], **parts})
+    assert row(result, "other_tensors").observed_bytes == 30
+
+
+def test_other_tensors_are_unknown_without_every_component(observe):
+    assert row(observe(), "other_tensors") is None
 
 
 def test_the_last_known_reading_counts(observe):

@@ -70,7 +70,7 @@ def test_a_leak_is_one_message_whose_end_is_explained_in_its_thread(
     assert (
         is_early and "gpt will run out of memory in" in warning and "Predicted peak" in warning
     ), log
-    assert slack.roots == [root] and "gpt ran out of memory at step" in root["text"]
+    assert slack.roots == [root] and "gpt ran out of memory in step" in root["text"]
     assert all(file["content"].startswith(b"\x89PNG") for file in root["files"])
     reply = slack.replies(root["ts"])[-1]["text"]
     for words in (

@@ -46,7 +46,7 @@ def test_a_topic_is_one_message_with_changes_in_its_thread(slack, bot, make_mess
     escalation, death = slack.replies(root["ts"])
     assert (
         "will run out of memory" in escalation["text"]
-        and "ran out of memory at step 1,400" in death["text"]
+        and "ran out of memory in step 1,401" in death["text"]
     )
     assert escalation["reply_broadcast"] and death["reply_broadcast"]
 

@@ -21,7 +21,10 @@ def a_run(**changes):
 
 
 def headline(run, forecast=None, first_warning_step=None):
-    text = labels.headline(run, forecast, first_warning_step, NOW)
+    moment = labels.Moment(labels.to_seconds(LEAK.at), first_warning_step)
+    if run.status == "lost_contact":
+        moment = labels.Moment(NOW)
+    text = labels.headline(run, forecast, moment)
     return text.tone, text.text, text.detail
 
 
@@ -86,10 +89,10 @@ def test_it_shows_the_lead_time_of_the_warning():
     dead = a_run(status="oom", step=1234)
     assert headline(dead, LEAK, 924) == (
         "critical",
-        "Out of memory at step 1,234",
-        "First warning 310 steps earlier, at step 924.",
+        "Out of memory in step 1,235",
+        "First warning 311 steps earlier, at step 924.",
     )
-    assert headline(dead, LEAK, 1233)[2] == "First warning 1 step earlier, at step 1,233."
+    assert headline(dead, LEAK, 1234)[2] == "First warning 1 step earlier, at step 1,234."
 
 
 def test_it_admits_a_missed_oom():

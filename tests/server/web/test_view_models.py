@@ -160,7 +160,7 @@ def test_markers_are_distinct_alerts_and_events_in_order():
         (40, "my eval", "plain"),
         (90, "warning", "critical"),
         (99, "averted", "ok"),
-        (100, "out of memory", "critical"),
+        (101, "out of memory", "critical"),
     ]
 
 

@@ -70,6 +70,14 @@ PRECISIONS = {
 """
 
 
+def default_precision(*, lora_rank: int | None, zero: int) -> str:
+    """Return the usual precision: frozen weights are loaded in bf16, and ZeRO's masters are fp32.
+
+    Without either, weights are fp32 under autocast.
+    """
+    return "bf16" if lora_rank else "mixed" if zero else "amp"
+
+
 def precision_named(name: str) -> Precision:
     """Return the precision. Raises EstimateError that lists the known ones."""
     try:

@@ -51,7 +51,6 @@ _MAX_VALUES = {**_SIZES, **dict.fromkeys(("ranks", "tensor", "pipeline"), 10**6)
 _DEFAULTS = {
     "model": "gpt2",
     "batch": "1",
-    "precision": "mixed",
     "optimizer": "adamw",
     "checkpointing": "none",
     "attention": "sdpa",

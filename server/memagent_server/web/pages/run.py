@@ -56,11 +56,12 @@ def show_run(run_id: str) -> Response:
         roots = display_roots(stored.environment)
         current_ones = [item for item in run.streams if item.is_current]
         streams = [item for item in current_ones if item.kind != "scalars"]
-        stream = view_models.choose_stream(streams, rank, device)
-        row = _stream_row(session, run_id, stream)
-        prediction = prediction_for(session, run_id, row)
         forecasts = forecasts_of(session, run_id).forecasts
         worst = max(forecasts, key=_severity, default=None)
+        subject = view_models.subject_of(run, worst, rank, device)
+        stream = view_models.choose_stream(streams, *subject)
+        row = _stream_row(session, run_id, stream)
+        prediction = prediction_for(session, run_id, row)
         warning = first_warning(session, run_id)
         stream_warning = (
             first_warning(session, run_id, rank=stream.rank, device=stream.device)
@@ -71,7 +72,7 @@ def show_run(run_id: str) -> Response:
         # a report with a cause has its advice, too
         is_explained = oom_report is not None and oom_report.cause is not None
         cause = None if is_explained else _cause(run, worst, warning)
-        compared = components(session, run_id)
+        compared = components(session, run_id, row)
         snapshots = list_snapshots(session, run_id)
         with_stacks = next((item for item in snapshots if item.has_stacks), None)
         snapshot = read_snapshot(session, run_id, with_stacks.id) if with_stacks else None
@@ -80,13 +81,18 @@ def show_run(run_id: str) -> Response:
         predicted = prediction.peak_allocated_bytes if prediction else None
         advice = advice_for(session, run_id, row)
         suspects = suspects_of(session, run_id)
-        warned_at = warning.step if warning else None
+        moment = labels.Moment(
+            current().clock(),
+            first_warning_step=view_models.first_warning_step(incidents, warning),
+            failed_step=oom_report.failed_step if oom_report else None,
+            newest=view_models.stream_of(streams, worst),
+        )
         return render_page(
             "run.html",
             session,
             run=run,
             incidents=incidents,
-            headline=labels.headline(run, worst, warned_at, current().clock()),
+            headline=labels.headline(run, worst, moment),
             cause=cause,
             advice=advice_for_cause(cause, advice, next(iter(suspects), None)) if cause else None,
             oom_report=oom_report,

@@ -174,8 +174,8 @@ def test_the_page_of_an_oom_run_shows_the_lead_time_of_the_warning(app, client):
         json={"status": "oom", "step": 312, "error": "OutOfMemoryError: no"},
     )
     text = text_of(page(client, "/runs/r"))
-    assert "Out of memory at step 312" in text
-    assert "First warning 310 steps earlier, at step 2." in text
+    assert "Out of memory in step 313" in text
+    assert "First warning 311 steps earlier, at step 2." in text
     assert "OutOfMemoryError: no" in text
 
 

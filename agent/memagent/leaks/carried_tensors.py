@@ -3,7 +3,7 @@
 1. For an autograd graph that grew: the largest root that a line of the script carries from step to
    step, else the largest one.
 2. For a tensor that is created again each step, longer each time (`buffer = torch.cat([buffer,
-   x])`): the line that lengthens it.
+   x])`): the line that lengthens it, or that calls a library which does.
 
 Such a tensor lives for one step only, so it's looked up anew in each slice.
 """
@@ -19,12 +19,13 @@ from memagent.leaks import autograd_graphs, source_lines
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.lengthening import LengtheningTensor
+from memagent.leaks.library_calls import lengthening_calls
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.origins import lines_of
 from memagent.leaks.reachability import names_of, nearest_name
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.source_lines import GROWS, SourceLine
-from memagent.leaks.suspect import Kind, is_module_class, is_optimizer, suspect_at
+from memagent.leaks.suspect import CERTAINTIES, Kind, is_module_class, is_optimizer, suspect_at
 from memagent.leaks.suspension import present
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.wire.messages import Suspect
@@ -145,6 +146,7 @@ def suspects_of_lengthening(
         return _suspects_of_sums(search, tensors[0], item) if tensors else []
     tensor, holder, name = named
     lines = [line for line in lines_of(search.scopes, name) if line.strength == GROWS]
+    lines = lines or lengthening_calls(name, holder, search.scopes.files)
     if not lines:
         return []
     line = next((line for line in lines if line.uses_itself), lines[0])
@@ -155,7 +157,8 @@ def suspects_of_lengthening(
     owners = [*map(type, holder.above), *([name.owner] if name.owner is not None else [])]
     kind: Kind = "buffer" if any(map(is_module_class, owners)) else "variable"
     text = f"{name.expression}: tensor of {' x '.join(map(str, tensor.shape))}"
-    suspect = suspect_at(name, line, text, kind, item.bytes_per_step, 0.9)
+    confidence = 0.9 * CERTAINTIES[line.strength]
+    suspect = suspect_at(name, line, text, kind, item.bytes_per_step, confidence)
     return [bounds.with_fix(suspect, holder)]
 
 

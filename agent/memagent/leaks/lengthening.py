@@ -15,6 +15,8 @@ MAX_DEVIATION = 0.15
 
 A cache that is cut now and then isn't near the line.
 """
+MIN_RARE_ITEMS = 3
+"""Items that a window adds to a tensor which is lengthened now and then."""
 Family = tuple[Any, ...]
 """What tensors have in common that differ in one length only."""
 
@@ -54,11 +56,11 @@ def lengthening_tensors(
     """Return tensors like `buffer = torch.cat([buffer, x])`, most bytes first.
 
     One dimension grows as steadily as the steps do; the others stay. Of several buffers that are
-    lengthened in turn, only the sum of the lengths does.
+    lengthened in turn, or now and then, only the sum of the lengths does.
     """
     longer = _lengthening_each_step(first, middle, before_last, last, tensors)
     if not longer and middle is not None:
-        longer = _lengthening_in_turn(first, middle, last, tensors)
+        longer = _lengthening_in_turn(first, middle, before_last, last, tensors)
     return sorted(longer, key=lambda item: -item.bytes_per_step)
 
 
@@ -95,9 +97,12 @@ def _lengthening_each_step(
 
 
 def _lengthening_in_turn(
-    first: Census, middle: Census, last: Census, tensors: Iterable[Any]
+    first: Census, middle: Census, before_last: Census, last: Census, tensors: Iterable[Any]
 ) -> list[LengtheningTensor]:
-    """Return the longest new tensor of each family with as many members, but more in all."""
+    """Return the longest new tensor of each family with as many members, but more in all.
+
+    Less than one item a step is enough for what outlives a step: no batch does.
+    """
     sums = [_sums_by_family(item) for item in (first, middle, last)]
     steps = last.step - first.step
     late_share = (last.step - middle.step) / max(1, steps)
@@ -115,7 +120,8 @@ def _lengthening_in_turn(
             growth = late - early
             is_steady = late - half >= MIN_SHARE * late_share * growth
             is_steady &= half - early >= MIN_SHARE * (1 - late_share) * growth
-            if count == now and length > 2 and growth >= steps and is_steady:
+            least = MIN_RARE_ITEMS if before_last.has(tensor, entry, entry.shape) else steps
+            if count == now and length > 2 and growth >= least and is_steady:
                 rate = round(entry.size_bytes / length * growth / steps)
                 longest[family] = LengtheningTensor([tensor], rate, family, is_in_turn=True)
     return list(longest.values())

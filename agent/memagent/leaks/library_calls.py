@@ -16,15 +16,26 @@ import inspect
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from io import IOBase
 from types import FunctionType, ModuleType
 from typing import Any
 
 from memagent.leaks import source_lines
+from memagent.leaks.growing_statements import runs_often
+from memagent.leaks.growth import growing_lines
 from memagent.leaks.object_names import ObjectName, file_of
 from memagent.leaks.referrers import HolderPath
-from memagent.leaks.source_lines import SETS, SourceLine
-from memagent.leaks.syntax import FUNCTIONS, Parents, function_name, is_mention, syntax_tree, walk
+from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine, SourceScope
+from memagent.leaks.syntax import (
+    FUNCTIONS,
+    Parents,
+    assignment_targets,
+    function_name,
+    is_mention,
+    syntax_tree,
+    walk,
+)
 from memagent.leaks.user_code import (
     is_script,
     is_script_class,
@@ -76,6 +87,54 @@ def library_calls(
                 calls.append((order, line))
     calls.sort(key=lambda call: call[0])
     yield from (line for _, line in calls)
+
+
+def lengthening_calls(
+    name: ObjectName, holder: HolderPath, files: Sequence[str]
+) -> list[SourceLine]:
+    """Return the script's calls of a library whose class makes its own attribute longer.
+
+    Those that get the object, or are methods of it, come first; among these, what runs often.
+    """
+    owner = next((kind for kind in map(_class_of, holder.above) if not _is_builtin(kind)), None)
+    if owner is None or is_script_class(owner) or not _lengthens(owner, name.identifiers[0]):
+        return []
+    last = name.identifiers[-1].lstrip(".")
+    names = {item for item in name.identifiers if item.lstrip(".") == last}
+    calls = [
+        (not runs_often(parents), source_lines.source_line(file, node, PASSES, parents))
+        for file in files
+        for node, parents in walk(syntax_tree(file))
+        if isinstance(node, ast.Call) and _gets(node, names)
+    ]
+    calls.sort(key=lambda call: call[0])
+    lines = [line for _, line in calls] or library_calls(name, holder, files)
+    return [replace(line, strength=PASSES, uses_itself=True) for line in lines]
+
+
+def _is_builtin(kind: type) -> bool:
+    return kind.__module__ == "builtins"
+
+
+def _lengthens(kind: type, attribute: str) -> bool:
+    """Return True if a class computes an attribute from itself, and cuts nothing off before it."""
+    scopes = [SourceScope(file_of(base), None, base.__name__) for base in kind.__mro__[:-1]]
+    lines = growing_lines([scope for scope in scopes if scope.file], [attribute])
+    return any(line.uses_itself and line.strength == GROWS for line in lines) and not any(
+        isinstance(part, ast.Slice) and part.lower is not None
+        for scope in scopes
+        for node, _ in walk(source_lines.root_of(scope))
+        if isinstance(node, ast.Assign)
+        and any(is_mention(target, {attribute}) for target in assignment_targets(node))
+        for part in ast.walk(node.value)
+    )
+
+
+def _gets(call: ast.Call, names: set[str]) -> bool:
+    """Return True if a call gets a named object, or is a method of it."""
+    arguments = [*call.args, *(item.value for item in call.keywords)]
+    is_argument = any(is_mention(value, names) for value in arguments)
+    return is_argument or (_is_method_of(call, names) and _takes_values(call))
 
 
 def _class_of(item: Any) -> type:

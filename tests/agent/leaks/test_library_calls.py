@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from memagent.leaks import syntax
-from memagent.leaks.library_calls import library_calls
+from memagent.leaks.library_calls import lengthening_calls, library_calls
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import HolderPath
 
@@ -28,11 +28,25 @@ class Store:
 
     def touch(self, value):
         self.newest = value
+
+
+class Cache:
+    def __init__(self):
+        self.keys = []
+
+    def update(self, keys):
+        self.keys = self.keys + keys
+
+
+class RecentCache(Cache):
+    def update(self, keys):
+        longer = self.keys + keys
+        self.keys = longer[-4:]
 """
 SCRIPT = """
 from functools import wraps
 
-from memagent_test_library import Store
+from memagent_test_library import Cache, RecentCache, Store
 
 size = 3
 store = Store(size)
@@ -47,6 +61,13 @@ def step(number, unknown):
     store.touch(number)
     store.get(number, unknown)
     shown(number, unknown)
+
+
+cache, recent = Cache(), RecentCache()
+
+
+def reply(model, prompt):
+    return model(prompt, past=cache)
 """
 
 
@@ -77,3 +98,16 @@ def test_a_call_is_known_by_what_it_means(script: ModuleType) -> None:
     lines = [line.text for line in library_calls(name, holder, [file])]
     calls = ["store.get(number, unknown)", "store.touch(number)", "unknown.record(number)"]
     assert lines == [*calls, "store = Store(size)"]
+
+
+def test_what_gets_an_object_that_lengthens_its_attribute_is_found(script: ModuleType) -> None:
+    """Not so if the library's class cuts off the oldest items."""
+
+    def texts(variable: str) -> list[str]:
+        owner, file = getattr(script, variable), str(script.__file__)
+        name = ObjectName(f"{variable}.keys", (".keys", variable), file, "<module>")
+        holder = HolderPath(owner.keys, 1.0, name, (), (owner,))
+        return [line.text for line in lengthening_calls(name, holder, [file])]
+
+    assert texts("cache") == ["return model(prompt, past=cache)"]
+    assert texts("recent") == []

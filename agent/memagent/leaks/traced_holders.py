@@ -8,7 +8,7 @@ name what most of them are in, and find the line that fills it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,21 +35,33 @@ _CONFIDENCE, _HOLDER_CONFIDENCE = 0.7, 0.6
 """With the line that fills a holder, and without."""
 
 
-def holders_of_lines(
-    lines: Sequence[Suspect], bounds: BoundCheck
-) -> dict[CodePosition, Suspect | None]:
-    """Return for each line of a trace the suspect that keeps what it made, as far as one does.
+def candidates_of_lines(lines: Sequence[Suspect]) -> dict[CodePosition, list[HolderPath]]:
+    """Return for each line of a trace the named objects that keep what it made, as far as some do.
 
-    It's None if what keeps it can't grow. To be called while the objects of the whole window are
-    traced.
+    To be called while the objects of the whole window are traced.
     """
     scopes, budget = UserScopes(), TimeBudget(_MAX_CPU_S)
+    candidates: dict[CodePosition, list[HolderPath]] = {}
+    for site in ((item.file, item.line) for item in lines):
+        holders = [] if budget.is_over() else _candidates(scopes, site, budget)
+        candidates[site] = [item for item in holders if item.name and item.name.is_in_script]
+    return candidates
+
+
+def holders_of_lines(
+    lines: Sequence[Suspect],
+    candidates: Mapping[CodePosition, Sequence[HolderPath]],
+    bounds: BoundCheck,
+) -> dict[CodePosition, Suspect | None]:
+    """Return for each line with a candidate the suspect that keeps what it made.
+
+    It's None if what keeps it can't grow.
+    """
+    scopes = UserScopes()
     holders: dict[CodePosition, Suspect | None] = {}
     for item in lines:
         site = item.file, item.line
-        candidates = [] if budget.is_over() else _candidates(scopes, site, budget)
-        named = [holder for holder in candidates if holder.name and holder.name.is_in_script]
-        if named:
+        if named := candidates[site]:
             growing = next((holder for holder in named if _can_grow(holder, bounds)), None)
             holders[site] = None
             if growing is not None:

@@ -35,7 +35,7 @@ from memagent.leaks.traced_blocks import (
     traced_blocks,
     traced_tensor_bytes,
 )
-from memagent.leaks.traced_holders import holders_of_lines
+from memagent.leaks.traced_holders import candidates_of_lines, holders_of_lines
 from memagent.leaks.user_code import running_code
 from memagent.probe.heap import heap_reader, native_reader
 from memagent.wire.messages import DiagnosisMethod, Suspect
@@ -64,7 +64,7 @@ class HostMemoryDetector(Detector):
     1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
     2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
     3. Up to the step before the last, the heap is read at each line of the script (`heap_trace`).
-    4. `before_last` notes that again, and forgets all blocks: what is traced at the end is new.
+    4. `before_last` notes that again, and traces anew: what is traced at the end is new.
        Lines don't count if the process hasn't allocated more: what they make replaces older items
        that weren't traced.
     5. `end` suspects the containers that grew (`growing_containers`). If they explain less than
@@ -106,8 +106,7 @@ class HostMemoryDetector(Detector):
         self._first_step = step
         self._containers.begin(step)
         if not tracemalloc.is_tracing():
-            tracemalloc.start(FRAMES)
-            self._is_tracing = True
+            self._start()
             self._tensor_bytes = traced_tensor_bytes()
             self._first_bytes = self._allocated_bytes()
 
@@ -154,17 +153,20 @@ class HostMemoryDetector(Detector):
             rate = (now_bytes + _FREE_LIST_BYTES - self._middle_bytes) / max(1, steps[0])
             lines = [item for item in lines if rate >= MIN_SHARE * (item.bytes_per_step or 0)]
         self._lines = lines
-        self._holders = holders_of_lines(self._lines, self._bounds)
-        tracemalloc.clear_traces()
+        candidates = candidates_of_lines(self._lines)
+        self._stop()  # while it traces, to read the source takes ten times as long
+        self._holders = holders_of_lines(self._lines, candidates, self._bounds)
+        self._start()
 
     def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
         if not self._is_tracing or not self._middle_step or budget.is_over():
             return []
         young = young_ids()  # before the readings make objects that age them
-        lines = lasting_lines(self._lines, bytes_by_line(traced_blocks()[0]))
+        last_step = bytes_by_line(traced_blocks()[0])
         containers = self._containers.end(step, young, is_new=traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._stop()
+        lines = lasting_lines(self._lines, last_step)
         named, bounded = suspects_of_containers(containers, sites, lines, self._bounds, budget)
         holders = {**self._holders, **dict.fromkeys(bounded - self._holders.keys())}
         suspects = most_specific(named, lines, holders)
@@ -194,6 +196,10 @@ class HostMemoryDetector(Detector):
         if self._trace is not None:
             self._trace.stop()
             self.thread_s = self._trace.spent_s
+
+    def _start(self) -> None:
+        tracemalloc.start(FRAMES)
+        self._is_tracing = True
 
     def _stop(self) -> None:
         if self._is_tracing:

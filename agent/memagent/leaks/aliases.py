@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from memagent.leaks.syntax import (
     FUNCTIONS,
+    assignment_targets,
     function_name,
     is_key,
     is_mention,
@@ -115,7 +116,7 @@ def _gets_item(value: ast.expr, names: set[str]) -> bool:
 
 
 def derived_variables(root: ast.AST, names: set[str]) -> set[str]:
-    """Return variables computed from a mention: `stacked = torch.cat([self.bank, x])`."""
+    """Return variables computed from a mention: `y, state = cell(x, self.state)`."""
     return _assigned(root, lambda value: uses(value, names))
 
 
@@ -125,7 +126,7 @@ def _assigned(root: ast.AST, is_source: Callable[[ast.expr], bool]) -> set[str]:
         target.id
         for node, _ in walk(root)
         if isinstance(node, ast.Assign) and is_source(node.value)
-        for target in node.targets
+        for target in assignment_targets(node)
         if isinstance(target, ast.Name)
     }
 

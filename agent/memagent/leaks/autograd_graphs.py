@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import compress, islice
 from typing import Any
 
 MAX_NODES = 100_000
@@ -20,14 +20,10 @@ _MAX_GRADIENTS = 4
 
 @dataclass(frozen=True)
 class GraphRoot:
-    """A live tensor and the number of graph nodes it keeps.
-
-    oldest: the sequence number of the first node, 0 if there are too many to know.
-    """
+    """A live tensor and the number of graph nodes it keeps."""
 
     tensor: Any
     nodes: int
-    oldest: int = 0
     parameter: Any = None
     """The parameter whose gradient the tensor is, if it is one."""
 
@@ -57,21 +53,51 @@ def outermost(tensors: Sequence[Any], limit: int = MAX_NODES) -> list[Any]:
 
 
 def largest_roots(
-    tensors: Iterable[Any], is_time_over: Callable[[], bool], limit: int = MAX_NODES
+    tensors: Iterable[Any],
+    is_time_over: Callable[[], bool],
+    limit: int = MAX_NODES,
+    *,
+    number: int = 0,
 ) -> list[GraphRoot]:
-    """Return the roots, largest graph first. If there are very many, only the newest."""
+    """Return the roots, largest graph first. If there are very many, only the newest.
+
+    number: leave out graphs without a node of this sequence number or an earlier one, unless 0.
+    """
     roots = sorted(_roots(tensors), key=lambda pair: -_sequence_number(pair[0].grad_fn))
     computed = [pair for pair in roots if pair[1] is None]
+    if number:
+        reaching = _reaching([tensor.grad_fn for tensor, _ in computed], number)
+        computed = list(compress(computed, reaching))
     gradients = islice((pair for pair in roots if pair[1] is not None), _MAX_GRADIENTS)
     sized: list[GraphRoot] = []
     for tensor, parameter in [*gradients, *computed[:_MAX_ROOTS]]:
         if len(sized) >= _MIN_ROOTS and is_time_over():
             break
         nodes = _reachable_nodes([tensor.grad_fn], limit // 4).values()
-        is_whole = len(nodes) < limit // 4
-        oldest = min(map(_sequence_number, nodes)) if is_whole else 0
-        sized.append(GraphRoot(tensor, len(nodes), oldest, parameter))
+        sized.append(GraphRoot(tensor, len(nodes), parameter))
     return sorted(sized, key=lambda root: -root.nodes)
+
+
+def _reaching(nodes: Sequence[Any], number: int) -> list[bool]:
+    """Return for each node whether it leads to one that was made up to a sequence number.
+
+    Only newer nodes are visited, so this takes no longer in a large graph than in a small one.
+    """
+    known: dict[int, bool] = {}
+    visited: list[Any] = []  # keeps the nodes, so that ids aren't reused
+    for first in nodes:
+        todo = [first]
+        while todo:
+            node = todo[-1]
+            following = [item for item, _ in node.next_functions if item is not None]
+            is_old = _sequence_number(node) <= number
+            missing = [] if is_old else [item for item in following if id(item) not in known]
+            if missing and id(node) not in known:
+                todo += missing
+                continue
+            known[id(node)] = is_old or any(known[id(item)] for item in following)
+            visited.append(todo.pop())
+    return [known[id(node)] for node in nodes]
 
 
 def _roots(tensors: Iterable[Any]) -> list[tuple[Any, Any]]:

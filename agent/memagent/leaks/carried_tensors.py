@@ -77,7 +77,7 @@ def _suspects_of_root(
     Certainties are 0 to 3. Returns None if there is no root of this rank.
     """
     tensors = live_objects.live_tensors()
-    roots = autograd_graphs.largest_roots(tensors, budget.is_slice_over)
+    roots = autograd_graphs.largest_roots(tensors, budget.is_slice_over, number=growth.middle_node)
     if rank >= len(roots) or roots[rank].nodes < min_nodes:
         return None
     root = roots[rank]
@@ -87,8 +87,6 @@ def _suspects_of_root(
     if root.parameter is not None:
         suspects = suspect_gradient(search, root.parameter, rate)
         return [(3, root.nodes, suspect) for suspect in suspects]
-    if root.oldest > growth.middle_node > 0:
-        return []
     named = _carrying_name(search, root.tensor, budget)
     if named is None:
         return []

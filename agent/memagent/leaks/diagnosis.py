@@ -33,6 +33,8 @@ MAX_SEARCH_CPU_S = 10.0
 _CUT_SHORT_CONFIDENCE = 0.7
 """Confidence factor for a diagnosis that was cut short."""
 _MAX_GROUPS = 4
+_SURE = 0.5
+"""Confidence of a suspect from which no graph is searched for."""
 
 
 def diagnose(
@@ -104,18 +106,27 @@ def _search_all(
         yield from search.pause_if_due()
         if not growth.is_renewed and not budget.is_over():
             suspects += yield from case.suspects_of_group(growth)
-    is_explained = any(suspect.kind != "cycle" for suspect in suspects)
+    is_explained = any(map(_explains_graphs, suspects))
     if more_nodes >= max(2, case.steps // 2) and not is_explained:
         yield from search.pause_if_due()
         rate = max(case.measured_bytes_per_step or 0, case.unheld_bytes_per_step)
         middle_node = middle.newest_node if middle is not None else 0
         graphs = GraphGrowth(more_nodes, case.steps, rate, middle_node)
-        suspects += yield from suspects_of_graphs(search, budget, graphs)
+        suspects = (yield from suspects_of_graphs(search, budget, graphs)) or suspects
     if not suspects and case.unheld_bytes_per_step:
         yield from search.pause_if_due()
         rate = case.unheld_bytes_per_step
         suspects += yield from suspects_of_cycles(search, growths, case.steps, rate)
     return suspects
+
+
+def _explains_graphs(suspect: Suspect) -> bool:
+    """Return False for what is unsure, and where tensors are made: it doesn't tell what holds them.
+
+    Tensors of a graph may be of the same group as those of a short queue.
+    """
+    is_sure = suspect.confidence >= _SURE
+    return is_sure and suspect.kind not in ("cycle", "allocation")
 
 
 def _more_nodes(first: Census, middle: Census | None, last: Census) -> int:

@@ -17,25 +17,42 @@ def test_buttons_acknowledge_snooze_and_mark_an_alert_as_false(
     server, replay, scenarios, open_page
 ):
     replay(scenarios.leaking())
-    page = open_page(f"{server.url}/alerts?state=open")
+    page = open_page(f"{server.url}/alerts")
+    page.locator(".triage > summary").click()
     for button, text in (
         ("Acknowledge", "Acknowledged by everybody"),
         ("Snooze 1 h", "Snoozed for 60 min"),
         ("False alarm", "Marked as a false alarm"),
     ):
-        page.get_by_role("button", name=button).click()
-        page.wait_for_url(f"{server.url}/alerts?state=open")
-        assert text in page.locator(".alert").inner_text()
+        page.locator(".alert").get_by_role("button", name=button).click()
+        page.wait_for_url(f"{server.url}/alerts#incident-1")
+        assert text in page.locator(".alert").inner_text()  # the row of the address is open
     assert page.get_by_role("button").count() == 0
     page.get_by_role("link", name="Warning accuracy").click()
     assert "leak 1 0 0 0 0 1 1" in " ".join(page.get_by_label("By cause").last.inner_text().split())
+
+
+def test_five_open_alerts_fit_on_a_phone(server, replay, scenarios, open_page):
+    for number in range(5):
+        scenario = scenarios.leaking()
+        scenario.run_id = f"leak{number}"
+        replay(scenario)
+    page = open_page(f"{server.url}/alerts", width=390, height=844)
+    rows = page.locator(".triage")
+    assert rows.count() == 5
+    assert [rows.nth(index).bounding_box()["height"] for index in range(5)] == [44] * 5
+    assert page.evaluate("document.documentElement.scrollHeight") <= 844
+    page.get_by_role("button", name="Acknowledge all 5").click()
+    page.wait_for_selector(".triage.handled")
+    assert page.locator(".triage.handled").count() == 5
+    assert page.get_by_role("button", name="Acknowledge").count() == 0
 
 
 def test_a_button_on_the_run_page_returns_to_the_run(server, replay, scenarios, open_page):
     replay(scenarios.leaking())
     page = open_page(f"{server.url}/runs/k3v9leak")
     page.get_by_role("button", name="Acknowledge").click()
-    page.wait_for_url(f"{server.url}/runs/k3v9leak")
+    page.wait_for_url(f"{server.url}/runs/k3v9leak#incident-1")
     assert "Acknowledged" in page.locator("#run-alerts").inner_text()
 
 
@@ -80,7 +97,7 @@ def test_alert_pages_do_not_scroll_horizontally_and_every_control_has_a_name(
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         nameless = page.evaluate(
             "[...document.querySelectorAll('input:not([type=hidden]), select, button')]"
-            ".filter(it => !it.innerText.trim() && !it.labels.length && !it.getAttribute('aria-label')).map(it => it.outerHTML)"
+            ".filter(it => !it.textContent.trim() && !it.labels.length && !it.getAttribute('aria-label')).map(it => it.outerHTML)"
         )
         assert nameless == [], path
     assert page.evaluate("window.hacked") is None

@@ -49,6 +49,7 @@ QUERIES = {
 }
 FORMS = {
     "change_alert": {"what": "ack"},
+    "acknowledge_alerts": {"alerts": "{alert_id}"},
     "choose_runs": {"runs": "{run_id},seen-too"},
     "change_runs": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
     "change_rules": {"project": "{project}"},

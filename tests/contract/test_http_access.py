@@ -15,6 +15,7 @@ DEMANDED = {
     "POST /api/v1/estimate": READ,
     "POST /api/v1/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):action>": READ,
     "POST /alerts/<int:alert_id>/say": READ,
+    "POST /alerts/acknowledge": READ,
     "POST /compare": READ,
     "DELETE /api/v1/runs/<run_id>": ADMIN,
     "POST /runs": ADMIN,

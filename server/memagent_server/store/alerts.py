@@ -13,6 +13,7 @@ from memagent_server.schemas import alerts as schemas
 from memagent_server.schemas.base import JsonObject
 from memagent_server.store.citus import is_distributed
 from memagent_server.store.models import (
+    ENDED_ALERT_STATES,
     OPEN_ALERT_STATES,
     AlertRow,
     IncidentRow,
@@ -298,7 +299,9 @@ def describe_alert(session: Session, alert_id: int) -> schemas.Alert | None:
 
 def wanted_states(state: str | None) -> tuple[str, ...] | None:
     """Return the states that a filter stands for; None without a filter."""
-    return None if state is None else OPEN_ALERT_STATES if state == "open" else (state,)
+    if state is None:
+        return None
+    return {"open": OPEN_ALERT_STATES, "ended": ENDED_ALERT_STATES}.get(state, (state,))
 
 
 def describe_alerts(session: Session, alerts: Sequence[AlertRow]) -> list[schemas.Alert]:

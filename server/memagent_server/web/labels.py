@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
 
 from markupsafe import Markup, escape
+from msgspec import structs
 
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
@@ -106,9 +107,14 @@ class Change:
 
 @dataclass(frozen=True)
 class IncidentView:
-    """Content of an incident's card: a summary, and changes and notifications of its alerts."""
+    """Content of an incident's card: its alerts' changes and notifications, and a summary.
+
+    The summary is as of `step` and `at`; reasons that it repeats are left out of the changes.
+    """
 
     summary: str
+    step: int
+    at: str
     changes: Sequence[Change]
     notifications: Sequence[Delivery]
     hidden_changes: int = 0
@@ -126,7 +132,17 @@ def incident_view(incident: Incident) -> IncidentView:
     leading = next((alert for alert in alerts if alert.state == incident.state), alerts[0])
     notifications = [item for alert in alerts for item in alert.notifications]
     hidden_changes = max(0, len(merged) - MAX_CHANGES_SHOWN)
-    return IncidentView(leading.summary, merged[hidden_changes:], notifications, hidden_changes)
+    newest = [_without_repetition(change, leading.summary) for change in merged[hidden_changes:]]
+    return IncidentView(
+        leading.summary, leading.step, leading.updated_at, newest, notifications, hidden_changes
+    )
+
+
+def _without_repetition(change: Change, summary: str) -> Change:
+    transition = change.transition
+    if transition.reason != summary:
+        return change
+    return replace(change, transition=structs.replace(transition, reason=""))
 
 
 def incident_ranks(incident: Incident) -> str:
@@ -341,6 +357,20 @@ def seconds_left(run: RunSummary) -> float:
     if forecast is None or (remaining := steps_left(run, forecast)) is None:
         return inf
     return inf if (left := _seconds_left(forecast, remaining)) is None else left
+
+
+def time_left(run: RunSummary) -> str:
+    """Return the time until the forecast reaches the limit as text, empty if it names none."""
+    forecast = run.forecast
+    if run.status != "running" or forecast is None:
+        return ""
+    remaining = steps_left(run, forecast)
+    if remaining is None:
+        return ""
+    seconds = _seconds_left(forecast, remaining)
+    if remaining < 1:
+        return "any moment"
+    return steps(remaining) if seconds is None else format_duration(seconds)
 
 
 def _time_left(forecast: Forecast | ForecastSummary, remaining: float) -> str:

@@ -149,7 +149,8 @@ def test_other_sites_cannot_act_on_alerts(client, alert_id):
 def test_the_buttons_of_the_page_act_on_alerts(client, alert_id):
     page = client.get("/alerts?state=open", headers=HTML).get_data(as_text=True)
     assert (
-        'value="/alerts?state=open"' in page and "will run out of memory in about 400 steps" in page
+        'value="/alerts?state=open#incident-1"' in page
+        and "will run out of memory in about 400 steps" in page
     )
     response = client.post(
         f"/alerts/{alert_id}/say", data={"what": "ack", "next": "/alerts?state=open"}
@@ -162,6 +163,16 @@ def test_the_buttons_of_the_page_act_on_alerts(client, alert_id):
         ).headers["Location"]
         == "/"
     )
+
+
+def test_several_alerts_are_acknowledged_at_once(client, alert_id):
+    path = "/alerts/acknowledge"
+    response = client.post(path, data={"alerts": [alert_id, alert_id], "next": "/alerts"})
+    assert (response.status_code, response.headers["Location"]) == (303, "/alerts")
+    html = client.get("/alerts", headers=HTML).get_data(as_text=True)
+    assert "Acknowledged by everybody" in html and f'{path}"' not in html
+    for ids, status in (([], 422), (["x"], 422), (["9" * 30], 422), (["999"], 404)):
+        assert client.post(path, data={"alerts": ids}).status_code == status, ids
 
 
 def rules(client, project=""):

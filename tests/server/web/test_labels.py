@@ -160,9 +160,17 @@ def test_an_incident_merges_the_changes_of_its_ranks():
     )
     assert view == labels.IncidentView(
         ALERT.summary,
+        ALERT.step,
+        ALERT.updated_at,
         [labels.Change(FIRED, "2 ranks: 0, 1"), labels.Change(averted, "rank 1")],
         notifications=[],
     )
+
+
+def test_a_reason_that_the_summary_repeats_is_left_out():
+    repeated = replace(FIRED, reason=ALERT.summary)
+    (change,) = labels.incident_view(an_incident(replace(ALERT, transitions=[repeated]))).changes
+    assert change.transition.reason == ""
 
 
 def test_an_incident_shows_its_newest_changes():

@@ -11,6 +11,7 @@ and PostgreSQL; names end in `_at`. A change here needs a migration; a test comp
 from __future__ import annotations
 
 from memagent_server.store.models.alerts import (
+    ENDED_ALERT_STATES,
     OPEN_ALERT_STATES,
     AlertRow,
     FeedbackRow,
@@ -50,6 +51,7 @@ from memagent_server.store.models.server import (
 )
 
 __all__ = [
+    "ENDED_ALERT_STATES",
     "KEPT",
     "OPEN_ALERT_STATES",
     "SHARDS",

@@ -9,6 +9,7 @@ from memagent_server.schemas.base import JsonObject
 from memagent_server.store.models.base import OF_RUN, Base, Id
 
 OPEN_ALERT_STATES = ("pending", "firing")
+ENDED_ALERT_STATES = ("averted", "finished", "oom", "lost_contact")
 
 
 class ForecastRow(Base):

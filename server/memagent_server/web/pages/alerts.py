@@ -1,44 +1,70 @@
-"""Pages of alerts: the incidents, actions on one, and the scoreboard of past warnings."""
+"""Pages of alerts: open incidents by urgency, ended ones, actions, and the scoreboard."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from flask import Blueprint, Response, request
 
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
+from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.base import ALERT_STATES
+from memagent_server.schemas.snapshots import SuspectByRank
+from memagent_server.store.engine import Session
 from memagent_server.store.incidents import list_incidents
+from memagent_server.store.runs import get_run
+from memagent_server.store.snapshots import suspects_of
+from memagent_server.store.summaries import summarize
 from memagent_server.web import query
 from memagent_server.web.api_alerts import ALERT_ACTIONS, AlertAction, act_on_alert, read_scoreboard
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
+from memagent_server.web.triage import TriageGroup, triage
 
 blueprint = Blueprint("alerts", __name__, url_prefix="/alerts")
 
-STATES = ("open", *ALERT_STATES)
+STATES = ("open", "ended", *ALERT_STATES)
+OPEN_STATES = (None, "open", "pending", "firing")
 PAGE_SIZE = 50
+MAX_OPEN = 200
 SCOREBOARD_DAYS = 90
 
 
 @blueprint.get("")
 def show_alerts() -> Response:
+    state = query.choice("state", STATES)
+    is_open = state in OPEN_STATES
     with current().database.read() as session:
         page = list_incidents(
             session,
-            state=query.choice("state", STATES),
+            state=state or "open",
             run_id=query.text("run"),
-            limit=PAGE_SIZE,
+            limit=MAX_OPEN if is_open else PAGE_SIZE,
             cursor=query.text("cursor"),
         )
         return render_page(
             "alerts.html",
             session,
-            incidents=page.incidents,
+            groups=_triage(session, page.incidents) if is_open else [],
+            incidents=[] if is_open else page.incidents,
             next_cursor=page.next_cursor,
-            state=query.text("state"),
-            states=STATES,
+            state=state or "open",
+            is_open=is_open,
+            ended_states=[name for name in ALERT_STATES if name not in OPEN_STATES],
             refresh_s=REFRESH_S,
         )
+
+
+def _triage(session: Session, incidents: Sequence[Incident]) -> list[TriageGroup]:
+    ids = list(dict.fromkeys(incident.run_id for incident in incidents))
+    rows = [run for run_id in ids if (run := get_run(session, run_id)) is not None]
+    runs = {run.id: run for run in summarize(session, rows)}
+    suspects: dict[str, SuspectByRank] = {}
+    for run_id in ids[:PAGE_SIZE]:
+        for suspect in suspects_of(session, run_id)[:1]:
+            suspects[run_id] = suspect
+    return triage(incidents, runs, suspects, current().clock())
 
 
 @blueprint.post("/<int:alert_id>/say")
@@ -50,6 +76,20 @@ def change_alert(alert_id: int) -> Response:
             422, f"what: {action!r} is not one of {', '.join(ALERT_ACTIONS)}.", field="what"
         )
     act_on_alert(alert_id, action, AlertAction())
+    return redirect_to(request.form.get("next") or "/alerts")
+
+
+@blueprint.post("/acknowledge")
+@require_scope("read")
+def acknowledge_alerts() -> Response:
+    """Acknowledge the incidents of several alerts: those that the page showed."""
+    ids = request.form.getlist("alerts")
+    if not 1 <= len(ids) <= MAX_OPEN or not all(
+        item.isdecimal() and len(item) < 19 for item in ids
+    ):
+        raise Problem(422, f"alerts: give the ids of 1 to {MAX_OPEN} alerts.", field="alerts")
+    for alert_id in dict.fromkeys(map(int, ids)):
+        act_on_alert(alert_id, "ack", AlertAction())
     return redirect_to(request.form.get("next") or "/alerts")
 
 

@@ -230,7 +230,8 @@ def test_many_ranks_become_a_select_box(sqlite_client):
 
 
 def test_alerts_are_listed_and_counted_in_the_navigation(app, client):
-    assert "No alerts yet" in page(client, "/alerts")
+    assert "No open alerts" in page(client, "/alerts")
+    assert "No alerts yet" in page(client, "/alerts?state=ended")
     start(client)
     sample(client)
     alarm(app.extensions["memagent"].database)

@@ -37,6 +37,7 @@ class Settings:
     directory: Path = Path("memagent-runs")
     every: int = 1
     limit_bytes: int | None = None
+    page_cost: float | None = None
     mirror: str | None = None
     disabled: bool = False
     raise_errors: bool = False
@@ -70,6 +71,7 @@ class Settings:
             directory=_parse_directory(values.get("MEMAGENT_DIR")) or default_directory(environ),
             every=_parse_every(every if every is not None else values.get("MEMAGENT_EVERY", 1)),
             limit_bytes=None if limit is None else parse_bytes(limit),
+            page_cost=_parse_cost("MEMAGENT_PAGE_COST", values),
             mirror=values.get("MEMAGENT_MIRROR") or None,
             disabled=_parse_flag("MEMAGENT_DISABLED", values),
             raise_errors=_parse_flag("MEMAGENT_RAISE", values),
@@ -134,6 +136,19 @@ def _parse_every(value: int | str) -> int:
             f"Invalid MEMAGENT_EVERY {value!r}: write a whole number of steps, 1 or more."
         )
     return every
+
+
+def _parse_cost(name: str, values: Mapping[str, str]) -> float | None:
+    text = values.get(name)
+    if text is None:
+        return None
+    try:
+        cost = float(text)
+    except ValueError:
+        cost = -1.0
+    if not 0 <= cost <= 1:
+        raise SettingError(f"Invalid {name} {text!r}: write a share of a lost run's cost, 0 to 1.")
+    return cost
 
 
 def _parse_flag(name: str, values: Mapping[str, str]) -> bool:

@@ -5,11 +5,11 @@ sees the past only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 
 from benchmarks.forecast.traces import Alarm, Trace
-from memagent.forecast import Forecaster, feed_columns
+from memagent.forecast import Forecast, Forecaster, feed_columns
 from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
 from memagent.leaks import WINDOW_STEPS
 from memagent.leaks.triggers import SlowGrowthDetector
@@ -37,6 +37,20 @@ def memagent_with_finder(trace: Trace) -> Alarm | None:
 def _first_alarm(
     trace: Trace, levels: Sequence[Level] = PAGING_LEVELS, *, with_finder: bool = False
 ) -> Alarm | None:
+    for _, forecast in feed(trace, with_finder=with_finder):
+        if forecast.level in levels:
+            return Alarm(
+                forecast.step,
+                forecast.eta_step,
+                forecast.eta_low,
+                forecast.eta_high,
+                forecast.cause,
+            )
+    return None
+
+
+def feed(trace: Trace, *, with_finder: bool) -> Iterator[tuple[Forecaster, Forecast]]:
+    """Yield the forecaster with each of its forecasts."""
     row, found_at, slow_growth = 0, inf, SlowGrowthDetector("cuda")
     readings = trace.columns.get("allocated_bytes") or trace.columns["device_used_bytes"]
     options = dict(trace.options)
@@ -53,15 +67,7 @@ def _first_alarm(
             forecaster.learn(grows="unknown")
         if row == found_at:
             forecaster.learn(grows=trace.grows)
-        if forecast.level in levels:
-            return Alarm(
-                forecast.step,
-                forecast.eta_step,
-                forecast.eta_low,
-                forecast.eta_high,
-                forecast.cause,
-            )
-    return None
+        yield forecaster, forecast
 
 
 def threshold_90(trace: Trace) -> Alarm | None:

@@ -26,6 +26,12 @@ def test_it_parses_a_limit_with_a_unit():
     assert Settings.from_environ({}, limit_bytes="1.5GiB").limit_bytes == 3 * 2**29
 
 
+def test_it_parses_a_cost():
+    assert Settings.from_environ({}).page_cost is None
+    assert Settings.from_environ({"MEMAGENT_PAGE_COST": "0.5"}).page_cost == 0.5
+    assert Settings.from_environ({"MEMAGENT_PAGE_COST": "0"}).page_cost == 0
+
+
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
@@ -34,6 +40,9 @@ def test_it_parses_a_limit_with_a_unit():
         ({"MEMAGENT_EVERY": "0"}, "MEMAGENT_EVERY"),
         ({"MEMAGENT_EVERY": "often"}, "MEMAGENT_EVERY"),
         ({"MEMAGENT_LIMIT_BYTES": "lots"}, "24GiB"),
+        ({"MEMAGENT_PAGE_COST": "1.1"}, "0 to 1"),
+        ({"MEMAGENT_PAGE_COST": "nan"}, "0 to 1"),
+        ({"MEMAGENT_PAGE_COST": "dear"}, "0 to 1"),
         ({"MEMAGENT_RUN_ID": "a/b"}, "run id"),
         ({"MEMAGENT_DISABLED": "maybe"}, "MEMAGENT_DISABLED"),
         ({"MEMAGENT_NAME": "x" * 201}, "201"),

@@ -1,13 +1,20 @@
 """Calibration: how wide intervals must be, and how often growth of a kind ends the run.
 
+1. Intervals are widened until they hold (conformal).
+2. The probability of an OOM is the share of such growth that ended the run: by what is known of it,
+   falling with the distance (isotonic). Within a kind, the distance tells little.
+
 Fitted by `python -m benchmarks.forecast.calibrate` to runs of programs that may be looked at. Half
 of the programs are held out: tests/agent/forecast/test_calibration.py holds these figures on them.
 """
 
 from __future__ import annotations
 
+from math import inf
+from typing import Literal
+
 from memagent.forecast.projection import Projection
-from memagent.forecast.types import Cause, Growing
+from memagent.forecast.types import Cause
 
 CORPUS = "3089d45a0131a9b9"
 """First digits of the SHA-256 of the runs and programs that the figures come from."""
@@ -16,9 +23,25 @@ INTERVAL_SCALE = (2.12, 1.09)
 pages are missed on either side: conformal, each program with the same weight."""
 SCALED_CAUSES: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes")
 """Those with enough runs for a scale. The intervals of the others are as they were fitted."""
-SHARE_THAT_DIES: dict[Growing, float] = {"list": 0.96, "buffer": 0.27, "cache": 0.25, "epoch": 0.2}
-"""Share of growing runs that die, by what keeps the memory, if half of all do and the others end at
-90 to 99.5 % of their limit. It hardly depends on how near the limit is."""
+Evidence = Literal["list", "ends", "leak", "host_memory", "input", "reserve", "planned", "epoch"]
+"""Knowledge of the growth. The finder knows that nothing clears it (`list`), or that it ends by
+itself (`ends`: a buffer, a cache, an epoch's values). `leak`: nothing is known. `reserve`: free
+pieces, other processes. `planned`: it reaches the limit after the planned end. `epoch`: after the
+epoch's end, which may free it."""
+DEATHS: dict[Evidence, tuple[tuple[float, float], ...]] = {
+    "list": ((0.5, 0.94), (1.0, 0.88), (inf, 0.86)),
+    "ends": ((0.5, 0.33), (1.0, 0.33), (3.0, 0.32), (inf, 0.29)),
+    "leak": ((1.0, 0.63), (inf, 0.58)),
+    "host_memory": ((0.5, 0.69), (1.0, 0.65), (3.0, 0.65), (inf, 0.54)),
+    "input": ((0.5, 0.35), (inf, 0.32)),
+    "reserve": ((inf, 0.32),),
+    "planned": ((2.0, 0.56), (4.0, 0.4), (10.0, 0.33), (inf, 0.29)),
+    "epoch": ((inf, 0.08),),
+}
+"""Share of growing runs that die: (up to this distance, share). The distance is that of the limit,
+as a multiple of that from which the growth pages; of `planned`, of the planned end. Half of the
+programs die, and the others end at 90 to 99.5 % of their limit. With fewer deaths, the odds fall in
+proportion."""
 
 
 def calibrated_interval(projection: Projection) -> tuple[float, float]:
@@ -31,6 +54,6 @@ def calibrated_interval(projection: Projection) -> tuple[float, float]:
     return expected * (earliest / expected) ** low, expected * (latest / expected) ** high
 
 
-def share_that_dies(grows: Growing | None) -> float:
-    """Return the factor on the probability that growth goes on to the limit."""
-    return SHARE_THAT_DIES.get(grows or "unknown", 1.0)
+def death_probability(evidence: Evidence, distance: float) -> float:
+    """Return the calibrated probability that growth ends the run."""
+    return next(share for most, share in DEATHS[evidence] if distance <= most)

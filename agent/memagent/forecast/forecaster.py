@@ -17,16 +17,23 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.calibration import calibrated_interval, share_that_dies
+from memagent.forecast.calibration import Evidence, calibrated_interval
 from memagent.forecast.gc_check import GarbageCheck, GcProbe
 from memagent.forecast.hysteresis import ForecastHysteresis
-from memagent.forecast.levels import Situation, level_of
+from memagent.forecast.levels import (
+    PAGE_COST,
+    Situation,
+    evidence_of,
+    level_of,
+    probability_of,
+    worthwhile,
+)
 from memagent.forecast.projection import Projection, project
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, valid_reading
 from memagent.forecast.sudden_peaks import MIN_PROBABILITY, SuddenOom, SuddenPeaks
 from memagent.forecast.trend import Trend
-from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Cause, Forecast, Growing, Level
+from memagent.forecast.types import PAGING_LEVELS, Cause, Forecast, Growing, Level
 
 # Probabilities and factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
 SETTLING_STEPS = 5
@@ -49,7 +56,8 @@ class Forecaster:
     optimizer will allocate in its first step. max_input_size: the largest possible input.
     epoch_steps: steps per epoch. predicted_peak_bytes: the estimator's prediction. gc_probe:
     collects garbage and returns the allocated bytes after it, or None if later samples will show
-    it; see `gc_check`. Raises ValueError if a limit isn't positive.
+    it; see `gc_check`. page_cost: what a page costs, as a share of what a lost run costs. Raises
+    ValueError if a limit isn't positive.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class Forecaster:
         epoch_steps: int | None = None,
         predicted_peak_bytes: int | None = None,
         gc_probe: GcProbe | None = None,
+        page_cost: float = PAGE_COST,
     ) -> None:
         if limit_bytes <= 0 or (host_limit_bytes is not None and host_limit_bytes <= 0):
             raise ValueError(
@@ -79,6 +88,7 @@ class Forecaster:
         self._grows: Growing | None = None
         self._learned_step = 0
         self._gc_probe = gc_probe
+        self.page_cost = page_cost
         self._reset()
 
     def _reset(self) -> None:
@@ -118,6 +128,13 @@ class Forecaster:
     def newest(self) -> Forecast:
         """Return what the last update returned."""
         return self._forecast
+
+    @property
+    def evidence(self) -> tuple[Evidence, float] | None:
+        """Return what the newest probability follows from, if memory grows."""
+        step = self._step or 0
+        nearest = self._nearest(step)
+        return None if nearest is None else evidence_of(nearest, self._situation(step, nearest))
 
     @property
     def is_calm(self) -> bool:
@@ -220,7 +237,7 @@ class Forecaster:
     def _by_sudden(self, step: int, sudden: SuddenOom) -> Forecast:
         return self._build(
             step,
-            sudden.level,
+            worthwhile(sudden.level, sudden.probability, self.page_cost),
             sudden.cause,
             sudden.probability,
             steps_left=(1, 1, 1) if sudden.is_next else None,
@@ -265,12 +282,12 @@ class Forecaster:
             steps_left = self._horizon_steps(step)
             tail = self._sudden.by_tail(self._signals, self.limit_bytes, steps_left)
             return self._by_sudden(step, tail)
-        level = self._level(step, nearest)
+        situation = self._situation(step, nearest)
+        level = level_of(nearest, situation)
         if level in PAGING_LEVELS and nearest.cause == "leak":
             level = self._check_garbage(step, nearest, level)
-        probability = nearest.oom_probability(self._planned_steps_left(step))
-        if nearest.cause in LEAK_CAUSES:
-            probability *= share_that_dies(self._grows)
+        probability = probability_of(nearest, situation)
+        level = worthwhile(level, probability, self.page_cost)
         if level == "ok":
             # a high probability next to the level ok would contradict it
             probability = min(probability, MAX_SILENT_PROBABILITY)
@@ -315,8 +332,8 @@ class Forecaster:
             return signals.need + growth <= self.limit_bytes
         return signals.excess.at_input(self._sudden.max_input_size) is not None
 
-    def _level(self, step: int, nearest: Projection) -> Level:
-        situation = Situation(
+    def _situation(self, step: int, nearest: Projection) -> Situation:
+        return Situation(
             step=step,
             previous=self._forecast.level,
             planned_steps_left=self._planned_steps_left(step),
@@ -327,7 +344,6 @@ class Forecaster:
             grows=self._grows,
             is_diagnosed=self._grows == "unknown" and step - self._learned_step <= DIAGNOSIS_STEPS,
         )
-        return level_of(nearest, situation)
 
     def _check_garbage(self, step: int, nearest: Projection, level: Level) -> Level:
         """Return the level of a leak after a garbage collection, or while one is pending."""

@@ -1,14 +1,18 @@
-"""The level of a projection: how urgent it is that memory runs out.
+"""The level of a projection: how urgent it is, and whether it is worth a page.
 
-A trend pages only as far ahead as it has lasted: further if it has outgrown the prediction, less
-far below it. It's a notice up to a third further ahead, and silent if it ends beyond the planned
-steps or with the epoch.
+1. A trend pages only as far ahead as it has lasted: further if it has outgrown the prediction, less
+   far below it. It's a notice up to a third further ahead, and silent if it ends beyond the planned
+   steps or with the epoch.
+2. A page is a decision under cost: it's sent if the probability of an OOM, times what a lost run
+   costs, exceeds what a page costs. So `page_cost` is a page's cost as a share of a lost run's, and
+   the probability from which a page is worth it.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from memagent.forecast.calibration import Evidence, death_probability
 from memagent.forecast.projection import LAST_STEPS, NEVER, NOTICE_AHEAD, PAGE_AHEAD, Projection
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Growing, Level
 
@@ -32,6 +36,14 @@ PAGE_AHEAD_BY_GROWING: dict[Growing, float] = {
 itself does so below the limit more often than not, but not always: it pages close to the limit."""
 KNOWN_JUMPS_AHEAD = 0.05
 """The same for growth by few jumps of anything but a list."""
+PAGE_COST = 0.25
+"""A page costs a person a quarter of what a lost run costs: below the shares of all growth that
+pages, so that every paging level does. A team that thinks otherwise sets its own."""
+NOTICE_PROBABILITY = 0.4
+"""A notice is worth a line from here on: growth that ends by itself more often than not isn't."""
+MIN_REACH = 1e-3
+"""Distance by which the one to a limit is divided if growth never pages."""
+ENDING: tuple[Growing, ...] = ("buffer", "cache", "epoch")
 STEPS_TO_WAIT = 20
 """A page waits for a diagnosis while more steps than these are left."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
@@ -62,14 +74,48 @@ def level_of(nearest: Projection, situation: Situation) -> Level:
     # double tolerance while paging, so that the level doesn't flap
     if nearest.steps_left > situation.planned_steps_left * (1.1 if is_paging else 1.0):
         return "ok"
-    page_ahead = _page_ahead(nearest, situation) * (2.0 if is_paging else 1.0)
-    if nearest.steps_left > LAST_STEPS and _is_predicted(situation):
-        page_ahead /= EXPECTED_GROWTH_FACTOR
-    elif _exceeds_prediction(nearest, situation):
-        page_ahead *= UNEXPECTED_GROWTH_FACTOR
+    page_ahead = _reach(nearest, situation) * (2.0 if is_paging else 1.0)
     if nearest.ahead <= page_ahead and not _ends_with_epoch(nearest, situation):
         return "critical" if _is_close(nearest, situation) else "warning"
     return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
+
+
+def worthwhile(level: Level, probability: float, page_cost: float) -> Level:
+    """Return the level that's worth it by rule 2; a page that isn't is a notice, if anything."""
+    if level in PAGING_LEVELS and probability > page_cost:
+        return level
+    return "ok" if level == "ok" or probability <= NOTICE_PROBABILITY else "notice"
+
+
+def evidence_of(nearest: Projection, situation: Situation) -> tuple[Evidence, float]:
+    """Return what is known of growth, and the distance that `calibration` counts by."""
+    if _ends_with_epoch(nearest, situation):
+        return "epoch", 0.0
+    if nearest.steps_left > situation.planned_steps_left:
+        return "planned", nearest.steps_left / max(situation.planned_steps_left, 1.0)
+    distance = nearest.ahead / max(_reach(nearest, situation), MIN_REACH)
+    if nearest.cause in LEAK_CAUSES:
+        if situation.grows == "list":
+            return "list", distance
+        if situation.grows in ENDING:
+            return "ends", distance
+        return ("leak" if nearest.cause == "leak" else "host_memory"), distance
+    return ("input" if nearest.cause == "input" else "reserve"), distance
+
+
+def probability_of(nearest: Projection, situation: Situation) -> float:
+    """Return the calibrated probability of an OOM by this growth."""
+    return death_probability(*evidence_of(nearest, situation))
+
+
+def _reach(nearest: Projection, situation: Situation) -> float:
+    """Return up to which distance the projection may page (rule 1)."""
+    reach = _page_ahead(nearest, situation)
+    if nearest.steps_left > LAST_STEPS and _is_predicted(situation):
+        return reach / EXPECTED_GROWTH_FACTOR
+    if _exceeds_prediction(nearest, situation):
+        return reach * UNEXPECTED_GROWTH_FACTOR
+    return reach
 
 
 def _page_ahead(nearest: Projection, situation: Situation) -> float:

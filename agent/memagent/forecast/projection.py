@@ -19,7 +19,7 @@ All constants were fitted to the traces of the forecast benchmark (docs/forecast
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import erfc, isfinite, log, sqrt
+from math import isfinite, sqrt
 
 import msgspec
 
@@ -52,11 +52,6 @@ LAST_STEPS = 25
 """Any trend may page so many steps before the limit, up to MAX_LAST_AHEAD of those it lasted."""
 LAST_STEPS_OF_INPUT = 14
 MAX_LAST_AHEAD = 0.25
-DECAY = 0.12
-"""Rate at which the probability falls with the distance."""
-DECAY_BY_CAUSE: dict[Cause, float] = {"input": 0.5}
-SPREAD = 0.35
-"""Standard deviation of the logarithm of (actual / expected) steps left."""
 SLOPE_TOLERANCE = 1.15
 """Factor on either side of the slope beyond its error, for unread peaks and later changes."""
 
@@ -103,18 +98,6 @@ class Projection(msgspec.Struct, frozen=True):
             trusted = min(trusted, JUMP_PAGE_AHEAD / self.jump_error)
         last = LAST_STEPS_OF_INPUT if self.cause == "input" else LAST_STEPS
         return min(PAGE_AHEAD, max(trusted, min(MAX_LAST_AHEAD, last / self.span_steps)))
-
-    def oom_probability(self, steps: float) -> float:
-        """Return the probability of an OOM within `steps`.
-
-        That's the probability that growth continues, times that its pace is enough.
-        """
-        continues = 0.98 / (1 + DECAY_BY_CAUSE.get(self.cause, DECAY) * self.ahead)
-        if not isfinite(steps) or self.steps_left <= 0:
-            return continues
-        if steps <= 0:
-            return 0.0
-        return continues * 0.5 * erfc(log(self.steps_left / steps) / SPREAD / sqrt(2))
 
 
 def project(

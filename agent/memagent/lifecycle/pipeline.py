@@ -113,6 +113,7 @@ class Pipeline:
             guard,
             self.events,
             total_steps=options.total_steps,
+            page_cost=settings.page_cost,
             on_risk=options.on_risk,
             on_growth=self.leaks.note_forecast,
         )

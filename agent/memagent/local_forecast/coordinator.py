@@ -49,6 +49,7 @@ class LocalForecast:
         events: EventSink,
         *,
         total_steps: int | None,
+        page_cost: float | None,
         on_risk: Callable[[Risk], None] | None,
         on_growth: Callable[[Forecast], None],
     ) -> None:
@@ -65,6 +66,7 @@ class LocalForecast:
             [probe.device for probe in self._probes],
             self._hints,
             gc_probe=self._request_collection,
+            page_cost=page_cost,
             on_growth=on_growth,
         )
         self.monitor.add_risk_listener(self._note_risk)

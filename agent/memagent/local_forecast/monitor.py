@@ -56,7 +56,7 @@ class ForecastMonitor:
     """Forecasts for `devices`, the first of which the model trains on.
 
     Risk listeners get each new or worse risk, on the thread that calls `observe`; `on_growth` gets
-    each forecast that isn't calm, on that thread too. `gc_probe`: see `Forecaster`.
+    each forecast that isn't calm, on that thread too. `gc_probe`, `page_cost`: see `Forecaster`.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class ForecastMonitor:
         hints: Hints,
         *,
         gc_probe: GcProbe | None = None,
+        page_cost: float | None = None,
         on_growth: Callable[[Forecast], None] = lambda _: None,
     ) -> None:
         self.prediction: Estimate | None = None
@@ -87,6 +88,8 @@ class ForecastMonitor:
                     is_secondary_host=is_secondary,
                     gc_probe=gc_probe,
                 )
+                if page_cost is not None:
+                    forecaster.page_cost = page_cost
                 self._forecasts[device.id] = DeviceForecast(device, forecaster, is_secondary)
 
     def add_risk_listener(self, listener: Callable[[Risk], None]) -> None:

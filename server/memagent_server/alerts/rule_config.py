@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.forecast.types import PAGING_LEVELS
-from memagent_server.alerts.rules import RULES, TELLS, Rule
+from memagent_server.alerts.rules import RULES, Rule
 from memagent_server.settings import Severity
 from memagent_server.store.engine import Session
 from memagent_server.store.models import RuleSettingRow
@@ -16,7 +16,7 @@ from memagent_server.store.rules import EVERY_PROJECT, all_rule_settings, rule_s
 
 @dataclass(frozen=True)
 class RuleConfig:
-    """Configuration of one rule; `tells` is the lowest severity that notifies, or `never`."""
+    """Configuration of one rule; `tells` is the lowest level that notifies, or `never`."""
 
     rule: Rule
     is_on: bool
@@ -25,7 +25,12 @@ class RuleConfig:
     is_default: bool = True
 
     def severity(self, level: str) -> Severity | None:
-        """Return the severity of a result of `level`, None for a calm one."""
+        """Return the severity of a result of `level`, None for a calm one.
+
+        A notice is calm, unless the project wants to be told.
+        """
+        if level == "notice" and self.tells == "notice":
+            return "warning"
         if level not in PAGING_LEVELS:
             return None
         if self.tells == "never" or (self.tells == "critical" and level != "critical"):
@@ -87,4 +92,6 @@ def configure_rule(
     """Return a rule's configuration, with defaults for missing values."""
     stored = thresholds or {}
     numbers = {item.name: float(stored.get(item.name, item.default)) for item in rule.thresholds}
-    return RuleConfig(rule, is_on, tells if tells in TELLS else rule.tells, numbers, is_default)
+    return RuleConfig(
+        rule, is_on, tells if tells in rule.tells_options else rule.tells, numbers, is_default
+    )

@@ -16,6 +16,7 @@ from typing import Literal
 
 from msgspec.structs import asdict
 
+from memagent.forecast.levels import PAGE_COST
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS
 from memagent.wire.messages import KILLING_LIMITS
 from memagent_server.alerts import summaries
@@ -34,7 +35,8 @@ Schedule = Literal["sample", "turn", "run", "end"]
 
 - `end`: when the run has ended.
 """
-TELLS = ("warning", "critical", "never")
+TELLS = ("notice", "warning", "critical", "never")
+"""Lowest level that notifies. Only forecasts have notices."""
 
 RELEASE_RATIO = 0.97
 """A firing alert is released below this share of its threshold."""
@@ -57,7 +59,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Rule:
-    """`tells` is the lowest severity that notifies by default; anything below becomes a note."""
+    """`tells` is the lowest level that notifies by default; anything below becomes a note."""
 
     name: str
     about: str
@@ -67,6 +69,11 @@ class Rule:
     tells: str = "never"
     thresholds: tuple[Threshold, ...] = ()
     hysteresis: Hysteresis = PER_TURN
+
+    @property
+    def tells_options(self) -> tuple[str, ...]:
+        """Return the levels that a project may choose for `tells`."""
+        return TELLS if self.schedule == "sample" else TELLS[1:]
 
 
 def _exceeds(value: float, threshold: float, is_open: bool) -> bool:
@@ -80,10 +87,10 @@ def _decide_oom_forecast(
     rule_input: RuleInput, thresholds: Thresholds, _is_open: bool
 ) -> RuleResult:
     forecast = rule_input.forecast
-    if forecast is None or forecast.level not in PAGING_LEVELS:
+    if forecast is None or forecast.level == "ok":
         return CALM
     is_next = forecast.eta_step is not None and forecast.eta_step - forecast.step <= 1
-    if forecast.eta_s is None or is_next:
+    if forecast.level == "notice" or forecast.eta_s is None or is_next:
         level: str = forecast.level
     else:
         level = "critical" if forecast.eta_s <= thresholds["critical_s"] else "warning"
@@ -101,6 +108,14 @@ OOM_FORECAST = Rule(
     thresholds=(
         Threshold(
             "critical_s", 120, 1, 86_400, "s", "critical if less than this is left, else a warning"
+        ),
+        Threshold(
+            "page_cost",
+            PAGE_COST,
+            0,
+            1,
+            "ratio",
+            "cost of a message as a share of a lost run's: one is sent above this probability",
         ),
     ),
 )

@@ -23,10 +23,10 @@ import msgspec
 from memagent.forecast import Forecast, Forecaster, Hints, feed_columns, later, select_columns
 from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.state import dump_state, load_state
-from memagent.forecast.types import PAGING_LEVELS
 from memagent.wire.messages import FRACTION_LIMIT
 from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
+from memagent_server.alerts.rules import OOM_FORECAST
 from memagent_server.alerts.state import RuleState, next_state
 from memagent_server.store.chunks import Stats
 from memagent_server.store.engine import Session
@@ -233,6 +233,7 @@ def evaluate_chunks(
     changes: list[AlertChange] = []
     is_secondary_host = evaluation.is_secondary_host
     hints.apply_to(evaluation.forecaster, stream.device, is_secondary_host=is_secondary_host)
+    evaluation.forecaster.page_cost = policy[OOM_FORECAST.name].thresholds["page_cost"]
     evaluation.predicted_peak_bytes = hints.predicted_peak_bytes.get(stream.device)
     per_sample = _scheduled(policy, "sample")
     for chunk in chunks:
@@ -256,8 +257,8 @@ def _evaluate_chunk(
 ) -> list[AlertChange]:
     """Evaluate one chunk row by row.
 
-    Rules are skipped for rows that can't change anything: the forecast doesn't page, and no alert
-    is open (see `rules.Schedule`).
+    Rules are skipped for rows that can't change anything: the forecast is ok, and no alert is open
+    (see `rules.Schedule`).
     """
     evaluation.arrival.update(chunk)
     evaluation.read_seq = chunk.seq
@@ -268,7 +269,7 @@ def _evaluate_chunk(
     columns = select_columns(chunk.columns, is_secondary_host=evaluation.is_secondary_host)
     for row, forecast in enumerate(feed_columns(evaluation.forecaster, columns)):
         evaluation.newest = forecast
-        if row > last_decided_row and (has_open_alert or forecast.level in PAGING_LEVELS):
+        if row > last_decided_row and (has_open_alert or forecast.level != "ok"):
             sampled_at = times[row] if times else None
             rule_input = RuleInput(step=forecast.step, kind=stream.kind, forecast=forecast)
             at = now if sampled_at is None else float(sampled_at)
@@ -287,7 +288,7 @@ def _with_newest_forecast(
     last, config = changes[-1], policy[changes[-1].rule]
     rule_input = RuleInput(step=newest.step, forecast=newest)
     result = config.rule.decide(rule_input, config.thresholds, True)
-    if result.level == "ok":
+    if config.severity(result.level) is None:
         return changes
     return [*changes[:-1], replace(last, result=result, step=newest.step)]
 

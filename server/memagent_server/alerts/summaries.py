@@ -39,7 +39,12 @@ def _format_usage(data: Data) -> str:
 
 
 def oom_forecast(data: Data) -> str:
-    return f"will run out of memory {format_eta(data)}: {_format_usage(data)} used"
+    return f"{format_chance(data)} run out of memory {format_eta(data)}: {_format_usage(data)} used"
+
+
+def format_chance(data: Data) -> str:
+    """Return `may` for a notice and `will` for a warning."""
+    return "may" if data.get("level") == "notice" else "will"
 
 
 def leak(data: Data) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
 from memagent_server.alerts.rules import RULES
-from memagent_server.alerts.summaries import format_eta
+from memagent_server.alerts.summaries import format_chance, format_eta
 from memagent_server.notify.channel import AlertMessage
 
 LATE_S = 120.0
@@ -17,7 +17,7 @@ _RUNBOOK_STATES = ("firing", "oom", "lost_contact")
 
 _HEADLINES = {
     "oom_forecast": {
-        "firing": "{name} will run out of memory {eta}",
+        "firing": "{name} {chance} run out of memory {eta}",
         "averted": "{name} is no longer expected to run out of memory",
         "finished": "{name} finished before its memory ran out",
     },
@@ -46,6 +46,7 @@ def headline(message: AlertMessage) -> str:
     return template.format(
         name=message.run_name,
         eta=format_eta(message.facts),
+        chance=format_chance(message.facts),
         step=message.step,
         failed_step=message.step + 1,
         rule=message.rule.replace("_", " "),

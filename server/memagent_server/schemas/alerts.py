@@ -18,7 +18,7 @@ from memagent_server.schemas.base import (
 )
 from memagent_server.settings import Severity
 
-NotifyFrom = Literal["warning", "critical", "never"]
+NotifyFrom = Literal["notice", "warning", "critical", "never"]
 
 
 class Transition(Schema):

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import RuleConfig, configure_rule, read_policy
-from memagent_server.alerts.rules import RULES, TELLS, Rule
+from memagent_server.alerts.rules import RULES, Rule
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
@@ -75,7 +75,7 @@ def _rule_schema(rule: Rule) -> JsonObject:
     }
     properties = {
         "is_on": {"type": "boolean"},
-        "tells": {"enum": [*TELLS, None]},
+        "tells": {"enum": [*rule.tells_options, None]},
         "thresholds": {"type": "object", "properties": thresholds, "additionalProperties": False},
     }
     settings = {"type": "object", "properties": properties, "additionalProperties": False}
@@ -224,10 +224,11 @@ def _differs(config: RuleConfig, inherited: RuleConfig) -> bool:
 
 
 def _check_settings(rule: Rule, settings: RuleSettings) -> None:
-    if settings.tells is not None and settings.tells not in TELLS:
+    options = rule.tells_options
+    if settings.tells is not None and settings.tells not in options:
         field = f"rules.{rule.name}.tells"
         raise Problem(
-            422, f"{field}: {settings.tells!r} is not one of {', '.join(TELLS)}.", field=field
+            422, f"{field}: {settings.tells!r} is not one of {', '.join(options)}.", field=field
         )
     thresholds = {item.name: item for item in rule.thresholds}
     for name, value in settings.thresholds.items():

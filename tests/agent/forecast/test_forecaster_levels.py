@@ -6,11 +6,21 @@ The limit is 1000 bytes, far below the growth that counts, so no trend interfere
 from __future__ import annotations
 
 import random
+from math import inf
 
 import pytest
 from msgspec.structs import replace
 
 from memagent.forecast import Forecast, Forecaster
+from memagent.forecast.calibration import DEATHS, death_probability
+from memagent.forecast.levels import (
+    NOTICE_PROBABILITY,
+    PAGE_COST,
+    Situation,
+    evidence_of,
+    level_of,
+    worthwhile,
+)
 from memagent.forecast.projection import Projection
 
 LIMIT = 1000
@@ -43,7 +53,7 @@ def level(
     forecaster.learn(grows=grows)
     forecaster._forecast = Forecast(step, before)
     near = replace(FAR, **{"steps_left": steps_left, "undamped_steps_left": steps_left, **changes})
-    return forecaster._level(step, near)
+    return level_of(near, forecaster._situation(step, near))
 
 
 def levels(*steps_left: float, **changes) -> list[str]:
@@ -82,6 +92,58 @@ def test_the_last_two_minutes_are_critical_with_times():
     assert levels(60, 61, step_s=2.0) == ["critical", "warning"]
     assert levels(72, 73, step_s=2.0, before="critical") == ["critical", "warning"]
     assert levels(2, 1.9, step_s=62.0) == ["warning", "critical"]
+
+
+# Costs
+
+
+def test_2_a_page_is_worth_it_if_the_risk_exceeds_its_cost_and_else_a_notice():
+    assert worthwhile("warning", 0.51, 0.5) == "warning"
+    assert worthwhile("critical", 0.51, 0.5) == "critical"
+    assert worthwhile("critical", 0.5, 0.5) == "notice"
+    assert worthwhile("warning", NOTICE_PROBABILITY, 0.5) == "ok"
+    assert worthwhile("notice", 0.41, 0.99) == "notice"
+    assert worthwhile("notice", NOTICE_PROBABILITY, 0.01) == "ok"
+    assert worthwhile("ok", 0.99, 0.01) == "ok"
+
+
+def test_2_by_default_all_growth_that_pages_is_worth_it():
+    pages = [death_probability(kind, 1.0) for kind in DEATHS if kind not in ("planned", "epoch")]
+    assert min(pages) > PAGE_COST
+
+
+def test_2_a_team_with_dear_pages_gets_a_notice_of_a_leak_and_a_page_of_a_list():
+    dear = {forecast.level for forecast in climb(800, page_cost=0.8)}
+    assert dear == {"ok", "notice"}
+    forecaster = Forecaster(1000 * MIB, page_cost=0.8)
+    forecaster.learn(grows="list")
+    for step in range(600):
+        forecast = forecaster.update(step, allocated_bytes=(100 + step) * MIB)
+    assert forecast.level == "warning"
+
+
+@pytest.mark.parametrize(
+    ("cause", "grows", "options", "expected"),
+    [
+        ("leak", None, {}, ("leak", 0.58)),
+        ("leak", "list", {}, ("list", 0.29)),
+        ("leak", "cache", {}, ("ends", 5.8)),
+        ("leak", None, {"planned_steps_left": 290.0}, ("planned", 2.0)),
+        ("leak", None, {"epoch_steps": 120}, ("epoch", 0.0)),
+        ("host_memory", None, {}, ("host_memory", 1.45)),
+        ("host_memory", "list", {}, ("list", 0.29)),
+        ("input", "list", {}, ("input", 580 / 60)),
+        ("other_processes", None, {}, ("reserve", 0.58)),
+    ],
+)
+def test_the_evidence_is_what_is_known_of_the_growth(cause, grows, options, expected):
+    known = {"planned_steps_left": inf, "epoch_steps": None, **options}
+    situation = Situation(
+        step=100, previous="ok", seconds_left=None, peak_bytes=1, predicted_peak_bytes=None, grows=grows, **known
+    )  # fmt: skip
+    span = 100.0 if options.get("epoch_steps") else 1000.0
+    kind, distance = evidence_of(replace(FAR, cause=cause, span_steps=span), situation)
+    assert (kind, pytest.approx(distance)) == expected
 
 
 # Growth that may be intended, and growth that nothing explains
@@ -162,7 +224,7 @@ def test_a_page_waits_for_a_diagnosis_while_there_is_time():
     forecaster = Forecaster(LIMIT)
     forecaster.update(10, allocated_bytes=1)
     forecaster.learn(grows="unknown")
-    assert [forecaster._level(step, FAR) for step in (10, 50, 51)] == [
+    assert [level_of(FAR, forecaster._situation(step, FAR)) for step in (10, 50, 51)] == [
         "notice",
         "notice",
         "warning",
@@ -375,7 +437,7 @@ def test_a_line_is_forecast_to_its_end():
     assert first.growing_since_step == pytest.approx(5, abs=8)
     assert (first.cause, first.limit_bytes) == ("leak", 1000 * MIB)
     assert first.used_bytes == (100 + first.step) * MIB
-    assert first.oom_probability == pytest.approx(0.98 / (1 + 0.12), abs=0.004)
+    assert first.oom_probability == death_probability("leak", 1.0)
     notice = next(one for one in forecasts if one.level == "notice")
     # the same for a third more steps
     assert notice.step == pytest.approx((1.04 * 900 + 1.3 * 5) / 2.34, abs=16)

@@ -96,15 +96,6 @@ def test_there_is_no_projection_without_growth_that_reaches_the_limit():
     assert project({"leak": replace(LINE, rate=-0.01)}, 200, 10_000) is None
 
 
-def test_its_probability_falls_with_the_distance_and_at_the_planned_end():
-    near, far = project({"leak": LINE}, 100, 10_000), project({"leak": LINE}, 2000, 10_000)
-    assert near.oom_probability(math.inf) > far.oom_probability(math.inf) > 0.7
-    assert far.oom_probability(2000 * PAGE_BIAS) == pytest.approx(far.oom_probability(math.inf) / 2)
-    assert far.oom_probability(500) < 0.01
-    assert far.oom_probability(0) == 0
-    assert project({"leak": LINE}, 0, 10_000).oom_probability(10) > 0.9
-
-
 def test_the_projection_of_a_line_by_hand():
     # 400 bytes at 1 byte a step; the slope is off by 0.05 and 15 percent, and a jump is 1 byte
     assert project({"leak": LINE}, 400, 10_000) == Projection(
@@ -207,24 +198,6 @@ def test_the_distance_is_a_multiple_of_what_was_observed():
     dying = project({"leak": DYING}, 400, 10_000)
     assert dying.steps_left == pytest.approx(832)
     assert dying.ahead == pytest.approx(0.416)
-
-
-def test_the_probability_by_hand():
-    one = project({"leak": LINE}, 1000, 10_000)  # 1040 steps left, 1.04 times as many as observed
-    continues = 0.98 / (1 + 0.12 * 1.04)
-    assert one.oom_probability(math.inf) == pytest.approx(continues)
-    # 1040 steps are e^0.35 more than these: one standard deviation
-    early = 1040 / math.exp(0.35)
-    assert one.oom_probability(early) == pytest.approx(continues * 0.158655, rel=1e-5)
-    assert one.oom_probability(1040 * math.exp(0.35)) == pytest.approx(
-        continues * 0.841345, rel=1e-5
-    )
-    assert one.oom_probability(0.5) < 1e-6
-    assert one.oom_probability(-1) == 0
-    assert replace(one, cause="input").oom_probability(math.inf) == pytest.approx(0.98 / 1.52)
-    over = replace(one, steps_left=0.0, undamped_steps_left=0.0)
-    assert over.oom_probability(10) == over.oom_probability(0) == 0.98
-    assert replace(over, steps_left=-1.0).oom_probability(10) == 0.98
 
 
 def test_a_projection_is_immutable():

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 import memagent
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Hints
+from memagent.forecast.levels import PAGE_COST
 from memagent.local_forecast import monitor
 from memagent.local_forecast.monitor import REPEAT_S, ForecastMonitor, notice_text, warning_text
 from memagent.probe.host import HostProbe
@@ -187,6 +188,15 @@ def test_it_reports_an_invalid_hint_and_ignores_it(training, monkeypatch, capsys
     run.expect(epoch_steps=value)
     run.finish()
     assert f"epoch_steps must be a number of 1 or more, got {value!r}" in capsys.readouterr().err
+
+
+def test_the_cost_of_a_page_reaches_the_forecaster(training, monkeypatch):
+    model, optimizer, _ = training
+    for cost, expected in (("", PAGE_COST), ("0.8", 0.8)):
+        monkeypatch.setenv("MEMAGENT_PAGE_COST", cost)
+        run = memagent.attach(model, optimizer, predict=False)
+        run.finish()
+        assert run._pipeline.forecast.monitor._forecasts["host"].forecaster.page_cost == expected
 
 
 def test_the_prediction_reaches_the_forecaster(training):

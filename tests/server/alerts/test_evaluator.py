@@ -9,6 +9,7 @@ from sqlalchemy import select, text
 
 from memagent.wire.messages import Finish, RunStart
 from memagent_server.store.models import NotificationRow, StreamRow
+from memagent_server.store.rules import put_rule
 from memagent_server.store.runs import delete_run, finish_run, get_run, start_run
 
 
@@ -53,6 +54,33 @@ def test_a_warning_becomes_critical_once_and_notifies_of_both(bench):
     ]  # fmt: skip
     assert alert.severity == "critical" and alert.first_step < alert.step
     assert count_notifications(bench) == 4
+
+
+def set_rule(bench, tells: str, thresholds: dict) -> None:
+    with bench.database.write() as session:
+        put_rule(
+            session, project="default", rule="oom_forecast", is_on=True, tells=tells, thresholds=thresholds, by=None, now=bench.now
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("tells", ["notice", "warning"])
+def test_a_notice_is_sent_only_where_a_team_wants_it_and_says_may(bench, tells):
+    set_rule(bench, tells, {"page_cost": 0.9})
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    summaries = [alert.summary for alert in bench.alerts()]
+    assert len(summaries) == (tells == "notice")
+    assert all(summary.startswith("may run out of memory") for summary in summaries)
+
+
+@pytest.mark.parametrize(("cost", "count"), [(0.25, 1), (0.9, 0)])
+def test_a_project_decides_what_a_page_costs(bench, cost, count):
+    set_rule(bench, "warning", {"page_cost": cost})
+    bench.start()
+    bench.feed(0, 1200, leak, seq=0)
+    bench.worker.evaluate()
+    assert len(bench.alerts()) == count
 
 
 def test_two_workers_on_one_database_notify_once(bench):

@@ -42,7 +42,7 @@ FINDS = [
     ("stalled", RuleInput(step=50, silent_s=700.0, step_s=1.0), "warning", "no step for 12 min since step 50"),
 ]  # fmt: skip
 FINDS_NOTHING = [
-    ("oom_forecast", RuleInput(forecast=GROWING)),
+    ("oom_forecast", RuleInput(forecast=replace(GROWING, level="ok"))),
     ("oom", RuleInput(status="failed")),
     ("lost_contact", RuleInput(status="oom")),
     ("host_memory", RuleInput(used_bytes=89 * GIB, **HOST)),
@@ -85,6 +85,16 @@ def test_it_finds(name, facts, level, words):
     finding = decide(name, facts)
     assert finding.level == level
     assert words in RULES[name].summarize(finding.data)
+
+
+def test_a_notice_is_calm_unless_the_project_wants_it():
+    rule = RULES["oom_forecast"]
+    finding = decide("oom_forecast", RuleInput(forecast=replace(WARNING, level="notice")))
+    assert rule.summarize(finding.data).startswith("may run out of memory in about 600 steps")
+    severities = [
+        configure_rule(rule, tells=tells).severity(finding.level) for tells in rule.tells_options
+    ]
+    assert severities == ["warning", None, None, None]
 
 
 @pytest.mark.parametrize(("name", "facts"), FINDS_NOTHING)
@@ -333,6 +343,7 @@ def test_thresholds_have_the_documented_defaults_and_these_limits():
             limits[rule.name, threshold.name] = (threshold.least, threshold.most, threshold.unit)
     assert limits == {
         ("oom_forecast", "critical_s"): (1, 24 * 3600, "s"),
+        ("oom_forecast", "page_cost"): (0, 1, "ratio"),
         ("leak", "grown_ratio"): (0.01, 1, "ratio"),
         ("high_water", "used_ratio"): (0.1, 1, "ratio"),
         ("fragmentation", "split_ratio"): (0.01, 1, "ratio"),

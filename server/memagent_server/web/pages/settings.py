@@ -8,7 +8,7 @@ from flask import Blueprint, Response, request
 
 from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import read_policy
-from memagent_server.alerts.rules import RULES, TELLS, Rule, Threshold
+from memagent_server.alerts.rules import RULES, Rule, Threshold
 from memagent_server.http import credentials
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
@@ -56,7 +56,6 @@ def show_rules() -> Response:
             projects=known_projects(session),
             every_project=EVERY_PROJECT,
             rules=list(read_policy(session, project).values()),
-            tells=TELLS,
             format_threshold=format_threshold,
             unit_of=unit_of,
         )

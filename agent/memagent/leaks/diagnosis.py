@@ -23,7 +23,7 @@ from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.group_suspects import GroupSearch
 from memagent.leaks.lengthening import LengtheningTensor, lengthening_tensors
 from memagent.leaks.referrers import ReferrerSearch
-from memagent.leaks.suspect import rank_suspects, scale_confidence
+from memagent.leaks.suspect import rank_suspects, scale_confidence, with_sums
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import UserScopes
 from memagent.wire.messages import Suspect
@@ -82,7 +82,7 @@ def diagnose(
         search.close()
     if budget.was_hit:
         suspects = [scale_confidence(suspect, _CUT_SHORT_CONFIDENCE) for suspect in suspects]
-    return rank_suspects(suspects), counts
+    return rank_suspects(with_sums(suspects, measured_bytes_per_step or 0)), counts
 
 
 def _search_all(

@@ -7,15 +7,13 @@ import gc
 import operator
 import weakref
 from array import array
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from io import BytesIO, StringIO
 from itertools import compress, islice, repeat
 from types import FunctionType, ModuleType
 from typing import Any
-
-from msgspec.structs import replace
 
 from memagent.components import safe_reads
 from memagent.components.live_objects import instances
@@ -37,6 +35,7 @@ from memagent.leaks.suspect import (
     is_cache,
     rank_suspects,
     suspect_at,
+    with_sums,
 )
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import (
@@ -298,7 +297,7 @@ def suspects_of_containers(
                 suspects.append(bounds.with_fix(suspect, holder))
     finally:
         search.close()
-    return rank_suspects(_with_sums(suspects)), bounded
+    return rank_suspects(with_sums(suspects)), bounded
 
 
 def _suspect_of(
@@ -347,11 +346,3 @@ def _line_of(
     # what makes an item comes before what fills it
     fitting = (call for call in calls if (call.file, call.line) in traced)
     return min(fitting, key=lambda call: call.line, default=None)
-
-
-def _with_sums(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Return the suspects with the bytes of all that the same line fills: `d[key].append(x)`."""
-    sums: defaultdict[tuple[str, int], float] = defaultdict(float)
-    for item in suspects:
-        sums[item.file, item.line] += item.bytes_per_step or 0
-    return [replace(item, bytes_per_step=sums[item.file, item.line]) for item in suspects]

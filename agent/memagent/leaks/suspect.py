@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import math
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, TracebackType
@@ -160,6 +161,23 @@ def rank_suspects(suspects: Sequence[Suspect]) -> list[Suspect]:
         lines.setdefault((suspect.file, suspect.line), suspect)
     ranked = sorted(lines.values(), key=lambda item: -_rate(item) * item.confidence)
     return ranked[:_MAX_SUSPECTS]
+
+
+def with_sums(suspects: Sequence[Suspect], growth_bytes_per_step: int = 0) -> list[Suspect]:
+    """Return the suspects with the bytes of all that the same line fills: `d[key].append(x)`.
+
+    A network has weights and biases, which are counted one by one and may share memory: the sum is
+    at most the growth of memory in use, if that's known and more than the largest part.
+    """
+    parts: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    for item in suspects:
+        parts[item.file, item.line].append(_rate(item))
+    limit = growth_bytes_per_step or math.inf
+    rates = {place: min(sum(sizes), max(limit, *sizes)) for place, sizes in parts.items()}
+    return [
+        replace(item, bytes_per_step=rates[item.file, item.line] or item.bytes_per_step)
+        for item in suspects
+    ]
 
 
 def with_opaque_holders(

@@ -157,6 +157,17 @@ class GroupGrowth:
     """True if these are new ones in place of survivors: they're freed within a step."""
     is_rare: bool = False
     """True if they are replaced by more of them now and then."""
+    early_ids: frozenset[int] = frozenset()
+    """Survivors from the first part of the window, which has this share of its steps."""
+    early_share: float = 0.5
+
+    def part(self, survivors: list[Any], bytes_per_step: int) -> GroupGrowth | None:
+        """Return the growth of some of the survivors, None if it's not steady."""
+        early = sum(id(tensor) in self.early_ids for tensor in survivors)
+        counts = (early, self.early_share), (len(survivors) - early, 1 - self.early_share)
+        if not all(count >= MIN_SHARE * share * len(survivors) > 0 for count, share in counts):
+            return None
+        return replace(self, survivors=survivors, bytes_per_step=bytes_per_step)
 
 
 _Members = list[tuple[Any, TensorEntry]]
@@ -192,7 +203,8 @@ def growing_groups(
         is_steady = middle is None or _is_steady(group, first, middle, last, survivors)
         # else as many old ones were freed: a group of constant size, such as a replay buffer
         if is_steady and len(survivors) > 1 and 2 * more[group] >= len(survivors):
-            growths.append(_growth(survivors, steps))
+            growth = _growth(survivors, steps)
+            growths.append(growth if middle is None else _with_early(growth, first, middle, last))
         elif is_steady and len(survivors) <= 1 and more[group] >= steps // 2:
             growths.append(replace(_growth(new, steps), is_renewed=True))
         elif middle is not None and _are_replaced_by_more(group, first, middle, last, survivors):
@@ -247,6 +259,13 @@ def _growth(members: _Members, steps: int) -> GroupGrowth:
         is_mostly_hidden=total_bytes > 8 * max(visible_bytes, 1),
         group=members[0][1].group,
     )
+
+
+def _with_early(growth: GroupGrowth, first: Census, middle: Census, last: Census) -> GroupGrowth:
+    """Return a growth with the survivors that were there in the middle."""
+    alive = (id(item) for item in growth.survivors if middle.has(item, last.entries[id(item)]))
+    share = (middle.step - first.step) / max(1, last.step - first.step)
+    return replace(growth, early_ids=frozenset(alive), early_share=share)
 
 
 _MIN_CONTINUED_SHARE = 0.25

@@ -24,7 +24,7 @@ from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.loop_iterators import loop_of
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.pattern_fixes import with_call_fix, with_pattern_fix
-from memagent.leaks.reachability import holders_from_variables
+from memagent.leaks.reachability import holders_from_variables, ids_below
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
 from memagent.leaks.suspect import CERTAINTIES, classify, describe_container, suspect_at
@@ -38,6 +38,8 @@ _MAX_SITE_RATIO = 1.5
 _MAX_TEXT = 120
 _MAX_NEW = 8
 """New containers that are left out until a lasting one is found."""
+_MIN_REST_SHARE = 0.25
+"""Share of a group, and of one tensor a step, from which what else grows in it is looked for."""
 _MIN_REMAINING_SHARE = 0.5
 """Share of the survivors that a leak still holds at the end of the search."""
 
@@ -71,7 +73,9 @@ class GroupSearch:
         if holder and holder.coverage < _MIN_REMAINING_SHARE and bound_of(holder) is not None:
             holder = None  # a ring with the newest ones: what leaves it stays elsewhere
         if not self._is_lasting(growth, count, holder):
-            return []
+            rest = None if holder is None else self._rest(growth, holder)
+            holder = None  # a frame that yields holds nothing of the script
+            return [] if rest is None else (yield from self.suspects_of_group(rest))
         if holder is None or holder.name is None:
             return self._suspects_without_holder(growth)
         return self._suspects_of_holder(growth, holder, holder.name)
@@ -107,6 +111,17 @@ class GroupSearch:
         suspect = self.bounds.with_fix(with_pattern_fix(suspect, holder.objects), holder)
         # numbers that vary may rise by chance
         return [] if growth.is_rare and limits.may_stop_growing(suspect) else [suspect]
+
+    def _rest(self, growth: GroupGrowth, holder: HolderPath) -> GroupGrowth | None:
+        """Return what grows beside a container that doesn't: a list beside a pool that fills."""
+        inner_ids = ids_below(holder.container)
+        rest = [item for item in growth.survivors if id(item) not in inner_ids]
+        least = max(_MIN_REST_SHARE * len(growth.survivors), _MIN_REST_SHARE * self.steps)
+        if not inner_ids or len(rest) < least or len(rest) == len(growth.survivors):
+            return None
+        own, _ = autograd_graphs.held_storages(rest)
+        rate = sum(size for key, size in own.items() if key not in self.old_storages) // self.steps
+        return growth.part(self.search.hold(rest), rate)
 
     def _is_lasting(self, growth: GroupGrowth, count: int, holder: HolderPath | None) -> bool:
         """Return False for tensors that come and go. `count`: survivors at the window's end."""

@@ -48,6 +48,7 @@ _MIN_COVERAGE = 0.6
 _MIN_BRANCH = 0.2
 _MIN_LINKS = 4
 _MAX_NAMES = 3
+_MAX_DEPTH = 4
 
 
 def holders_from_variables(
@@ -126,6 +127,18 @@ def _outer_links(longest: list[Any], way: list[Any]) -> list[int]:
     kind = next((type(item) for item in way if is_script_class(type(item))), None)
     links = [index for index, item in enumerate(longest) if type(item) is kind]
     return links[-2:][::-1] if len(links) >= _MIN_LINKS else []
+
+
+def ids_below(container: Any) -> set[int]:
+    """Return the ids of what a container leads to in a few steps, none if that's too much."""
+    known: set[int] = set()
+    level = [container]
+    for _ in range(_MAX_DEPTH):
+        level = [part for part in _parts(level) if id(part) not in known]
+        known.update(map(id, level))
+        if len(known) > _MAX_OBJECTS:
+            return set()
+    return known
 
 
 def nearest_name(

@@ -60,7 +60,7 @@ class RunsQuery(Paged, kw_only=True, frozen=True):
     project: Project | None = None
     status: RunStatus | None = None
     q: (
-        Annotated[str, _text("Text in name, id, project, user, host or tags, case-insensitive.")]
+        Annotated[str, _text("Words in name, id, project, user, host, tags; or `key=value`.")]
         | None
     ) = None
     tag: Annotated[str, _text("Only runs with exactly this tag.")] | None = None

@@ -8,11 +8,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from math import isfinite
 from typing import Any, Literal, get_args
 
-from sqlalchemy import String, cast, delete, or_, select, tuple_
+from msgspec import json
+from sqlalchemy import String, cast, delete, func, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -27,8 +31,16 @@ Sort = Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "pea
 SORTS: tuple[Sort, ...] = get_args(Sort)
 MAX_PROJECTS = 200
 MAX_TAGS = 100
+MAX_WORDS = 12
+_WORD = re.compile(r'"([^"]*)"|(\S+)')
 
-_SEARCHED = (RunRow.name, RunRow.id, RunRow.project, RunRow.user, RunRow.host)
+_NAMES = (RunRow.name, RunRow.id, RunRow.project)
+_SEARCHED = reduce(
+    lambda text, column: text + " " + func.coalesce(column, ""),
+    (RunRow.user, RunRow.host, cast(RunRow.tags, String)),
+    reduce(lambda text, column: text + " " + column, _NAMES[1:], _NAMES[0] + ""),
+)
+"""One text, so that a word costs one comparison."""
 _DEFERRED = (defer(RunRow.config), defer(RunRow.environment), defer(RunRow.error))
 """Columns that no list shows and that may be long."""
 _KEYS: dict[str, tuple[InstrumentedAttribute[Any], type]] = {
@@ -40,8 +52,11 @@ _KEYS: dict[str, tuple[InstrumentedAttribute[Any], type]] = {
 
 @dataclass(frozen=True)
 class RunQuery:
-    """Filters and order of a list. `q` is searched in name, id, project, user, host and tags,
-    case-insensitive; `tag` matches exactly; `cursor` is a page's `next_cursor`."""
+    """Filters and order of a list; `tag` matches exactly; `cursor` is a page's `next_cursor`.
+
+    Each word of `q` is searched in name, id, project, user, host and tags, case-insensitive. A word
+    such as `lr=0.001` also matches the config's value of that key, at any depth.
+    """
 
     project: str | None = None
     status: str | None = None
@@ -156,7 +171,38 @@ def _filters(query: RunQuery) -> list[ColumnElement[bool]]:
         filters.append(RunRow.project == query.project)
     if query.status is not None:
         filters.append(RunRow.status == query.status)
-    if query.q:
-        matches = [column.icontains(query.q, autoescape=True) for column in _SEARCHED]
-        filters.append(or_(*matches, cast(RunRow.tags, String).icontains(query.q, autoescape=True)))
+    filters += [_matches(word) for word in words_of(query.q or "")]
     return filters
+
+
+def words_of(text: str) -> list[str]:
+    """Split a search into words, at most MAX_WORDS; quotes keep words together."""
+    words = ("".join(parts) for parts in _WORD.findall(text))
+    return [word for word in words if word][:MAX_WORDS]
+
+
+def _matches(word: str) -> ColumnElement[bool]:
+    is_named = _SEARCHED.icontains(word, autoescape=True)
+    key, is_pair, value = word.partition("=")
+    if not (is_pair and key and value):
+        return is_named
+    config = cast(RunRow.config, String)
+    values = [json.encode(value).decode()[:-1]]  # a string that begins with it
+    values += [number + end for number in _json_numbers(value) for end in ",}"]
+    name = json.encode(key.rpartition(".")[2]).decode()
+    pairs = [config.icontains(f"{name}:{text}", autoescape=True) for text in values]
+    return or_(is_named, *pairs)
+
+
+def _json_numbers(text: str) -> set[str]:
+    """Return how a config's JSON may spell a number or a boolean; empty for other texts."""
+    if text.lower() in ("true", "false"):
+        return {text.lower()}
+    try:
+        number = float(text)
+    except ValueError:
+        return set()
+    spellings = {json.encode(number).decode()} if isfinite(number) else set()
+    if isfinite(number) and number.is_integer():
+        spellings.add(str(int(number)))
+    return spellings

@@ -119,12 +119,12 @@ def sparkline(peaks: Sequence[int | None] | None) -> Sparkline | None:
 
 
 def residual_label(run: RunSummary) -> tuple[str, str] | None:
-    """Return (text, tone) of a run's peak relative to the predicted one: `+43 % vs predicted`."""
+    """Return (text, tone) of a run's peak relative to the predicted one: `+43 %`."""
     peak, predicted = run.peak_bytes, run.predicted_peak_bytes
     if peak is None or not predicted:
         return None
     percent = round(100 * (peak / predicted - 1))
-    relative = f"{percent:+,} % vs predicted".replace("-", "−")
+    relative = f"{percent:+,} %".replace("-", "−")
     text = "as predicted" if abs(percent) < 2 else relative
     return text, residual_tone(peak - predicted, predicted)
 

@@ -116,6 +116,47 @@ def test_it_searches_name_id_project_user_host_and_tags(ask, start, q, run_ids):
     assert ask(q=q)[0] == run_ids
 
 
+@pytest.mark.parametrize(
+    ("q", "run_ids"),
+    [
+        ("whisper bs8", {"a"}),
+        ("ana whisper", {"a", "b"}),
+        ('"medium bs8"', {"a"}),
+        ('"bs8 medium"', set()),
+        ("lr=0.001", {"a"}),
+        ("lr=1e-3", {"a"}),
+        ("lr=0.00", set()),
+        ("optimizer.lr=3e-4 ana", {"b"}),
+        ("batch_size=8", {"a"}),
+        ("batch_size=8.0", {"a"}),
+        ("name=adam", {"a", "b"}),
+        ("compile=true", {"b"}),
+        ("lr=0.1", {"c"}),
+        ("=", {"c"}),
+        ('"', {"d"}),
+        ("lr=nan", set()),
+        ("lr=1e999", set()),
+    ],
+)
+def test_it_searches_each_word_and_the_values_of_the_config(ask, start, q, run_ids):
+    optimizer = {"name": "AdamW", "lr": 1e-3}
+    start(
+        "a",
+        name="whisper-medium bs8 ctx512",
+        user="ana",
+        config={"optimizer": optimizer, "batch_size": 8},
+    )
+    start(
+        "b",
+        name="whisper-medium bs16",
+        user="ana",
+        config={"optimizer": {**optimizer, "lr": 3e-4}, "compile": True},
+    )
+    start("c", name="resnet lr=0.1", user="bo")
+    start("d", name='5" disks', user="bo")
+    assert set(ask(q=q)[0]) == run_ids
+
+
 def test_a_tag_is_matched_whole_and_pages_by_time(ask, start):
     for number in range(7):
         start(f"r{number}", float(number), tags=["sweep"] if number != 3 else ["sweep-2"])

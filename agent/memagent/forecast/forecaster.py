@@ -56,7 +56,7 @@ class Forecaster:
     optimizer will allocate in its first step. max_input_size: the largest possible input.
     epoch_steps: steps per epoch. predicted_peak_bytes: the estimator's prediction. gc_probe:
     collects garbage and returns the allocated bytes after it, or None if later samples will show
-    it; see `gc_check`. page_cost: what a page costs, as a share of what a lost run costs. Raises
+    it; see `gc_check`. page_cost: cost of a page, as a share of that of a lost run. Raises
     ValueError if a limit isn't positive.
     """
 

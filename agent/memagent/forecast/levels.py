@@ -3,9 +3,9 @@
 1. A trend pages only as far ahead as it has lasted: further if it has outgrown the prediction, less
    far below it. It's a notice up to a third further ahead, and silent if it ends beyond the planned
    steps or with the epoch.
-2. A page is a decision under cost: it's sent if the probability of an OOM, times what a lost run
-   costs, exceeds what a page costs. So `page_cost` is a page's cost as a share of a lost run's, and
-   the probability from which a page is worth it.
+2. A page is a decision under cost: it's sent if the probability of an OOM, times the
+   cost of a lost run, exceeds the cost of a page. So `page_cost`, the second cost as a share of the
+   first, is the probability from which a page is worth it.
 """
 
 from __future__ import annotations

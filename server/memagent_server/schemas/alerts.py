@@ -201,9 +201,22 @@ class NamedScore(Score):
     name: str
 
 
+class ThresholdCost(Schema):
+    """Past cost of a threshold of the probability; `cost` is in lost runs."""
+
+    threshold: Ratio
+    is_own: bool
+    pages: int
+    needless: int
+    missed: int
+    cost: float
+
+
 class Scoreboard(Schema):
     days: int
     project: str | None
     total: Score
+    ended_runs: int
+    costs: list[ThresholdCost]
     by_project: list[NamedScore]
     by_cause: list[NamedScore]

@@ -13,9 +13,11 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from memagent.forecast.levels import PAGE_COST
 from memagent.units import DAY_S
 from memagent_server.schemas.alerts import NamedScore, Score, Scoreboard
 from memagent_server.store.models import AlertRow, FeedbackRow, IncidentRow, RunRow
+from memagent_server.store.page_costs import ended_runs, threshold_costs
 
 COUNTS = (
     "warnings",
@@ -45,10 +47,19 @@ class ForecastWarning:
 
 
 def scoreboard(
-    session: Session, *, now: float, days: int, project: str | None = None
+    session: Session,
+    *,
+    now: float,
+    days: int,
+    project: str | None = None,
+    page_cost: float = PAGE_COST,
 ) -> Scoreboard:
-    """Return the accuracy of the warnings of the last `days`."""
+    """Return the accuracy of the warnings of the last `days`.
+
+    page_cost: cost of a page to the team, as a share of a lost run.
+    """
     since = now - days * DAY_S
+    runs = ended_runs(session, since, project)
     warnings = _warnings(session, since, project)
     false_alarms = _false_alarms(session, since, project)
     by_project: dict[str, int] = defaultdict(int)
@@ -62,6 +73,8 @@ def scoreboard(
         days=days,
         project=project,
         total=Score(**_score(warnings, sum(false_alarms.values()))),
+        ended_runs=len(runs),
+        costs=threshold_costs(runs, page_cost),
         by_project=_named_scores(warnings, by_project, lambda item: item.project),
         by_cause=_named_scores(with_cause, by_cause, lambda item: item.cause or "unknown"),
     )

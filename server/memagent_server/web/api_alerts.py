@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import RuleConfig, configure_rule, read_policy
-from memagent_server.alerts.rules import RULES, Rule
+from memagent_server.alerts.rules import OOM_FORECAST, RULES, Rule
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
@@ -36,7 +36,7 @@ from memagent_server.store.alerts import describe_alert, list_alerts
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import acknowledge, lock_incident, mark_false, snooze
 from memagent_server.store.notifications import list_notifications, retry
-from memagent_server.store.rules import forget_rules, put_rule
+from memagent_server.store.rules import EVERY_PROJECT, forget_rules, put_rule
 from memagent_server.web import query
 
 blueprint = Blueprint("api_alerts", __name__, url_prefix="/api/v1")
@@ -283,7 +283,11 @@ def get_scoreboard() -> Response:
 def read_scoreboard(days: int, project: str | None) -> schemas.Scoreboard:
     context = current()
     with context.database.read() as session:
-        return scoreboard(session, now=context.clock(), days=days, project=project)
+        policy = read_policy(session, project or EVERY_PROJECT)
+        page_cost = policy[OOM_FORECAST.name].thresholds["page_cost"]
+        return scoreboard(
+            session, now=context.clock(), days=days, project=project, page_cost=page_cost
+        )
 
 
 # -- notifications and channels ------------------------------------------------------------------

@@ -259,6 +259,7 @@ def test_the_scoreboard_counts_what_came_true_and_how_early(bench):
     job.finish("oom", 1450)
     bench.start("sudden", project="vision")
     bench.feed(1500, 1600, flat, seq=0, run_id="sudden")
+    bench.worker.evaluate()
     bench.finish("oom", 1600, "sudden")
     bench.worker.evaluate()
     with bench.database.read() as session:
@@ -273,4 +274,8 @@ def test_the_scoreboard_counts_what_came_true_and_how_early(bench):
         ("vision", 1),
     ]
     assert [row.name for row in result.by_cause] == ["leak"]
+    assert (result.ended_runs, none.ended_runs, none.costs) == (2, 0, [])
+    own, dear = result.costs[0], result.costs[-1]
+    assert (own.is_own, own.pages, own.needless, own.missed, own.cost) == (True, 1, 0, 1, 1.25)
+    assert (dear.threshold, dear.pages, dear.missed, dear.cost) == (0.9, 0, 2, 2.0)
     assert none.total.warnings == 0 and none.total.true_ratio is None

@@ -6,9 +6,11 @@ import re
 
 import pytest
 
+from memagent.forecast import Forecast
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rules import RULES
 from memagent_server.http import credentials
+from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.models import StreamRow, TokenRow
 from memagent_server.store.runs import lock_run
 
@@ -270,4 +272,22 @@ def test_the_settings_page_saves_only_changes(client):
 def test_the_scoreboard_is_a_page(client, alert_id):
     page = client.get("/alerts/scoreboard", headers=HTML).get_data(as_text=True)
     assert "Warning accuracy" in page and ">nlp</th>" in page and ">leak</th>" in page
+    assert "No run with a forecast has ended yet" in page
     assert client.get("/alerts/scoreboard?days=0", headers=HTML).status_code == 422
+
+
+def test_the_scoreboard_compares_the_projects_threshold_with_others(app, client, alert_id):
+    url = "/api/v1/scoreboard?project=nlp"
+    with app.extensions["memagent"].database.write() as session:
+        stream = session.query(StreamRow).filter_by(run_id="r").one()
+        add_forecasts(session, [("r", stream.id, Forecast(900, "warning", 0.63, "leak"))], 1.0)
+    assert client.get(url).get_json()["costs"] == []
+    client.put(
+        "/api/v1/rules?project=nlp", json={"rules": {"oom_forecast": {"thresholds": {"page_cost": 0.3}}}}
+    )  # fmt: skip
+    client.post("/api/v1/runs/r/finish", json={"status": "oom", "step": 2000})
+    costs = client.get(url).get_json()["costs"]
+    assert [row["threshold"] for row in costs] == [0.25, 0.3, 0.4, 0.5, 0.65, 0.9]
+    assert [row["is_own"] for row in costs].index(True) == 1
+    page = client.get("/alerts/scoreboard?project=nlp", headers=HTML).get_data(as_text=True)
+    assert "30 % <span" in page and "A warning costs 0.3 (" in page

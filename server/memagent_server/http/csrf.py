@@ -6,7 +6,9 @@
 2. A post outside of /api/ must send both, and at most MAX_FORM_BYTES. A request with an
    Authorization header needs neither, because no site can make a browser send one. Logging in
    without a cookie and without an Origin is a program's doing.
-3. This adds to SameSite cookies and to the checks of Origin and Sec-Fetch-Site, which also protect
+3. The field is masked by random bytes of each response, for pages are compressed: a guess that a
+   page repeats doesn't shorten it (BREACH).
+4. This adds to SameSite cookies and to the checks of Origin and Sec-Fetch-Site, which also protect
    /api/: see `auth`.
 """
 
@@ -26,6 +28,8 @@ COOKIE = "memagent_form"
 FIELD = "form_token"
 MAX_FORM_BYTES = 256 * 1024
 _NEW_NONCE = "memagent_form_nonce"
+_MASK = "memagent_form_mask"
+_DIGEST_SIZE = hashlib.sha256().digest_size
 _LOGIN_ENDPOINTS = ("login.log_in", "login.log_out")
 _BROWSER_HEADERS = ("Cookie", "Origin", "Referer", "Sec-Fetch-Site")
 
@@ -43,7 +47,10 @@ def form_token() -> str:
     if not nonce:
         nonce = secrets.token_urlsafe(24)
         setattr(g, _NEW_NONCE, nonce)
-    return _sign(nonce)
+    # one mask a response: random bytes don't compress
+    mask = g.get(_MASK) or secrets.token_bytes(_DIGEST_SIZE)
+    setattr(g, _MASK, mask)
+    return (mask + _masked(_sign(nonce), mask)).hex()
 
 
 def check_form() -> None:
@@ -62,8 +69,8 @@ def check_form() -> None:
         return
     auth.refuse_foreign_origin()
     nonce = request.cookies.get(_cookie_name(), "")
-    token = request.form.get(FIELD, "")
-    if not nonce or not hmac.compare_digest(token.encode(), _sign(nonce).encode()):
+    token = _unmasked(request.form.get(FIELD, ""))
+    if not nonce or not hmac.compare_digest(token, _sign(nonce)):
         raise Problem(
             403,
             "The form has expired or did not come from this site. "
@@ -85,6 +92,20 @@ def _cookie_name() -> str:
     return current().settings.cookie_name(COOKIE)
 
 
-def _sign(nonce: str) -> str:
+def _sign(nonce: str) -> bytes:
     message = f"form {nonce} {credentials.session_cookie()}".encode()
-    return hmac.new(current().settings.secret_key.encode(), message, hashlib.sha256).hexdigest()
+    return hmac.new(current().settings.secret_key.encode(), message, hashlib.sha256).digest()
+
+
+def _masked(text: bytes, mask: bytes) -> bytes:
+    return bytes(byte ^ other for byte, other in zip(text, mask, strict=True))
+
+
+def _unmasked(field: str) -> bytes:
+    """Return the signature of a field, empty if the field has another form."""
+    try:
+        both = bytes.fromhex(field)
+    except ValueError:
+        return b""
+    mask, text = both[:_DIGEST_SIZE], both[_DIGEST_SIZE:]
+    return _masked(text, mask) if len(text) == len(mask) == _DIGEST_SIZE else b""

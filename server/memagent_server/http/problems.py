@@ -199,7 +199,11 @@ def chart_answer(value: Any) -> Response:
 
     They hold no secret that the length could reveal.
     """
-    response = json_answer(value)
+    return compress(json_answer(value))
+
+
+def compress(response: Response) -> Response:
+    """Compress a response's body with gzip if that is accepted and worth it."""
     response.headers["Vary"] = "Accept-Encoding"
     body = response.get_data()
     if len(body) >= _MIN_GZIP_BYTES and "gzip" in request.headers.get("Accept-Encoding", ""):

@@ -17,6 +17,7 @@ Static files have addresses with a digest of their content, so that browsers cac
 from __future__ import annotations
 
 import gzip
+import re
 from functools import cache
 from hashlib import blake2b
 from mimetypes import guess_type
@@ -29,9 +30,12 @@ from werkzeug.security import safe_join
 
 from memagent_server.http import auth, credentials
 from memagent_server.http.context import current
+from memagent_server.http.csrf import FIELD
+from memagent_server.http.problems import compress
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import count_firing_incidents
 
+_FORM_TOKEN = re.compile(rf'name="{FIELD}" value="\w+"')
 REFRESH_S = 3
 REFRESH_ENDED_S = 15
 """An ended run no longer changes, except for the notifications about it."""
@@ -43,12 +47,19 @@ def render_page(template: str, session: Session, **variables: Any) -> Response:
 
 
 def page_response(template: str, **variables: Any) -> Response:
-    """Render a template, with an ETag that makes refreshing cheap."""
-    response = Response(render_template(template, **variables), mimetype="text/html")
+    """Render a template, with an ETag that makes refreshing cheap, and gzip if accepted.
+
+    The ETag is that of the content: the masks of forms' tokens differ in each response. The answer
+    to a form isn't compressed, for it may show a secret.
+    """
+    html = render_template(template, **variables)
+    response = Response(html, mimetype="text/html")
     response.headers["Cache-Control"] = "private, no-cache"
-    response.add_etag(weak=True)
+    content = _FORM_TOKEN.sub("", html).encode()
+    response.set_etag(blake2b(content, digest_size=16).hexdigest(), weak=True)
     response.make_conditional(request)
-    return response
+    is_packed = request.method == "GET" and response.status_code != 304
+    return compress(response) if is_packed else response
 
 
 def frame_variables(session: Session) -> dict[str, Any]:

@@ -1,23 +1,35 @@
 // Refresh a page: load it again every few seconds and replace the parts marked data-live that have changed.
-// The server returns 304 while nothing has. Unchanged parts are not rebuilt, so nothing flickers.
+// The server returns 304 while nothing has, and the page asks less often the longer nothing changes. Unchanged parts are not
+// rebuilt, so nothing flickers, and a part under a moving pointer waits. A page that can't be refreshed says so.
 "use strict";
 
 (() => {
   const main = document.querySelector("main[data-refresh-s]");
   if (!main) return;
-  const served = new Map(parts(document).map((part) => [part.id, part.outerHTML]));
+  const MAX_SLOWDOWN = 5;
+  const POINTER_MS = 1500;
+  const served = new Map(parts(document).map((part) => [part.id, content(part)]));
   let timer = 0;
   let failures = 0;
+  let unchanged = 0;
+  let pointedAt = -Infinity;
+  let refreshedAt = new Date();
   let etag = null;
 
   function parts(from) {
     return [...from.querySelectorAll("[data-live][id]")];
   }
 
+  // What the server sent: times are rewritten by time.js, and the masks of forms' tokens differ each time.
+  function content(part) {
+    return part.outerHTML.replace(/(<time datetime="[^"]*")[^>]*>[^<]*/g, "$1").replace(/name="form_token" value="\w*"/g, "");
+  }
+
   function schedule() {
     clearTimeout(timer);
     if (document.hidden) return;
-    const seconds = Number(main.dataset.refreshS) * Math.min(10, 1 + failures);
+    const slowdown = Math.min(MAX_SLOWDOWN, 1 + unchanged / 10);
+    const seconds = Number(main.dataset.refreshS) * Math.max(slowdown, Math.min(10, 1 + failures));
     timer = setTimeout(refresh, seconds * 1000);
   }
 
@@ -29,19 +41,40 @@
         etag = response.headers.get("ETag");
         update(new DOMParser().parseFromString(await response.text(), "text/html"));
       }
+      unchanged = response.status === 304 ? unchanged + 1 : 0;
       failures = response.ok || response.status === 304 ? 0 : failures + 1;
     } catch {
       failures += 1; // the server is unreachable: retry less often
     }
+    if (!failures) refreshedAt = new Date();
+    showAge();
     schedule();
+  }
+
+  function showAge() {
+    let note = document.getElementById("stale");
+    if (failures < 2) return note?.remove();
+    if (!note) {
+      note = document.createElement("p");
+      note.id = "stale";
+      note.className = "stale";
+      note.setAttribute("role", "status");
+      main.prepend(note);
+    }
+    const text = `Not updated since ${refreshedAt.toLocaleTimeString()}: the server does not respond. Trying again.`;
+    if (note.textContent !== text) note.textContent = text;
   }
 
   function update(page) {
     let changed = false;
     for (const next of parts(page)) {
-      const html = next.outerHTML;
+      const html = content(next);
       const now = document.getElementById(next.id);
-      if (!now || served.get(next.id) === html || isBeingSelected(now)) continue;
+      if (!now || served.get(next.id) === html) continue;
+      if (isBeingSelected(now) || isUnderPointer(now)) {
+        etag = null; // ask for the whole page again
+        continue;
+      }
       served.set(next.id, html);
       swap(now, next);
       changed = true;
@@ -65,6 +98,10 @@
     if (focus) follow(part, focus)?.focus({ preventScroll: true });
   }
 
+  function isUnderPointer(part) {
+    return performance.now() - pointedAt < POINTER_MS && part.matches(":hover");
+  }
+
   function isBeingSelected(part) {
     const selection = getSelection();
     return Boolean(selection && !selection.isCollapsed && selection.containsNode(part, true));
@@ -81,6 +118,7 @@
     return (href && all.find((element) => element.getAttribute("href") === href)) || (part.tabIndex >= 0 ? part : all[index]);
   }
 
+  document.addEventListener("pointermove", () => (pointedAt = performance.now()), { passive: true });
   document.addEventListener("visibilitychange", () => (document.hidden ? clearTimeout(timer) : refresh()));
   schedule();
 })();

@@ -17,6 +17,7 @@ const NAMES = {
 const STRENGTHS = { allocated_bytes: 2, peak_allocated_bytes: 1.5, reserved_bytes: 1.25, device_used_bytes: 1.25 };
 const MAX_SCALARS = 24;
 const LAST_STEPS = 200;
+const MIN_NEW_STEPS = 0.005; // share of the chart: two to five pixels
 
 const note = document.getElementById("chart-note");
 const legend = document.getElementById("chart-legend");
@@ -239,7 +240,7 @@ function draw() {
   lastButton.disabled = (facts.last_step ?? 0) <= LAST_STEPS;
   scaleButton.hidden = !facts.limit_bytes;
   scaleButton.setAttribute("aria-pressed", String(isToLimit()));
-  showValues(null);
+  showValues(chart.cursor.idx ?? null);
   drawScalars();
   container.shown = { range: xRange(), isByClock, zoom, last: shown.step.at(-1) };
   document.dispatchEvent(new CustomEvent("memagent:shown"));
@@ -414,6 +415,14 @@ function buildScalar(name) {
 
 // Events
 
+// New steps are loaded once they are wide enough to be seen, and with every other change.
+function isWorthLoading(before) {
+  const last = shown?.step.at(-1);
+  if (!before || last === undefined || before.is_running !== facts.is_running) return true;
+  const [begin, end] = steps();
+  return facts.last_step - last >= MIN_NEW_STEPS * (end - begin) || !facts.is_running;
+}
+
 function redraw() {
   chart?.redraw(true, true);
   for (const { plot } of scalarCharts.values()) plot.redraw(true, true);
@@ -423,14 +432,13 @@ document.addEventListener("memagent:refreshed", () => {
   const before = facts;
   facts = readFacts();
   if (!facts || (shown && JSON.stringify(before) === JSON.stringify(facts))) return;
-  if (chart) buildLegend(fields());
-  const isBehindUs = zoom && shown && zoom[1] < (before?.last_step ?? 0);
-  if (isBehindUs) {
-    showValues(null);
-    redraw();
-  } else {
-    load();
+  if (chart) {
+    buildLegend(fields());
+    showValues(chart.cursor.idx ?? null);
   }
+  const isBehindUs = zoom && shown && zoom[1] < (before?.last_step ?? 0);
+  if (isBehindUs || !isWorthLoading(before)) redraw();
+  else load();
 });
 scaleButton.addEventListener("click", () => {
   toLimit = !isToLimit();

@@ -406,12 +406,17 @@ def test_an_oom_is_reported_with_the_largest_tensors(server, replay, scenarios, 
     page = open_page(f"{server.url}/runs/d1ed")
     report = page.locator("#oom-report")
     assert "Out of memory in backward of step 1,235 on build-box" in report.inner_text()
-    assert "8.0 MiB were requested with 3.0 MiB free" in report.inner_text()
-    assert "leak, forecast since step 610" in report.inner_text()
+    assert "Leak, forecast since step 610" in report.inner_text()
+    assert "train.py:42 keeps outputs: list of 1180" in report.inner_text()
     assert "Without this growth, about 1.46 GiB of 8.00 GiB would" in report.inner_text()
-    assert "outputs.append(x.detach().cpu())" in report.locator("pre").inner_text()
+    code = report.get_by_label("Code of the fix")
+    assert "outputs.append(x.detach().cpu())" in code.inner_text()
+    box = report.bounding_box()
+    assert box["y"] + box["height"] <= 900, "what to change is on the first screen"
     assert not report.locator("td", has_text="1024 × 256").is_visible()
-    report.locator("summary", has_text="largest").click()
+    report.locator("summary", has_text="Evidence").click()
+    assert "8.0 MiB were requested with 3.0 MiB free" in report.inner_text()
+    assert "DefaultCPUAllocator: can't allocate memory" in report.inner_text()
     assert report.locator("td", has_text="1024 × 256").is_visible()
 
 

@@ -58,6 +58,9 @@ API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "to_dict",
         ),
     ),
+    ("memagent", "fit", ()),
+    ("memagent.fitting.plan", "FitPlan", ("backward", "parts_of", "autocast", "code")),
+    ("memagent.fitting.changes", "Changes", ()),
     ("memagent", "rehearse", ()),
     (
         "memagent.rehearsal.report",
@@ -72,7 +75,7 @@ API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memagent.preflight", "Preflight", ("fits", "verdict")),
 )
 """(module, name, documented members) of each public function and class."""
-MADE_BY_MEMAGENT = ("Run",)
+MADE_BY_MEMAGENT = ("Run", "FitPlan", "Changes")
 """Classes that users never construct."""
 
 

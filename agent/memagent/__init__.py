@@ -2,6 +2,7 @@
 
     run = memagent.attach(model, optimizer)
     memagent.estimate(model, inputs, gpu="a100")
+    plan = memagent.fit(model, optimizer, batch, limit="24GiB")
     memagent.rehearse("train.py", gpu="a100")
 
 Importing this takes milliseconds: it imports neither torch nor anything else heavy.
@@ -17,6 +18,7 @@ from memagent.errors import MemagentError, SettingError
 if TYPE_CHECKING:
     from memagent import forecast, leaks
     from memagent.estimator.api import estimate
+    from memagent.fitting.api import fit
     from memagent.rehearsal.api import rehearse
     from memagent.run import Run
     from memagent.wire.messages import Risk
@@ -30,6 +32,7 @@ __all__ = [
     "__version__",
     "attach",
     "estimate",
+    "fit",
     "forecast",
     "leaks",
     "rehearse",
@@ -37,6 +40,7 @@ __all__ = [
 
 _LAZY = {
     "estimate": "memagent.estimator.api",
+    "fit": "memagent.fitting.api",
     "rehearse": "memagent.rehearsal.api",
     "Run": "memagent.run",
     "Risk": "memagent.wire.messages",

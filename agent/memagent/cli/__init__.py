@@ -21,6 +21,7 @@ from memagent.errors import MemagentError, SettingError
 VERBS = {
     "run": "run a training script with memagent attached, without editing it",
     "estimate": "estimate the memory of a training step before it runs",
+    "fit": "choose the cheapest changes that make a training step fit a GPU, and print their code",
     "rehearse": "rehearse a training script on a GPU that isn't there: does it fit?",
     "sync": "upload runs that were recorded without a server, or while it was down",
     "runs": "list runs: the server's, or those recorded on this machine",

@@ -28,6 +28,25 @@ _DEFAULT_SWEEP = "batch=1,2,4,8,16"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options; each has the name that Python and the HTTP API use, and older spellings."""
+    add_step_arguments(parser)
+    output = parser.add_argument_group("the output")
+    output.add_argument(
+        "--max-batch", action="store_true", help="find the largest batch that fits --gpu"
+    )
+    output.add_argument(
+        "--sweep",
+        nargs="*",
+        metavar="batch=1,2,4 sequence=512,1024",
+        help="a table over batches and sequences; without values: batches of 1 to 16",
+    )
+    output.add_argument(
+        "--advice", action="store_true", help="list all changes that would save memory, with code"
+    )
+    output.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_step_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options that describe a training step and its device."""
     model = parser.add_argument_group("the model")
     model.add_argument(
         "--model",
@@ -77,20 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     device.add_argument(
         "--context", metavar="SIZE", help="memory of the CUDA context; default: the usual size"
     )
-    output = parser.add_argument_group("the output")
-    output.add_argument(
-        "--max-batch", action="store_true", help="find the largest batch that fits --gpu"
-    )
-    output.add_argument(
-        "--sweep",
-        nargs="*",
-        metavar="batch=1,2,4 sequence=512,1024",
-        help="a table over batches and sequences; without values: batches of 1 to 16",
-    )
-    output.add_argument(
-        "--advice", action="store_true", help="list all changes that would save memory, with code"
-    )
-    output.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _add_training(training: Any) -> None:

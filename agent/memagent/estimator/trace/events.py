@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 EventKind = Literal["alloc", "free"]
@@ -52,7 +52,7 @@ class LiveTensor:
     op: str
 
 
-_LIVE_TENSOR_FIELDS = tuple(field.name for field in fields(LiveTensor))
+_LIVE_TENSOR_FIELDS = tuple(item.name for item in fields(LiveTensor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,9 @@ class Trace:
 
     `device_rules` is "cuda" (CUDA tensors), "cuda-on-cpu" (CPU tensors with some of CUDA's rules:
     see `notes`) or "cpu". `parameters_bytes` counts each storage once.
+
+    By the path of a module: `operations` are floating-point operations of its own, in all forwards
+    (torch/utils/flop_counter.py), and `outputs` the storages of what it returned.
     """
 
     events: tuple[MemoryEvent, ...]
@@ -93,6 +96,8 @@ class Trace:
     duration_s: float = 0.0
     growth_bytes: int = 0
     hidden_ops: tuple[str, ...] = ()
+    operations: dict[str, int] = field(default_factory=dict)
+    outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def peak_bytes(self) -> int:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -29,6 +30,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+from torch.utils.flop_counter import flop_registry
 
 import memagent
 from memagent.estimator.trace.corrections import run_corrected
@@ -109,6 +111,10 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.module_path: Callable[[], str] = str
         self.last_op = ""
         self.hidden_ops: set[str] = set()
+        self.operations: Counter[str] = Counter()
+        """Floating-point operations of all forwards, by the path of the module."""
+        self.outputs: dict[str, set[int]] = {}
+        """The storages of what a module returned in forward, by its path."""
         self.notes: list[str] = []
         self._scratch_bytes = scratch_bytes
         self._answer = answer
@@ -151,6 +157,8 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "aten::add.Tensor" and self.phase == "backward" and self._sums.is_in_place(args):
             func, name = torch.ops.aten.add_.Tensor, "aten::add_.Tensor"
         output = self._run(func, name, args, kwargs)
+        if self.phase == "forward" and (count := flop_registry.get(func._overloadpacket)):
+            self.operations[self.module_path()] += count(*args, **kwargs, out_val=output)
         tensors = list(_output_tensors(output))
         for tensor in reversed(tensors) if name == _DROPOUT else tensors:
             self.add(tensor, name)
@@ -218,6 +226,15 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if live is not None and live[0].component in _ASSUMED_COMPONENTS:
                 live[0].component = component
                 live[0].module = module or live[0].module
+
+    def add_output(self, path: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Record what the module at `path` returned in forward."""
+        for tensor in tensors:
+            for part in plain_tensors(tensor) if self.phase == "forward" else ():
+                if part.layout is torch.strided:
+                    record, _ = self._live.get(part.untyped_storage()._cdata, (None, None))
+                    if record is not None:
+                        self.outputs.setdefault(path, set()).add(record.uid)
 
     def producer_of(self, tensor: torch.Tensor) -> str:
         """Return the operator that made a one-element tensor; "" if unknown."""

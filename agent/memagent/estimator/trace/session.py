@@ -138,6 +138,8 @@ def run_trace_in_process(job: TraceJob) -> Trace:
         duration_s=time.perf_counter() - started,
         growth_bytes=growth.bytes(),
         hidden_ops=tuple(sorted(recorder.hidden_ops)),
+        operations=dict(recorder.operations),
+        outputs={path: tuple(storages) for path, storages in recorder.outputs.items()},
     )
 
 
@@ -236,6 +238,8 @@ def track_module_paths(model: torch.nn.Module, recorder: StorageRecorder) -> Ite
     """
     import torch
 
+    from memagent.estimator.trace.steps import tensors_in
+
     names = {id(module): name for name, module in model.named_modules()}
     stack = [""]
     original = torch.nn.Module.__call__
@@ -243,7 +247,9 @@ def track_module_paths(model: torch.nn.Module, recorder: StorageRecorder) -> Ite
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         stack.append(names.get(id(module), stack[-1]))
         try:
-            return original(module, *args, **kwargs)
+            output = original(module, *args, **kwargs)
+            recorder.add_output(stack[-1], tensors_in(output))
+            return output
         finally:
             stack.pop()
 

@@ -132,9 +132,9 @@ def _forward_backward(
     notes: list[str],
 ) -> None:
     recorder.phase = "forward"
-    with _autocast(recorder.device_type, plan.autocast):
-        output = _call_model(model, inputs)
-        loss = _compute_loss(output, inputs if targets is None else targets, plan.loss, notes)
+    with autocast_context(recorder.device_type, plan.autocast):
+        output = call_model(model, inputs)
+        loss = compute_loss(output, inputs if targets is None else targets, plan.loss, notes)
     if not plan.keep_output:
         del output
     if plan.accumulate > 1:
@@ -164,7 +164,7 @@ def _update(
     optimizer.zero_grad(set_to_none=plan.set_to_none)
 
 
-def _call_model(model: torch.nn.Module, inputs: Any) -> Any:
+def call_model(model: torch.nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
     if isinstance(inputs, (tuple, list)):
@@ -172,7 +172,7 @@ def _call_model(model: torch.nn.Module, inputs: Any) -> Any:
     return model(inputs)
 
 
-def _compute_loss(
+def compute_loss(
     output: Any, inputs: Any, loss: Callable[..., Any] | None, notes: list[str]
 ) -> torch.Tensor:
     if loss is not None:
@@ -205,7 +205,7 @@ def _takes_two_arguments(loss: Callable[..., Any]) -> bool:
     )
 
 
-def _autocast(device_type: str, dtype: str | None) -> contextlib.AbstractContextManager[Any]:
+def autocast_context(device_type: str, dtype: str | None) -> contextlib.AbstractContextManager[Any]:
     if dtype is None:
         return contextlib.nullcontext()
     from memagent.estimator.trace.convert import parse_dtype

@@ -1,0 +1,1 @@
+"""`memagent.fit`: the cheapest changes that make a training step fit a GPU, applied and proved."""

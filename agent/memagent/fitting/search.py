@@ -1,0 +1,181 @@
+"""Choose the cheapest changes with which a step fits: what `memagent.fit` applies.
+
+1. First those are tried that need no change of the training loop: blocks that run again in
+   backward, and the optimizer's loop where its step needs the most. Then the batch is divided, then
+   states wait on the host, and autocast comes last, since it changes results. Each keeps what came
+   before it, and the batch is divided into as few parts as fit.
+2. A trace of a step has each block's bytes and operations, from which blocks are chosen
+   (`choice`). They are applied to the live objects and traced again, which is the proof. If it
+   doesn't fit, or leaves room for fewer blocks, the difference to the profile's peak is counted in,
+   and they are chosen again.
+3. The live objects are as before after each attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from memagent.estimator import engine
+from memagent.estimator.advice.catalog import batch_divisors, is_enough
+from memagent.estimator.estimate import Estimate
+from memagent.estimator.request import TraceRequest
+from memagent.estimator.trace.events import Trace
+from memagent.fitting.blocks import blocks_of
+from memagent.fitting.changes import Changes
+from memagent.fitting.choice import Choice, cheapest
+from memagent.fitting.optimizer_changes import can_loop, keep_states_on_host, step_in_a_loop
+from memagent.fitting.profile import StepProfile, saved_by_module, step_profile
+from memagent.fitting.recompute import norms_in, recompute
+
+MAX_PROOFS = 5
+"""Traces of chosen blocks; the second is nearly always the last."""
+_STEADY_FORWARDS = 2
+"""Forwards to trace of an accumulated step: from the second on they are all the same."""
+
+Fitted = tuple[Changes, Estimate]
+"""Changes, and the estimate of the step with them."""
+
+
+def applied(changes: Changes, model: Any, optimizer: Any) -> Callable[[], None]:
+    """Apply what concerns the live objects; return a function that takes it back."""
+    undo = ExitStack()
+    if changes.loops:
+        undo.callback(step_in_a_loop(optimizer))
+    if changes.states_on_host:
+        undo.callback(keep_states_on_host(optimizer))
+    undo.callback(recompute(model, changes.blocks))
+    return undo.close
+
+
+class Search:
+    """A search for a request whose model and optimizer are live, and which has a limit.
+
+    `before` is the estimate without changes.
+    """
+
+    def __init__(self, request: TraceRequest, allow: Sequence[str]) -> None:
+        self._request = request
+        self._allow = frozenset(allow)
+        self._unchanged = Changes(autocast=request.autocast)
+        self._results: dict[Changes, tuple[Trace, Estimate]] = {}
+        self.before = self._estimate(self._unchanged)[1]
+
+    def cheapest(self) -> Fitted | None:
+        """Return the cheapest changes that make it fit; None if none do."""
+        fitting = self._attempt(self._unchanged)
+        return fitting or next(filter(None, map(self._with_fewest_parts, self._tiers())), None)
+
+    @property
+    def smallest(self) -> Estimate:
+        """Return the estimate of the least need so far."""
+        estimates = (estimate for _, estimate in self._results.values())
+        return min(estimates, key=lambda estimate: estimate.needed_bytes)
+
+    def _tiers(self) -> Iterator[Changes]:
+        changes, allow = self._unchanged, self._allow
+        if "loop" in allow and can_loop(self._request.optimizer) and self._step_needs_most():
+            changes = replace(changes, loops=True)
+        yield changes
+        if "host" in allow:
+            changes = replace(changes, states_on_host=True)
+            yield changes
+        if "autocast" in allow and changes.autocast is None:
+            yield replace(changes, autocast="bf16")
+
+    def _step_needs_most(self) -> bool:
+        """Return whether the optimizer's step alone may exceed the limit."""
+        beyond = _sure_need(self.before) - self.before.peak_allocated_bytes
+        return self.before.phases.get("optimizer", 0) + beyond > _limit(self._request)
+
+    def _with_fewest_parts(self, changes: Changes) -> Fitted | None:
+        """Find by bisection, since fewer samples never need more."""
+        may_divide = "parts" in self._allow and not norms_in([self._request.model])
+        counts = [1, *(batch_divisors(self._request.batch) if may_divide else ())]
+        fitting = self._attempt(replace(changes, parts=counts[-1]))
+        low, high = 0, len(counts) - 1
+        while fitting is not None and low < high:
+            middle = (low + high) // 2
+            then = self._attempt(replace(changes, parts=counts[middle]))
+            if then is None:
+                low = middle + 1
+            else:
+                fitting, high = then, middle
+        return fitting
+
+    def _attempt(self, changes: Changes) -> Fitted | None:
+        """Return the changes with the blocks that have to run again, if it then fits."""
+        trace, estimate = self._estimate(changes)
+        if is_enough(estimate):
+            return changes, estimate
+        if "recompute" not in self._allow:
+            return None
+        return self._with_blocks(changes, _profile(trace, self._request.model), estimate)
+
+    def _with_blocks(
+        self, changes: Changes, profile: StepProfile, plain: Estimate
+    ) -> Fitted | None:
+        best: Fitted | None = None
+        limit, beyond = _limit(self._request), _sure_need(plain) - profile.peak_bytes(())
+        tried: set[Choice] = {frozenset()}
+        for _ in range(MAX_PROOFS):
+            choice = cheapest(profile, limit - beyond)
+            if choice is None:  # what comes beyond the tensors may shrink with them
+                choice = frozenset(range(len(profile.blocks)))
+            if choice in tried or profile.peak_bytes(choice) > limit:
+                break
+            tried.add(choice)
+            then = replace(
+                changes,
+                blocks=tuple(profile.blocks[index].block for index in sorted(choice)),
+                recompute_share=profile.share(choice),
+            )
+            _, estimate = self._estimate(then)
+            if is_enough(estimate) and (
+                best is None or then.recompute_share < best[0].recompute_share
+            ):
+                best = then, estimate
+            beyond = _sure_need(estimate) - profile.peak_bytes(choice)
+        return best
+
+    def _estimate(self, changes: Changes) -> tuple[Trace, Estimate]:
+        """Trace the live objects with the changes applied, once."""
+        if changes in self._results:
+            return self._results[changes]
+        request = _changed(self._request, changes)
+        undo = applied(changes, request.model, request.optimizer)
+        try:
+            trace = engine.record(request)
+        finally:
+            undo()
+        self._results[changes] = trace, engine.estimate_trace(request, trace)
+        return self._results[changes]
+
+
+def _changed(request: TraceRequest, changes: Changes) -> TraceRequest:
+    request = replace(request, autocast=changes.autocast)
+    if changes.parts == 1:
+        return request
+    part = request.resized(request.batch // changes.parts, request.sequence)
+    return replace(part, accumulation=_STEADY_FORWARDS)
+
+
+def _profile(trace: Trace, model: Any) -> StepProfile:
+    saved = saved_by_module(trace)
+
+    def saved_inside(path: str) -> int:
+        inside = f"{path}." if path else ""
+        return sum(size for own, size in saved.items() if own == path or own.startswith(inside))
+
+    return step_profile(trace, blocks_of(model, saved_inside))
+
+
+def _limit(request: TraceRequest) -> int:
+    return request.limit_bytes or 0
+
+
+def _sure_need(estimate: Estimate) -> int:
+    """Return the upper end of the interval that the limit is compared with."""
+    return (estimate.limit_bytes or 0) - (estimate.sure_margin_bytes or 0)

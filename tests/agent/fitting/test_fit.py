@@ -1,0 +1,170 @@
+"""`memagent.fit`: live objects that fit, with the gradients of the whole step."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import memagent
+from memagent.cli import main
+from memagent.errors import EstimateError
+from memagent.fitting.blocks import ModelBlock
+from memagent.fitting.changes import Changes
+from memagent.fitting.pasted_code import code_of
+from tests.agent.fitting.conftest import BATCH, Residual, convnet, gradients_of, named_gradients
+
+TARGETS = torch.randint(0, 4, (BATCH, 256), generator=torch.Generator().manual_seed(2))
+
+
+def loss_of(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(output.flatten(0, 1), targets.flatten())
+
+
+def fitted(model: nn.Module, inputs: torch.Tensor, share: float, **options):
+    """Fit to a share of what the step would take."""
+    optimizer = torch.optim.AdamW(model.parameters())
+    step = {"targets": TARGETS, "loss": loss_of, "context_bytes": 0} | options
+    of_step = {key: value for key, value in step.items() if key != "allow"}
+    before = memagent.estimate(model, inputs, optimizer=optimizer, **of_step)
+    limit = round(share * before.peak_device_bytes)
+    return memagent.fit(model, optimizer, inputs, limit=limit, **step)
+
+
+@pytest.fixture
+def wide() -> Residual:
+    torch.manual_seed(0)
+    return Residual(width=128)
+
+
+def largest_difference(own: dict[str, torch.Tensor], plain: dict[str, torch.Tensor]) -> float:
+    assert own.keys() == plain.keys()
+    return max(
+        float((own[name] - plain[name]).abs().max() / plain[name].abs().max()) for name in plain
+    )
+
+
+def test_a_step_that_fits_is_left_as_it_is(wide: Residual, rows: torch.Tensor) -> None:
+    plan = fitted(wide, rows, 3.0)
+    assert plan.changes == type(plan.changes)()
+    assert plan.code == ""
+    assert str(plan).endswith("as it is")
+
+
+def test_few_blocks_run_again_where_little_is_missing(wide: Residual, rows: torch.Tensor) -> None:
+    plain = gradients_of(wide, rows, TARGETS, loss_of)
+    plan = fitted(wide, rows, 0.9)
+    assert 1 <= len(plan.changes.blocks) < 6
+    assert plan.changes.parts == 1
+    assert plan.estimate.fits
+    assert not plan.before.fits
+    plan.backward(rows, TARGETS)
+    assert largest_difference(named_gradients(wide), plain) == 0
+
+
+def test_parts_add_up_to_the_gradients_of_the_whole(wide: Residual, rows: torch.Tensor) -> None:
+    plain = gradients_of(wide, rows, TARGETS, loss_of)
+    plan = fitted(wide, rows, 0.4)
+    assert plan.changes.parts > 1
+    assert plan.changes.autocast is None
+    loss = plan.backward(rows, TARGETS)
+    assert largest_difference(named_gradients(wide), plain) < 1e-4
+    assert float(loss) == pytest.approx(loss_of(wide(rows), TARGETS).item(), rel=1e-5)
+
+
+def test_the_code_alone_gives_the_same_gradients(wide: Residual, rows: torch.Tensor) -> None:
+    other = copy.deepcopy(wide)
+    plain = gradients_of(wide, rows, TARGETS, loss_of)
+    plan = fitted(wide, rows, 0.4, allow=("recompute", "parts"))
+    assert plan.changes.blocks
+    names = {"model": other, "torch": torch, "inputs": rows, "targets": TARGETS, "loss_of": loss_of}
+    exec(plan.code, names)
+    assert largest_difference(named_gradients(other), plain) < 1e-4
+
+
+def test_the_code_of_runs_of_layers_gives_the_same_gradients(images: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    model = convnet()
+    plain = gradients_of(model, images)
+    code = code_of(
+        Changes(blocks=(ModelBlock("", 0, 2), ModelBlock("", 6, 8))), model, is_transformers=False
+    )
+    calls: list[int] = []
+    model[0].register_forward_hook(lambda *_: calls.append(1))
+    exec(code, {"model": model, "torch": torch})
+    model(images).mean().backward()
+    assert len(calls) == 2
+    assert "batch norms" in code
+    assert largest_difference(named_gradients(model), plain) == 0
+
+
+def test_a_model_with_batch_norm_keeps_its_batch(images: torch.Tensor) -> None:
+    with pytest.raises(EstimateError, match="nothing makes it fit"):
+        fitted(convnet(), images, 0.1, targets=None, loss=None, allow=("recompute", "parts"))
+
+
+def test_nothing_is_changed_if_nothing_fits(wide: Residual, rows: torch.Tensor) -> None:
+    optimizer = torch.optim.AdamW(wide.parameters())
+    plain = gradients_of(wide, rows, TARGETS, loss_of)
+    with pytest.raises(EstimateError, match=r"nothing makes it fit 2\.0 MiB: it needs .* MiB"):
+        memagent.fit(
+            wide,
+            optimizer,
+            rows,
+            targets=TARGETS,
+            loss=loss_of,
+            limit="2MiB",
+            context_bytes=0,
+            allow=("recompute", "loop", "host"),
+        )
+    assert optimizer.param_groups[0]["foreach"] is None
+    assert gradients_of(wide, rows, TARGETS, loss_of).keys() == plain.keys()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"allow": ["checkpoint"]}, "allow has 'checkpoint': use recompute, loop"),
+        ({"batch": 3}, "inputs is 3 and holds no tensor"),
+        ({"model": "gpt2"}, "fit changes live objects"),
+        ({"evaluates": True}, "call model.train"),
+    ],
+)
+def test_a_wrong_argument_is_named(change, message, residual: Residual, rows) -> None:
+    residual.train(not change.get("evaluates", False))
+    optimizer = torch.optim.SGD(residual.parameters(), lr=0.1)
+    with pytest.raises(EstimateError, match=message):
+        memagent.fit(
+            change.get("model", residual),
+            optimizer,
+            change.get("batch", rows),
+            limit="1GiB",
+            allow=change.get("allow", ("recompute",)),
+        )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there the GPU's memory is the limit")
+def test_without_a_gpu_a_limit_is_asked_for(residual: Residual, rows: torch.Tensor) -> None:
+    with pytest.raises(EstimateError, match='pass limit="24GiB"'):
+        memagent.fit(residual, torch.optim.SGD(residual.parameters()), rows)
+
+
+def test_the_command_prints_the_code(tmp_path, capsys) -> None:
+    script = tmp_path / "net.py"
+    script.write_text(
+        "from torch import nn\n\n\n"
+        "def net():\n"
+        "    block = lambda: nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))\n"
+        "    return nn.Sequential(*(block() for _ in range(4)))\n"
+    )
+    arguments = ["fit", "--model", f"{script}:net", "--input", "4096x256", "--context", "1MiB"]
+    assert main([*arguments, "--gpu", "110MiB", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["changes"]["blocks"]
+    assert document["estimate"]["verdict"] == "fits"
+    assert "block.forward = partial(checkpoint" in document["code"]
+    assert main(arguments) == 2
+    assert "fit needs --gpu" in capsys.readouterr().err

@@ -14,6 +14,9 @@ def test_tokens_are_created_and_revoked_without_logging_out(server, open_page):
         page.get_by_role("button", name="Create", exact=True).click()
         assert page.get_by_role("heading", name=f"Token for {name}").is_visible()
         assert page.locator(".secret").inner_text().startswith("mag_")
+    page.reload()
+    assert page.locator("tbody th", has_text="old laptop").count() == 1, "a reload makes no token"
+    assert page.locator(".secret").count() == 0
     assert page.get_by_label("Scope").input_value() == "ingest", (
         "only the first token must have scope admin"
     )

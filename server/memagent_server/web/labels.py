@@ -207,7 +207,7 @@ def forecast_badge(run: RunSummary) -> Badge | None:
 
 @dataclass(frozen=True)
 class Moment:
-    """What a headline shows besides its run: the step that failed, the newest peak, and now.
+    """The rest of a headline's content: the step that failed, the newest peak, and now.
 
     `newest` has the newest readings of the rank and device that the forecast is about.
     """

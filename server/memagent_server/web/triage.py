@@ -42,7 +42,7 @@ class TriageRow:
 
 @dataclass(frozen=True)
 class TriageGroup:
-    """Incidents of one cause. `pending_ids` are the alerts that nobody acknowledged yet."""
+    """Incidents of one cause. `pending_ids` are the unacknowledged alerts."""
 
     title: str
     rows: Sequence[TriageRow]

@@ -133,7 +133,7 @@ class NotificationRow(Base):
     alert_id: Mapped[int] = mapped_column(ForeignKey("alerts.id", ondelete="CASCADE"))
     transition_id: Mapped[int] = mapped_column(ForeignKey("transitions.id", ondelete="CASCADE"))
     incident_id: Mapped[int | None] = mapped_column(ForeignKey("incidents.id"))
-    """What it is a chapter of: for each incident and channel, notifications go out in order."""
+    """Its topic: for each incident and channel, notifications go out in order."""
     channel: Mapped[str] = mapped_column(String(40))
     dedup_key: Mapped[str] = mapped_column(String(200), unique=True)
     state: Mapped[str] = mapped_column(String(20))
@@ -144,7 +144,7 @@ class NotificationRow(Base):
     sent_at: Mapped[float | None]
     last_error: Mapped[str | None] = mapped_column(Text)
     receipt: Mapped[JsonObject] = mapped_column(default=dict)
-    """What the channel answered and later messages need, such as Slack's ts."""
+    """The channel's answer as far as later messages need it, such as Slack's ts."""
 
     __table_args__ = (
         Index("ix_notifications_due", "state", "next_attempt_at"),

@@ -21,7 +21,7 @@ from memagent_server.schemas.base import JsonObject
 from memagent_server.store.models.base import OF_RUN, Base, Id
 
 KEPT = ("samples", "rollups", "record")
-"""What a run still has, most to least: see `store/retention.py`."""
+"""The data that a run still has, most to least: see `store/retention.py`."""
 
 _KEEPS_MORE = "keeps <> 'record'"
 _DIED = "status IN ('oom', 'lost_contact')"
@@ -51,7 +51,7 @@ class RunRow(Base):
     error: Mapped[str | None] = mapped_column(Text)
     config: Mapped[JsonObject] = mapped_column(default=dict)
     tags: Mapped[list[Any]] = mapped_column(default=list)
-    """What the list shows and searches; `RunTagRow` holds the same to filter by."""
+    """Tags as the list shows and searches them; `RunTagRow` holds the same to filter by."""
     are_tags_edited: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether people have changed the tags: a launch that resumes the run then leaves them
     alone.

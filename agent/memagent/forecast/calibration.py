@@ -2,7 +2,7 @@
 
 1. Intervals are widened until they hold (conformal).
 2. The probability of an OOM is the share of such growth that ended the run: by what is known of it,
-   falling with the distance (isotonic). Within a kind, the distance tells little.
+   falling with the distance (isotonic). Within a kind, the distance matters little.
 
 Fitted by `python -m benchmarks.forecast.calibrate` to runs of programs that may be looked at. Half
 of the programs are held out: tests/agent/forecast/test_calibration.py holds these figures on them.

@@ -217,6 +217,8 @@ class Forecaster:
             self._signals, self.limit_bytes, optimizer_steps, self._horizon_steps(step)
         )
         forecast = self._by_sudden(step, sudden) if sudden else self._by_trends(step)
+        if sudden and sudden.shortage_bytes is not None:
+            forecast = self._by_growth(step, sudden, sudden.shortage_bytes) or forecast
         self._forecast = self._hysteresis.settle(forecast, self._clock.seconds(1))
         return self._forecast
 
@@ -297,6 +299,28 @@ class Forecaster:
             level,
             nearest.cause,
             probability,
+            steps_left=(nearest.steps_left, *calibrated_interval(nearest)),
+            projection=nearest,
+        )
+
+    def _by_growth(self, step: int, sudden: SuddenOom, shortage_bytes: float) -> Forecast | None:
+        """Return the forecast of growth that has taken the room of a measured evaluation.
+
+        None if the evaluation wouldn't fit without the growth either.
+        """
+        nearest = self._nearest(step)
+        if nearest is None or nearest.slope * nearest.span_steps < shortage_bytes:
+            return None
+        by_trend = level_of(nearest, self._situation(step, nearest))
+        return self._build(
+            step,
+            worthwhile(
+                "critical" if by_trend == "critical" else sudden.level,
+                sudden.probability,
+                self.page_cost,
+            ),
+            nearest.cause,
+            sudden.probability,
             steps_left=(nearest.steps_left, *calibrated_interval(nearest)),
             projection=nearest,
         )

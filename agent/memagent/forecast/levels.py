@@ -2,7 +2,7 @@
 
 1. A trend pages only as far ahead as it has lasted: further if it has outgrown the prediction, less
    far below it. It's a notice up to a third further ahead, and silent if it ends beyond the planned
-   steps or with the epoch.
+   steps at the earliest, or with the epoch.
 2. A page is a decision under cost: it's sent if the probability of an OOM, times the
    cost of a lost run, exceeds the cost of a page. So `page_cost`, the second cost as a share of the
    first, is the probability from which a page is worth it.
@@ -32,8 +32,8 @@ PAGE_AHEAD_BY_GROWING: dict[Growing, float] = {
     "cache": 0.1,
     "epoch": 0.1,
 }
-"""Steps ahead that growth may page, over the steps it has lasted, by what keeps it. What ends by
-itself does so below the limit more often than not, but not always: it pages close to the limit."""
+"""Steps ahead that growth may page, over the steps it has lasted, by what keeps it. Growth that
+ends by itself mostly does so below the limit, but not always: it pages close to it."""
 KNOWN_JUMPS_AHEAD = 0.05
 """The same for growth by few jumps of anything but a list."""
 PAGE_COST = 0.25
@@ -50,7 +50,7 @@ FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """What is known beside a projection. Sizes are bytes."""
+    """Facts about a run that decide how far a projection may page. Sizes are bytes."""
 
     step: int
     previous: Level
@@ -72,7 +72,8 @@ def level_of(nearest: Projection, situation: Situation) -> Level:
     """Return the level of the projection that ends first."""
     is_paging = situation.previous in PAGING_LEVELS
     # double tolerance while paging, so that the level doesn't flap
-    if nearest.steps_left > situation.planned_steps_left * (1.1 if is_paging else 1.0):
+    # the earliest: a plan that ends just after the death must not make its page later
+    if nearest.steps_left_low > situation.planned_steps_left * (1.1 if is_paging else 1.0):
         return "ok"
     page_ahead = _reach(nearest, situation) * (2.0 if is_paging else 1.0)
     if nearest.ahead <= page_ahead and not _ends_with_epoch(nearest, situation):

@@ -1,7 +1,8 @@
 """Sudden peaks: the OOMs that need no trend.
 
 1. Optimizer state that the first optimizer step will allocate.
-2. An evaluation or a checkpoint that was measured, and doesn't fit next to the present floor.
+2. An evaluation or a checkpoint that was measured, and doesn't fit next to the present floor. If
+   growth has taken its room, that is the cause, and its end the latest time.
 3. The largest input, still to come.
 4. One of heavy-tailed batch sizes (`tail`): a probability, and at most a notice, as half of such
    runs survive.
@@ -35,10 +36,12 @@ class SuddenOom(msgspec.Struct, frozen=True):
     cause: Cause | None
     probability: float
     is_next: bool = False
+    shortage_bytes: float | None = None
+    """By which a measured evaluation doesn't fit."""
 
 
 class SuddenPeaks:
-    """What is known of peaks to come. Sizes are bytes; None if unknown."""
+    """Known peaks to come. Sizes are bytes; None if unknown."""
 
     __slots__ = ("_eval_hint", "eval_bytes", "max_input_size", "state_bytes")
 
@@ -65,7 +68,7 @@ class SuddenPeaks:
     ) -> None:
         """Forget an evaluation that has passed although it shouldn't fit: it needs less."""
         is_training = phase in ("train", "preflight")
-        if not is_training and not self._eval_fits(signals, limit_bytes, optimizer_steps):
+        if not is_training and self._eval_shortage(signals, limit_bytes, optimizer_steps) > 0:
             self.eval_bytes = None
 
     def certain(
@@ -79,8 +82,9 @@ class SuddenPeaks:
         if state and optimizer_steps == 0 and signals.need + state > limit_bytes:
             probability = OPTIMIZER_STATE_PROBABILITY
             return SuddenOom("critical", "optimizer_state", probability, is_next=True)
-        if not self._eval_fits(signals, limit_bytes, optimizer_steps):
-            return SuddenOom("warning", "eval", EVAL_PROBABILITY)
+        shortage = self._eval_shortage(signals, limit_bytes, optimizer_steps)
+        if shortage > 0:
+            return SuddenOom("warning", "eval", EVAL_PROBABILITY, shortage_bytes=shortage)
         return self._by_largest_input(signals, limit_bytes, steps_left)
 
     def by_tail(self, signals: Signals, limit_bytes: int, steps_left: float) -> SuddenOom:
@@ -107,13 +111,15 @@ class SuddenPeaks:
             return SuddenOom("warning", "tail", probability)
         return None
 
-    def _eval_fits(self, signals: Signals, limit_bytes: int, optimizer_steps: int | None) -> bool:
-        """Return False if the evaluation that was tried wouldn't fit next to what is allocated."""
+    def _eval_shortage(
+        self, signals: Signals, limit_bytes: int, optimizer_steps: int | None
+    ) -> float:
+        """Return by how much the measured evaluation doesn't fit next to what is allocated."""
         if self.eval_bytes is None:
-            return True
+            return 0.0
         # later, the state is part of the floor
         future = (self.state_bytes or 0) if optimizer_steps == 0 else 0
-        return signals.floor + signals.overhead + future + self.eval_bytes <= limit_bytes
+        return signals.floor + signals.overhead + future + self.eval_bytes - limit_bytes
 
     def _tail_probability(self, signals: Signals, limit_bytes: int, steps_left: float) -> float:
         """Return the probability that one of the steps to come is too large."""

@@ -251,7 +251,7 @@ def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = Non
 
 
 def notice_text(risk: Risk, device_name: str) -> str:
-    """Return the notice for a terminal: memory may run out, but nobody needs to act yet."""
+    """Return the notice for a terminal: memory may run out, but not soon."""
     return (
         f"NOTICE: step {risk.step:,}: {device_name} may run out of memory {_eta_text(risk)}: "
         f"{_usage_text(risk)} A warning follows if that becomes likely."

@@ -27,7 +27,7 @@ class RuleConfig:
     def severity(self, level: str) -> Severity | None:
         """Return the severity of a result of `level`, None for a calm one.
 
-        A notice is calm, unless the project wants to be told.
+        A notice is calm, unless the project notifies from it.
         """
         if level == "notice" and self.tells == "notice":
             return "warning"

@@ -22,6 +22,7 @@ from memagent.forecast.levels import (
     worthwhile,
 )
 from memagent.forecast.projection import Projection
+from memagent.forecast.sudden_peaks import EVAL_PROBABILITY
 
 LIMIT = 1000
 FAR = Projection(
@@ -76,10 +77,21 @@ def test_rule_7_while_paging_it_pages_twice_as_far_ahead():
 
 def test_rule_3_nothing_is_reported_beyond_the_planned_end():
     plan = {"total_steps": 500}
-    assert levels(400, 401, options=plan) == ["warning", "ok"]
-    assert levels(440, 441, options=plan, before="warning") == ["warning", "ok"]
-    assert levels(0, 1, options=plan, step=500) == ["critical", "ok"]
-    assert levels(0, 1, options=plan, step=600) == ["critical", "ok"]
+
+    def earliest(*steps_left: float, **changes) -> list[str]:
+        return [level(600, steps_left_low=low, options=plan, **changes) for low in steps_left]
+
+    assert earliest(400, 401) == ["warning", "ok"]
+    assert earliest(440, 441, before="warning") == ["warning", "ok"]
+    assert earliest(0, 1, step=500) == ["warning", "ok"]
+    assert earliest(0, 1, step=600) == ["warning", "ok"]
+
+
+@pytest.mark.parametrize("plan", [910, 950, 1000, 2000, 10_000])
+def test_a_plan_that_the_growth_does_not_live_to_see_makes_no_page_later(plan):
+    first = next(one.step for one in climb(899) if one.level == "warning")
+    planned = next(one.step for one in climb(899, total_steps=plan) if one.level == "warning")
+    assert planned == first
 
 
 def test_the_last_twenty_steps_are_critical_without_times():
@@ -460,8 +472,27 @@ def test_a_trend_begins_after_five_steps_of_the_first_optimizer_step():
     assert climb(60, first=1000)[-1].growing_since_step == 1005
 
 
+def test_growth_that_takes_the_room_of_a_measured_evaluation_is_the_cause():
+    forecaster = Forecaster(1000 * MIB)
+    forecaster.learn(eval_bytes=600 * MIB)
+    forecasts = [forecaster.update(step, allocated_bytes=(100 + step) * MIB) for step in range(340)]
+    page = next(one for one in forecasts if one.level == "warning")
+    # the evaluation fits until the floor is at 400 MiB, and the growth ends at 1,000 MiB
+    assert (page.step, page.cause) == (301, "leak")
+    assert page.eta_low < 900 < page.eta_high
+    assert page.oom_probability == EVAL_PROBABILITY
+
+
+def test_an_evaluation_that_would_not_fit_without_the_growth_is_the_cause_itself():
+    forecaster = Forecaster(1000 * MIB)
+    forecaster.learn(eval_bytes=950 * MIB)
+    for step in range(200):
+        forecast = forecaster.update(step, allocated_bytes=(100 + step) * MIB)
+        assert (forecast.level, forecast.cause, forecast.eta_step) == ("warning", "eval", None)
+
+
 def test_a_planned_end_before_the_limit_silences_a_line():
-    assert {one.level for one in climb(800, total_steps=850)} == {"ok"}
+    assert {one.level for one in climb(700, total_steps=700)} == {"ok"}
     planned = climb(800, total_steps=3000)
     assert "warning" in {one.level for one in planned}
 

@@ -72,6 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import rehearsed
 
         return rehearsed.main(options.json, options.only)
+    if options.verb == "fit":
+        from benchmarks.estimator import fitting
+
+        return fitting.main(options.only)
     if options.verb == "agreement":
         from benchmarks.estimator import agreement
 
@@ -144,6 +148,8 @@ def _parser() -> argparse.ArgumentParser:
         "speed", help="how long a two-step trace takes, and how much its process grows"
     )
     speed.add_argument("--only", nargs="+", metavar="MODEL", help="some of the models")
+    fit = verbs.add_parser("fit", help="steps that die on a card, fitted to it and rehearsed")
+    fit.add_argument("--only", default="", metavar="TEXT", help="models with TEXT in the name")
     rehearsals = verbs.add_parser(
         "rehearsals", help="the published rows, trained by their own code on the rehearsal device"
     )

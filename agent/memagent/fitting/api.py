@@ -47,8 +47,9 @@ def fit(
       host between steps, and "autocast" runs forward in bf16. All but the last leave gradients as
       they are, up to rounding. Batches of a model with batch norm aren't divided.
 
-    Raises EstimateError if nothing makes it fit (nothing is changed then), TraceError if the step
-    can't be traced, and SettingError for an invalid size.
+    If nothing fits for sure, the changes of the least need are made, and `plan.estimate.outcome` is
+    "tight". Raises EstimateError if even these won't fit (nothing is changed then), TraceError if
+    the step can't be traced, and SettingError for an invalid size.
     """
     unknown = [name for name in allow if name not in ALLOWED]
     if unknown:

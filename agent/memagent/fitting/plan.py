@@ -70,7 +70,7 @@ class FitPlan:
 
     def __str__(self) -> str:
         need, limit = self.estimate.needed_bytes, self.estimate.limit_bytes or 0
-        head = f"fits: needs {format_bytes(need)} of {format_bytes(limit)}"
+        head = f"{self.estimate.outcome}: needs {format_bytes(need)} of {format_bytes(limit)}"
         if self.estimate is self.before:
             return f"{head} as it is"
         was = format_bytes(self.before.needed_bytes)

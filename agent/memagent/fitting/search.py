@@ -64,9 +64,19 @@ class Search:
         self.before = self._estimate(self._unchanged)[1]
 
     def cheapest(self) -> Fitted | None:
-        """Return the cheapest changes that make it fit; None if none do."""
+        """Return the cheapest changes that make it fit, else those of the least need.
+
+        None if even their estimate exceeds the limit.
+        """
         fitting = self._attempt(self._unchanged)
-        return fitting or next(filter(None, map(self._with_fewest_parts, self._tiers())), None)
+        fitting = fitting or next(filter(None, map(self._with_fewest_parts, self._tiers())), None)
+        return fitting or self._tightest()
+
+    def _tightest(self) -> Fitted | None:
+        changes, (_, estimate) = min(
+            self._results.items(), key=lambda item: item[1][1].needed_bytes
+        )
+        return (changes, estimate) if estimate.outcome == "tight" else None
 
     @property
     def smallest(self) -> Estimate:

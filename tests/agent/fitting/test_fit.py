@@ -54,6 +54,12 @@ def test_a_step_that_fits_is_left_as_it_is(wide: Residual, rows: torch.Tensor) -
     assert str(plan).endswith("as it is")
 
 
+def test_what_may_fit_is_called_tight(wide: Residual, rows: torch.Tensor) -> None:
+    plan = fitted(wide, rows, 1.02, allow=())
+    assert plan.estimate.outcome == "tight"
+    assert str(plan).startswith("tight: needs ")
+
+
 def test_few_blocks_run_again_where_little_is_missing(wide: Residual, rows: torch.Tensor) -> None:
     plain = gradients_of(wide, rows, TARGETS, loss_of)
     plan = fitted(wide, rows, 0.9)

@@ -16,7 +16,7 @@ ACTIONS = {
     "notify": ("list", "test all"),
     "dashboards": ("push", "export ."),
 }
-NEEDED = {"estimate": "--model gpt2", "replay": "x.json", "db": "current"}
+NEEDED = {"estimate": "--model gpt2", "fit": "--model gpt2", "replay": "x.json", "db": "current"}
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def test_an_agent_and_a_verb_find_the_token_of_their_own_server(
     assert main(["runs", "--server", server.url, "--token", "mag_wrong"]) == 1
     monkeypatch.setenv("XDG_DATA_HOME", str(server.data / "another user"))
     assert main(["runs", "--server", server.url]) == 1
-    assert capsys.readouterr().err.count("401") == 2
+    assert capsys.readouterr().err.count("answered 401") == 2
 
 
 def test_an_unreachable_server_is_one_line(capsys):

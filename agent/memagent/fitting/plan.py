@@ -48,14 +48,18 @@ class FitPlan:
         return total
 
     def parts_of(self, batch: Any, targets: Any = None) -> Iterator[tuple[Any, Any, float]]:
-        """Iterate over (inputs, targets, weight of the loss) for one optimizer step."""
+        """Iterate over (inputs, targets, weight of the loss) for one optimizer step.
+
+        A part without a label that counts is left out: its mean is not a number.
+        """
         size = batch_size(batch) or 1
         parts = min(self.changes.parts, size)
         batches = divided(batch, parts, size)
         loss = getattr(self.model, "loss_function", None)
         is_shifted = getattr(loss, "__name__", "") == "ForCausalLMLoss"
         weights = weights_of(batches, is_shifted=is_shifted)
-        yield from zip(batches, divided(targets, parts, size), weights, strict=True)
+        of_batches = divided(targets, parts, size)
+        yield from (part for part in zip(batches, of_batches, weights, strict=True) if part[2] > 0)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Return the context for forward and the loss."""

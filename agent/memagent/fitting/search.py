@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+from memagent.errors import TraceError
 from memagent.estimator import engine
 from memagent.estimator.advice.catalog import batch_divisors, is_enough
 from memagent.estimator.estimate import Estimate
@@ -60,8 +61,9 @@ class Search:
         self._request = request
         self._allow = frozenset(allow)
         self._unchanged = Changes(autocast=request.autocast)
-        self._results: dict[Changes, tuple[Trace, Estimate]] = {}
-        self.before = self._estimate(self._unchanged)[1]
+        self._estimates: dict[Changes, Estimate] = {}
+        self._profiles: dict[Changes, StepProfile] = {}
+        self.before = self._estimate(self._unchanged)
 
     def cheapest(self) -> Fitted | None:
         """Return the cheapest changes that make it fit, else those of the least need.
@@ -73,16 +75,13 @@ class Search:
         return fitting or self._tightest()
 
     def _tightest(self) -> Fitted | None:
-        changes, (_, estimate) = min(
-            self._results.items(), key=lambda item: item[1][1].needed_bytes
-        )
-        return (changes, estimate) if estimate.outcome == "tight" else None
+        changes, estimate = min(self._estimates.items(), key=lambda item: item[1].needed_bytes)
+        return None if estimate.outcome == "won't fit" else (changes, estimate)
 
     @property
     def smallest(self) -> Estimate:
         """Return the estimate of the least need so far."""
-        estimates = (estimate for _, estimate in self._results.values())
-        return min(estimates, key=lambda estimate: estimate.needed_bytes)
+        return min(self._estimates.values(), key=lambda estimate: estimate.needed_bytes)
 
     def _tiers(self) -> Iterator[Changes]:
         changes, allow = self._unchanged, self._allow
@@ -117,17 +116,17 @@ class Search:
 
     def _attempt(self, changes: Changes) -> Fitted | None:
         """Return the changes with the blocks that have to run again, if it then fits."""
-        trace, estimate = self._estimate(changes)
+        try:
+            estimate = self._estimate(changes)
+        except TraceError:  # such as a model that doesn't take a single sample
+            return None
         if is_enough(estimate):
             return changes, estimate
-        if "recompute" not in self._allow:
-            return None
-        return self._with_blocks(changes, _profile(trace, self._request.model), estimate)
+        return self._with_blocks(changes, estimate) if "recompute" in self._allow else None
 
-    def _with_blocks(
-        self, changes: Changes, profile: StepProfile, plain: Estimate
-    ) -> Fitted | None:
+    def _with_blocks(self, changes: Changes, plain: Estimate) -> Fitted | None:
         best: Fitted | None = None
+        profile = self._profiles[changes]
         limit, beyond = _limit(self._request), _sure_need(plain) - profile.peak_bytes(())
         tried: set[Choice] = {frozenset()}
         for _ in range(MAX_PROOFS):
@@ -142,7 +141,10 @@ class Search:
                 blocks=tuple(profile.blocks[index].block for index in sorted(choice)),
                 recompute_share=profile.share(choice),
             )
-            _, estimate = self._estimate(then)
+            try:
+                estimate = self._estimate(then)
+            except TraceError:  # such as a block that changes its input in place
+                break
             if is_enough(estimate) and (
                 best is None or then.recompute_share < best[0].recompute_share
             ):
@@ -150,18 +152,20 @@ class Search:
             beyond = _sure_need(estimate) - profile.peak_bytes(choice)
         return best
 
-    def _estimate(self, changes: Changes) -> tuple[Trace, Estimate]:
+    def _estimate(self, changes: Changes) -> Estimate:
         """Trace the live objects with the changes applied, once."""
-        if changes in self._results:
-            return self._results[changes]
+        if changes in self._estimates:
+            return self._estimates[changes]
         request = _changed(self._request, changes)
         undo = applied(changes, request.model, request.optimizer)
         try:
             trace = engine.record(request)
         finally:
             undo()
-        self._results[changes] = trace, engine.estimate_trace(request, trace)
-        return self._results[changes]
+        if not changes.blocks:
+            self._profiles[changes] = _profile(trace, request.model)
+        self._estimates[changes] = engine.estimate_trace(request, trace)
+        return self._estimates[changes]
 
 
 def _changed(request: TraceRequest, changes: Changes) -> TraceRequest:

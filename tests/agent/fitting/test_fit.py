@@ -15,6 +15,7 @@ from memagent.errors import EstimateError
 from memagent.fitting.blocks import ModelBlock
 from memagent.fitting.changes import Changes
 from memagent.fitting.pasted_code import code_of
+from memagent.fitting.plan import FitPlan
 from tests.agent.fitting.conftest import BATCH, Residual, convnet, gradients_of, named_gradients
 
 TARGETS = torch.randint(0, 4, (BATCH, 256), generator=torch.Generator().manual_seed(2))
@@ -110,6 +111,37 @@ def test_the_code_of_runs_of_layers_gives_the_same_gradients(images: torch.Tenso
 def test_a_model_with_batch_norm_keeps_its_batch(images: torch.Tensor) -> None:
     with pytest.raises(EstimateError, match="nothing makes it fit"):
         fitted(convnet(), images, 0.1, targets=None, loss=None, allow=("recompute", "parts"))
+
+
+def test_a_part_without_labels_adds_nothing() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 50}
+    dropouts = dict.fromkeys(("attn_pdrop", "resid_pdrop", "embd_pdrop"), 0)
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **dropouts)).train()
+    tokens = torch.randint(0, 50, (4, 12))
+    labels = tokens.clone()
+    labels[2:] = -100
+    labels[0, 5:] = -100
+    batch = {"input_ids": tokens, "labels": labels}
+    plain = gradients_of(model, batch)
+    plan = FitPlan(model, Changes(parts=4), None, None, lambda: None, is_transformers=True)
+    plan.backward(batch)
+    assert largest_difference(named_gradients(model), plain) < 1e-4
+
+
+def test_a_block_that_changes_its_input_is_left(images: torch.Tensor) -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Conv2d(3, 3, 3, padding=1)
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return self.inner(values.relu_().sigmoid())
+
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Sequential(InPlace()), nn.Sequential(InPlace()))
+    with pytest.raises(EstimateError, match="nothing makes it fit"):
+        fitted(model, images, 0.3, targets=None, loss=None, allow=("recompute",))
 
 
 def test_nothing_is_changed_if_nothing_fits(wide: Residual, rows: torch.Tensor) -> None:

@@ -229,12 +229,11 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def add_output(self, path: str, tensors: Iterable[torch.Tensor]) -> None:
         """Record what the module at `path` returned in forward."""
-        for tensor in tensors:
-            for part in plain_tensors(tensor) if self.phase == "forward" else ():
-                if part.layout is torch.strided:
-                    record, _ = self._live.get(part.untyped_storage()._cdata, (None, None))
-                    if record is not None:
-                        self.outputs.setdefault(path, set()).add(record.uid)
+        parts = (part for tensor in tensors for part in plain_tensors(tensor))
+        for part in parts if self.phase == "forward" else ():
+            if part.layout is torch.strided:
+                live = self._live.get(part.untyped_storage()._cdata)
+                self.outputs.setdefault(path, set()).update([live[0].uid] if live else [])
 
     def producer_of(self, tensor: torch.Tensor) -> str:
         """Return the operator that made a one-element tensor; "" if unknown."""

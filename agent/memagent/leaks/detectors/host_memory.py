@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import tracemalloc
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -95,6 +96,8 @@ class HostMemoryDetector(Detector):
         self._untraced_rate = 0
         self._middle_bytes: int | None = None
         """Bytes allocated in the middle."""
+        self._max_rate: float = math.inf
+        """Bytes per step by which anything can have grown since then."""
         self._lines: list[Suspect] = []
         self._holders: dict[CodePosition, Suspect | None] = {}
         self._heap = heap_reader()
@@ -150,8 +153,10 @@ class HostMemoryDetector(Detector):
         self._sites.update(steady_tensors(tensors, self._middle_tensors, *steps))
         lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
         if self._middle_bytes is not None and now_bytes is not None:
-            rate = (now_bytes + _FREE_LIST_BYTES - self._middle_bytes) / max(1, steps[0])
-            lines = [item for item in lines if rate >= MIN_SHARE * (item.bytes_per_step or 0)]
+            self._max_rate = max(0, now_bytes + _FREE_LIST_BYTES - self._middle_bytes) / steps[0]
+            lines = [
+                item for item in lines if self._max_rate >= MIN_SHARE * (item.bytes_per_step or 0)
+            ]
         self._lines = lines
         candidates = candidates_of_lines(self._lines)
         self._stop()  # while it traces, to read the source takes ten times as long
@@ -168,6 +173,7 @@ class HostMemoryDetector(Detector):
         self._stop()
         lines = lasting_lines(self._lines, last_step)
         named, bounded = suspects_of_containers(containers, sites, lines, self._bounds, budget)
+        named = with_rates_up_to(self._max_rate, named)
         holders = {**self._holders, **dict.fromkeys(bounded - self._holders.keys())}
         suspects = most_specific(named, lines, holders)
         least = MIN_GROWTH_SHARE * self._untraced_rate
@@ -181,6 +187,7 @@ class HostMemoryDetector(Detector):
         self._stop_trace()
         self._trace = None
         self._middle_step = 0
+        self._max_rate = math.inf
         self._middle = {}
         self._middle_tensors = Counter()
         self._lines = []
@@ -205,6 +212,18 @@ class HostMemoryDetector(Detector):
         if self._is_tracing:
             self._is_tracing = False
             tracemalloc.stop()
+
+
+def with_rates_up_to(max_rate: float, suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Return suspects with at most the growth of all that is allocated.
+
+    What the entries of a container have in common is counted with each of them: the state of an
+    ORM's object leads to its session. Growth of a fraction of its rate looks like its end.
+    """
+    return [
+        replace(item, bytes_per_step=max(1, round(max_rate))) if _rate_of(item) > max_rate else item
+        for item in suspects
+    ]
 
 
 def with_native(others: list[Suspect], native: list[Suspect]) -> list[Suspect]:

@@ -183,6 +183,18 @@ def test_what_is_made_in_one_half_of_the_window_only_is_no_suspect():
     assert suspected(lambda number: [number] * 999 if number == OBJECTS - 1 else orders) == []
 
 
+@pytest.mark.skipif(heap_reader() is None, reason="mallinfo2 is glibc's")
+def test_what_entries_have_in_common_is_no_growth():
+    shared = [[number] * 50 for number in range(1000)]
+    rows = []
+
+    def make(number):
+        rows.append({"number": [number] * 9, "session": shared})
+
+    [suspect] = [item for item in suspects_of(make) if item.holder.startswith("rows: list of")]
+    assert suspect.bytes_per_step < 200 * OBJECTS / 20 * 9
+
+
 @pytest.mark.parametrize("generation", [0, 2])
 def test_what_each_step_makes_anew_is_no_suspect(generation):
     """Such as an input that is longer each time. A step with many objects ages them."""

@@ -2,6 +2,7 @@
 
 MemagentError
 ├── SettingError        a setting or an argument is unknown or malformed
+│   └── FilterError     ... the argument is a filter on runs (`where`)
 ├── WireError           bytes are not a valid message or chunk
 ├── DeliveryError       the server could not accept something
 │   └── RejectedError   ... and never will: it answered 4xx
@@ -24,6 +25,10 @@ class MemagentError(Exception):
 
 class SettingError(MemagentError):
     """A setting or an argument is unknown or malformed; the message names it."""
+
+
+class FilterError(SettingError):
+    """A filter on runs cannot be read; the message names the column or the position."""
 
 
 class WireError(MemagentError):

@@ -3,7 +3,8 @@
 What a schema cannot say is said here, and nothing else is let pass:
 
 1. A cursor is what a page gave, and a snapshot's viewer a page that was packed by zlib. Any other text is refused, so valid requests go
-   without (test_http_lists.py follows real cursors, test_routes_snapshots.py uploads real pages).
+   without (test_http_lists.py follows real cursors, test_routes_snapshots.py uploads real pages). The same for the text of a filter
+   (tests/server/store/test_run_filter.py).
 2. A batch's columns are of one length and its steps ascend; an estimate's fields must not contradict each other: 422 is then right.
 3. A body that is invalid may also be too large: 413.
 """
@@ -117,7 +118,7 @@ def failures(sqlite_database, make_settings, fill, monkeypatch):
 def before_call(context, case, kwargs):
     """Omit parameters that only a page or a packer can create (1) from valid requests."""
     if case.meta is not None and case.meta.generation.mode.is_positive:
-        for place, name in ((case.query, "cursor"), (case.body, "viewer")):
+        for place, name in ((case.query, "cursor"), (case.query, "where"), (case.body, "viewer")):
             if isinstance(place, dict):
                 place.pop(name, None)
 

@@ -19,7 +19,7 @@ from flask import Flask, Response, current_app, request
 from msgspec.structs import asdict
 from werkzeug.exceptions import HTTPException
 
-from memagent.errors import WireError
+from memagent.errors import FilterError, WireError
 from memagent_server.http.request_logging import request_id
 from memagent_server.schemas.base import Schema
 from memagent_server.store.errors import (
@@ -70,6 +70,9 @@ def install(app: Flask) -> None:
     app.before_request(_refuse_nul)
     app.register_error_handler(Problem, respond)
     app.register_error_handler(WireError, _wire_error)
+    app.register_error_handler(
+        FilterError, lambda error: respond(Problem(422, str(error), field="where"))
+    )
     app.register_error_handler(UnknownRunError, lambda error: respond(Problem(404, str(error))))
     app.register_error_handler(ConflictError, lambda error: respond(Problem(409, str(error))))
     app.register_error_handler(DBAPIError, _database_error)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from memagent.filters.parser import MAX_LENGTH
 from memagent.wire.messages import Identifier
 from memagent_server.schemas.alerts import Alert, Notification
 from memagent_server.schemas.base import AlertState, NotificationState, RunStatus, Schema
@@ -64,6 +65,12 @@ class RunsQuery(Paged, kw_only=True, frozen=True):
         | None
     ) = None
     tag: Annotated[str, _text("Only runs with exactly this tag.")] | None = None
+    where: (
+        Annotated[
+            str, _text("A filter, such as `config.lr < 1e-3 and peak_ratio > 0.9`.", MAX_LENGTH)
+        ]
+        | None
+    ) = None
     archived: Annotated[Literal["0", "1"], Meta(description="`1`: only archived runs.")] = "0"
     sort: Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"] = (
         "-created_at"

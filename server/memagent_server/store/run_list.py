@@ -20,11 +20,13 @@ from sqlalchemy import String, cast, delete, func, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 from sqlalchemy.sql.elements import ColumnElement
 
+from memagent.filters.expression import Expression
 from memagent_server.schemas.runs import RunPage
 from memagent_server.store.citus import groups_to_lock
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import RunRow, RunTagRow
 from memagent_server.store.reading import decode_cursor, encode_cursor
+from memagent_server.store.run_filter import condition_of
 from memagent_server.store.summaries import summarize
 
 Sort = Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"]
@@ -55,13 +57,15 @@ class RunQuery:
     """Filters and order of a list; `tag` matches exactly; `cursor` is a page's `next_cursor`.
 
     Each word of `q` is searched in name, id, project, user, host and tags, case-insensitive. A word
-    such as `lr=0.001` also matches the config's value of that key, at any depth.
+    such as `lr=0.001` also matches the config's value of that key, at any depth. `where` is a
+    parsed filter.
     """
 
     project: str | None = None
     status: str | None = None
     tag: str | None = None
     q: str | None = None
+    where: Expression | None = None
     is_archived: bool = False
     sort: Sort = "-created_at"
     limit: int = 50
@@ -81,6 +85,9 @@ def find_runs(session: Session, query: RunQuery) -> tuple[Sequence[RunRow], str 
     column, kind = _KEYS[name]
     run_id: InstrumentedAttribute[str] = RunRow.id
     statement = select(RunRow).options(*_DEFERRED).where(*_filters(query)).limit(query.limit + 1)
+    if query.where is not None:
+        dialect = session.get_bind().dialect.name
+        statement = statement.where(condition_of(query.where, dialect))
     if query.tag is not None:
         statement = statement.join(RunTagRow, RunTagRow.run_id == RunRow.id).where(
             RunTagRow.tag == query.tag

@@ -9,6 +9,7 @@ from datetime import datetime, timezone
 from flask import Blueprint, Response, current_app, request
 
 import memagent
+from memagent.filters.parser import parse
 from memagent_server.compare import compare_runs, components
 from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
 from memagent_server.http import openapi
@@ -101,6 +102,7 @@ def get_runs() -> Response:
         status=params.status,
         tag=params.tag,
         q=params.q,
+        where=parse(params.where) if params.where else None,
         is_archived=params.archived == "1",
         sort=params.sort,
         limit=params.limit,

@@ -39,6 +39,7 @@ class Settings:
     limit_bytes: int | None = None
     page_cost: float | None = None
     mirror: str | None = None
+    source: bool = True
     disabled: bool = False
     raise_errors: bool = False
     live: str | None = None
@@ -73,6 +74,7 @@ class Settings:
             limit_bytes=None if limit is None else parse_bytes(limit),
             page_cost=_parse_cost("MEMAGENT_PAGE_COST", values),
             mirror=values.get("MEMAGENT_MIRROR") or None,
+            source=_parse_flag("MEMAGENT_SOURCE", values, default="1"),
             disabled=_parse_flag("MEMAGENT_DISABLED", values),
             raise_errors=_parse_flag("MEMAGENT_RAISE", values),
             live=values.get("MEMAGENT_LIVE") or None,
@@ -151,8 +153,8 @@ def _parse_cost(name: str, values: Mapping[str, str]) -> float | None:
     return cost
 
 
-def _parse_flag(name: str, values: Mapping[str, str]) -> bool:
-    text = values.get(name, "0").lower()
+def _parse_flag(name: str, values: Mapping[str, str], default: str = "0") -> bool:
+    text = values.get(name, default).lower()
     if text not in _TRUE + _FALSE:
         raise SettingError(f"Invalid {name} {text!r}: write 1 or 0.")
     return text in _TRUE

@@ -403,6 +403,8 @@ LAST_WORDS = {
         {
             "kind": "list", "holder": "outputs: list of 1180", "file": "/home/ana/char/train.py", "line": 42, "bytes_per_step": 5.4 * MIB,
             "fix": "Append `x.detach().cpu()` or `x.item()`, and clear the list once its values are used.", "confidence": 0.97,
+            "source": ["loss.backward()", "if step % 10 == 0:", "    outputs.append(logits)  # for the confusion matrix", "optimizer.step()", ""],
+            "source_first_line": 40,
         }
     ],
     "suspect_search": {"first_step": 610, "step": 641},
@@ -414,6 +416,8 @@ SNAPSHOT = {
             "kind": "graph", "holder": "total_loss: float tensor, sum of 412 losses with their graphs", "file": "train.py", "line": 88,
             "function": "train_epoch", "bytes_per_step": 38.4 * MIB, "confidence": 0.93,
             "fix": "Add loss.item() or loss.detach(): a sum of losses with gradients keeps the graph of every step.",
+            "source": ["loss = model(batch).loss", "", "total_loss += loss", "loss.backward()", "<b>optimizer</b>.step()"],
+            "source_first_line": 86,
         },
         {"kind": "list", "holder": "Trainer.history: list of 412", "file": "trainer.py", "line": 211, "confidence": 0.31},
     ],

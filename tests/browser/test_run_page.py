@@ -409,6 +409,10 @@ def test_an_oom_is_reported_with_the_largest_tensors(server, replay, scenarios, 
     assert "Leak, forecast since step 610" in report.inner_text()
     assert "train.py:42 keeps outputs: list of 1180" in report.inner_text()
     assert "Without this growth, about 1.46 GiB of 8.00 GiB would" in report.inner_text()
+    source = report.get_by_label("Source around line 42")
+    assert source.inner_text().split("\n")[1] == "41if step % 10 == 0:"
+    assert source.locator(".is-suspect").inner_text().startswith("42    outputs.append(logits)")
+    assert page.locator("#suspects .source").count() == 0, "it is shown once"
     code = report.get_by_label("Code of the fix")
     assert "outputs.append(x.detach().cpu())" in code.inner_text()
     box = report.bounding_box()
@@ -427,6 +431,9 @@ def test_suspects_are_named_and_the_flame_graph_is_drawn(server, replay, scenari
     assert "train.py:88 keeps" in page.locator("#head").inner_text(), (
         "at three in the morning nobody scrolls"
     )
+    [source] = page.locator("#suspects .source").all()
+    assert "88total_loss += loss" in source.inner_text()
+    assert "<b>optimizer</b>" in source.inner_text()
     blocks = page.locator("#flame rect")
     assert blocks.count() >= 12
     outermost = blocks.first.bounding_box()["width"]

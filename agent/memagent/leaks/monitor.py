@@ -57,7 +57,10 @@ _NO_MEMORY = "no memory was left for the diagnosis"
 
 
 class LeakMonitor:
-    """`emit` sends an event, as `snapshots` does the results, on the training thread."""
+    """`emit` sends an event, as `snapshots` does the results, on the training thread.
+
+    sends_source: results include the source around suspects.
+    """
 
     def __init__(
         self,
@@ -65,11 +68,15 @@ class LeakMonitor:
         guard: ErrorGuard,
         snapshots: SnapshotWriter,
         emit: Callable[[Event], None],
+        *,
+        sends_source: bool = True,
     ) -> None:
         self._sampler = sampler
         self._guard = guard
         self._snapshots = snapshots
         self._emit = emit
+        self._sends_source = sends_source
+        self._add_source: Callable[[Sequence[Suspect]], tuple[Suspect, ...]] = tuple
         self._emitted_state = "idle"
         self._growing: Growing | None = None
         self.on_found: Callable[[Growing], None] = lambda _: None
@@ -105,7 +112,10 @@ class LeakMonitor:
         """The finder, which most runs never need: only the first request imports it."""
         with forks_wait():
             from memagent.leaks.finder import Finder
+            from memagent.leaks.source_excerpt import SourceExcerpts
 
+        if self._sends_source:
+            self._add_source = SourceExcerpts().add_to
         host_bytes = self._heap or (lambda: None)
         return Finder(
             used_bytes=self._used_bytes,
@@ -132,7 +142,7 @@ class LeakMonitor:
     @property
     def suspects(self) -> tuple[Suspect, ...]:
         """Return the suspects of the newest diagnosis, most likely first."""
-        return self._finder.suspects if self._has_finder else ()
+        return self._add_source(self._finder.suspects) if self._has_finder else ()
 
     @property
     def search(self) -> dict[str, Any]:

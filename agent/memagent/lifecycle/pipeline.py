@@ -90,7 +90,9 @@ class Pipeline:
         snapshots = SnapshotWriter(
             identity, self.sampler, guard, self._send, settings.directory / file_name
         )
-        self.leaks = LeakMonitor(self.sampler, guard, snapshots, self._emit)
+        self.leaks = LeakMonitor(
+            self.sampler, guard, snapshots, self._emit, sends_source=settings.source
+        )
         self._file = RunFile(path, seal(identity.run_id, self._run_start(settings, options)))
         self._sender = Sender(
             self._file, _open_transport(settings), self.drops, guard, self._handle_reply

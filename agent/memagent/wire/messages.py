@@ -25,6 +25,7 @@ Identifier = Annotated[
 ]
 Label = Annotated[str, Meta(min_length=1, max_length=200)]
 Text = Annotated[str, Meta(max_length=20_000)]
+SourceText = Annotated[str, Meta(max_length=1_000)]
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 """Below the limit of integers that JSON readers, browsers and Prometheus represent exactly."""
 Rank = Annotated[int, Meta(ge=0, lt=2**31)]
@@ -222,7 +223,8 @@ class Suspect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
     holder: a readable expression and its type, such as "Trainer.history: list of 412". line: where
     the holder grows; the function's first line, or 0, if that's unknown. bytes_per_step: an
-    estimate, None if unknown. confidence: 0 to 1. fix: what to change at that line.
+    estimate, None if unknown. confidence: 0 to 1. fix: what to change at that line. source: lines
+    around it, secrets masked; source_first_line: the number of the first.
     """
 
     kind: Identifier
@@ -233,6 +235,8 @@ class Suspect(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     bytes_per_step: BytesPerStep | None = None
     confidence: Annotated[float, Meta(ge=0, le=1)] = 0.0
     fix: Text = ""
+    source: Annotated[list[SourceText], Meta(max_length=11)] = []
+    source_first_line: Count = 0
 
     @property
     def location(self) -> str:

@@ -29,6 +29,8 @@ class SuspectLine(Schema):
     bytes_per_step: float | None
     confidence: Ratio
     fix: str
+    source: Annotated[list[str], Meta(description="Lines around the line, secrets masked.")]
+    source_first_line: int
 
 
 class SuspectByRank(SuspectLine):

@@ -27,6 +27,8 @@ _OPTIONAL: dict[str, Any] = {
     "bytes_per_step": None,
     "confidence": 0.0,
     "fix": "",
+    "source": (),
+    "source_first_line": 0,
 }
 """Fields of a suspect that a message omits if they have these values."""
 

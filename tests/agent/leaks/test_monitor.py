@@ -94,13 +94,26 @@ def test_a_forecast_of_growth_names_the_line(watched, recording, capfd, cause):
     hints = [event.data for event in recording().events if event.kind == "hints"]
     assert hints[-1]["grows"] == {"host": "list"}
     [snapshot] = recording().snapshots
-    assert (snapshot.suspects[0].line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
+    [sent] = snapshot.suspects
+    assert (sent.line, snapshot.why) == (LINE, f"forecast at step 5: {cause}")
+    assert sent.source[sent.line - sent.source_first_line].strip() == "self.history.append(output)"
     assert "ms" in snapshot.notes[0]
     file = display_path(__file__, run._pipeline.leaks.roots)
     assert (
         f"suspect: {file}:{LINE} in Trainer.train: Trainer.history: list of"
         in capfd.readouterr().err
     )
+
+
+def test_no_source_is_sent_if_a_setting_says_so(monkeypatch, watched, recording):
+    monkeypatch.setenv("MEMAGENT_SOURCE", "0")
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
+    trainer.train(25)
+    run.finish()
+    [snapshot] = recording().snapshots
+    assert snapshot.suspects and not any(item.source for item in snapshot.suspects)
 
 
 @pytest.mark.parametrize(

@@ -163,5 +163,5 @@ def test_a_suspect_says_where_it_is():
     assert suspect.location == "train.py:42"
     assert suspect.to_dict() == {
         "kind": "list", "holder": "history", "file": "train.py", "line": 42, "function": None,
-        "bytes_per_step": None, "confidence": 0.0, "fix": "",
+        "bytes_per_step": None, "confidence": 0.0, "fix": "", "source": [], "source_first_line": 0,
     }  # fmt: skip

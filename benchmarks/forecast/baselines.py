@@ -4,9 +4,11 @@ sees the past only.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
+from typing import Any
 
 from benchmarks.forecast.traces import Alarm, Trace
 from memagent.forecast import Forecast, Forecaster, feed_columns
@@ -16,6 +18,8 @@ from memagent.leaks.triggers import SlowGrowthDetector
 
 Detector = Callable[[Trace], Alarm | None]
 WINDOW_S, HORIZON_S = 900.0, 3600.0
+ENTRY_ERROR = 0.1
+"""Relative error of a buffer's rest at most: later entries differ from those seen."""
 
 
 def memagent(trace: Trace) -> Alarm | None:
@@ -66,8 +70,25 @@ def feed(trace: Trace, *, with_finder: bool) -> Iterator[tuple[Forecaster, Forec
             found_at = row + WINDOW_STEPS
             forecaster.learn(grows="unknown")
         if row == found_at:
-            forecaster.learn(grows=trace.grows)
+            forecaster.learn(**_found(trace, readings[row]))
         yield forecaster, forecast
+
+
+def _found(trace: Trace, held: int) -> dict[str, Any]:
+    """Return what the finder tells at a row: a bound that memory doesn't suffice for is none.
+
+    It knows the rest of a buffer from its entries so far, which differ from later ones.
+    """
+    if trace.grows != "buffer":
+        return {"grows": trace.grows}
+    if trace.death is not None:
+        return {"grows": "list"}
+    readings = trace.columns.get("allocated_bytes") or trace.columns["device_used_bytes"]
+    error = random.Random(trace.limit_bytes).uniform(-ENTRY_ERROR, ENTRY_ERROR)
+    return {
+        "grows": "buffer",
+        "growth_end_bytes": round(held + (1 + error) * (max(readings) - held)),
+    }
 
 
 def threshold_90(trace: Trace) -> Alarm | None:

@@ -22,6 +22,7 @@ from memagent.forecast.gc_check import GarbageCheck, GcProbe
 from memagent.forecast.hysteresis import ForecastHysteresis
 from memagent.forecast.levels import (
     PAGE_COST,
+    KnownGrowth,
     Situation,
     evidence_of,
     level_of,
@@ -85,7 +86,7 @@ class Forecaster:
         self._sudden = SuddenPeaks(optimizer_state_bytes, max_input_size)
         self._epoch_steps = epoch_steps
         self._predicted_peak = predicted_peak_bytes
-        self._grows: Growing | None = None
+        self._growth = KnownGrowth()
         self._learned_step = 0
         self._gc_probe = gc_probe
         self.page_cost = page_cost
@@ -109,20 +110,23 @@ class Forecaster:
         predicted_peak_bytes: int | None = None,
         eval_bytes: int | None = None,
         grows: Growing | None = None,
+        growth_end_bytes: int | None = None,
     ) -> None:
         """Update what is known in addition to the samples; None changes nothing.
 
         eval_bytes: how far an evaluation or a checkpoint goes above the floor, from a preflight.
-        grows: what keeps the growing memory, from the leak finder.
+        grows: what keeps the growing memory, from the leak finder. growth_end_bytes: memory held
+        after a step once a growing buffer is full.
         """
         self._sudden.learn(optimizer_state_bytes, max_input_size, eval_bytes)
         if epoch_steps is not None:
             self._epoch_steps = epoch_steps
         if predicted_peak_bytes is not None:
             self._predicted_peak = predicted_peak_bytes
-        if grows not in (None, self._grows):
-            self._grows = grows
+        if grows not in (None, self._growth.grows):
             self._learned_step = self._step or 0
+        floor = None if self._step is None else self._signals.floor
+        self._growth = self._growth.learn(grows, growth_end_bytes, floor)
 
     @property
     def newest(self) -> Forecast:
@@ -333,11 +337,15 @@ class Forecaster:
         signals = self._signals
         if not signals.trends:
             return None
-        skipped = {"host_memory", "input"} if self._inputs_will_fit(signals) else {"host_memory"}
+        headroom = self.limit_bytes - signals.expected_need(step)
+        skipped = {"host_memory"}
+        if self._inputs_will_fit(signals):
+            skipped.add("input")
+        if self._growth.fits(signals.floor, headroom):
+            skipped.add("leak")
         device: dict[Cause, Trend] = {
             cause: trend for cause, trend in signals.trends.items() if cause not in skipped
         }
-        headroom = self.limit_bytes - signals.expected_need(step)
         projections = [project(device, headroom, self.limit_bytes, signals.need_bounds)]
         host = signals.trends.get("host_memory")
         if host is not None and self.host_limit_bytes:
@@ -365,8 +373,11 @@ class Forecaster:
             peak_bytes=self._signals.floor + self._signals.excess.recent,
             epoch_steps=self._epoch_steps,
             predicted_peak_bytes=self._predicted_peak,
-            grows=self._grows,
-            is_diagnosed=self._grows == "unknown" and step - self._learned_step <= DIAGNOSIS_STEPS,
+            grows=self._growth.counts_as(
+                self._signals.floor, self.limit_bytes - self._signals.expected_need(step)
+            ),
+            is_diagnosed=self._growth.grows == "unknown"
+            and step - self._learned_step <= DIAGNOSIS_STEPS,
         )
 
     def _check_garbage(self, step: int, nearest: Projection, level: Level) -> Level:

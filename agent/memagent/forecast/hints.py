@@ -20,7 +20,7 @@ from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GcProbe
 from memagent.forecast.types import GROWING, Growing
 
-_SIZES = ("optimizer_state_bytes", "eval_bytes", "predicted_peak_bytes")
+_SIZES = ("optimizer_state_bytes", "eval_bytes", "predicted_peak_bytes", "growth_end_bytes")
 _NUMBERS = ("total_steps", "epoch_steps", "max_input_size")
 
 
@@ -40,6 +40,8 @@ class Hints(msgspec.Struct, frozen=True):
     predicted_peak_bytes: Mapping[str, int] = msgspec.field(default_factory=dict)
     grows: Mapping[str, Growing] = msgspec.field(default_factory=dict)
     """What keeps the growing memory, by device id."""
+    growth_end_bytes: Mapping[str, int] = msgspec.field(default_factory=dict)
+    """Held after a step once a growing buffer is full."""
 
     def merged_with(self, data: Mapping[str, Any]) -> Hints:
         """Return these hints and those of an event's `data`.

@@ -6,6 +6,9 @@
 2. A page is a decision under cost: it's sent if the probability of an OOM, times the
    cost of a lost run, exceeds the cost of a page. So `page_cost`, the second cost as a share of the
    first, is the probability from which a page is worth it.
+3. A buffer whose bound is known doesn't run out of memory if the rest fits: a full one needs
+   nothing. If the rest can't fit, it's as urgent as a list. In between it's a buffer as any other.
+4. Memory beyond its end shows that something else grows, of which nothing is known.
 """
 
 from __future__ import annotations
@@ -46,7 +49,48 @@ MIN_REACH = 1e-3
 ENDING: tuple[Growing, ...] = ("buffer", "cache", "epoch")
 STEPS_TO_WAIT = 20
 """A page waits for a diagnosis while more steps than these are left."""
+REST_ERROR = 0.1
+"""Relative error of a buffer's rest: the average of its entries rarely changes by more."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
+
+
+class KnownGrowth(msgspec.Struct, frozen=True):
+    """What the leak finder knows of the growing memory: what keeps it, and where a buffer ends.
+
+    grows: None if unknown. end_bytes: held once a buffer is full, None if unknown. error_bytes: by
+    how much that may be off, a share of the rest: later entries may be larger.
+    """
+
+    grows: Growing | None = None
+    end_bytes: int | None = None
+    error_bytes: float = 0.0
+
+    def learn(
+        self, grows: Growing | None, end_bytes: int | None, floor: float | None
+    ) -> KnownGrowth:
+        """Return it with what is new; None changes nothing. floor: bytes held now, if known."""
+        if end_bytes in (None, self.end_bytes):
+            return KnownGrowth(grows or self.grows, self.end_bytes, self.error_bytes)
+        rest = end_bytes - (floor or 0)
+        return KnownGrowth(grows or self.grows, end_bytes, REST_ERROR * max(0.0, rest))
+
+    def fits(self, floor: float, headroom_bytes: float) -> bool:
+        """Return True if it ends below the limit (rule 3). floor: bytes held now."""
+        rest = self._rest_bytes(floor)
+        return rest is not None and (1 + REST_ERROR) * rest <= max(0.0, headroom_bytes)
+
+    def counts_as(self, floor: float, headroom_bytes: float) -> Growing | None:
+        """Return what the growth is as urgent as (rules 3, 4)."""
+        rest = self._rest_bytes(floor)
+        if rest is None:
+            return self.grows if self.end_bytes is None or self.grows != "buffer" else None
+        return "list" if (1 - REST_ERROR) * rest > headroom_bytes else "buffer"
+
+    def _rest_bytes(self, floor: float) -> float | None:
+        end = self.end_bytes
+        if self.grows != "buffer" or end is None or floor > end + self.error_bytes:
+            return None
+        return max(0.0, end - floor)
 
 
 class Situation(msgspec.Struct, frozen=True):

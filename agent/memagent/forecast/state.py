@@ -19,6 +19,7 @@ from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GarbageCheck, later
 from memagent.forecast.hysteresis import ForecastHysteresis
 from memagent.forecast.input_high_water import InputHighWaterModel
+from memagent.forecast.levels import KnownGrowth
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.running_statistics import ExcessStatistics, StepClock
 from memagent.forecast.signals import Signals
@@ -37,6 +38,7 @@ _CLASSES = {
         Forecaster,
         GarbageCheck,
         InputHighWaterModel,
+        KnownGrowth,
         OtherProcesses,
         Signals,
         StepClock,

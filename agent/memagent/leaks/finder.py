@@ -117,6 +117,11 @@ class Finder:
         is_list = self.suspects and not self.is_busy and not self._has_limit
         return "list" if is_list else "unknown"
 
+    def rest_bytes(self, *, on_host: bool) -> int | None:
+        """Return the bytes until a growing buffer is full, None if that's unknown."""
+        is_known = self.growing == "buffer" and self._unconfirmed is None
+        return self._window.bounds.rest_bytes(on_host=on_host) if is_known else None
+
     def native_rate(self, step: int) -> int | None:
         """Return the bytes per step that neither tensors nor Python's objects explain.
 

@@ -44,6 +44,8 @@ class BoundCheck:
         self._beyond: set[tuple[str, int | None]] = set()
         self.filling_bytes_per_step = 0
         """Growth of what fills up to its bound."""
+        self._rests: dict[tuple[str | int, bool], float] = {}
+        """Bytes until it's full, by its name (a new tensor replaces a bank), and on the host."""
 
     @cached_property
     def _free(self) -> FreeMemory:
@@ -75,6 +77,11 @@ class BoundCheck:
         self._beyond.add((suspect.file, suspect.line))
         return replace(suspect, fix=fix)
 
+    def rest_bytes(self, *, on_host: bool) -> int | None:
+        """Return the bytes until all that fills up is full, None if nothing does."""
+        rests = [rest for (_, is_host), rest in self._rests.items() if is_host == on_host]
+        return round(sum(rests)) if rests else None
+
     def is_beyond(self, suspect: Suspect) -> bool:
         """Return True if memory doesn't suffice for the bound of what a suspect names."""
         return (suspect.file, suspect.line) in self._beyond
@@ -85,9 +92,11 @@ class BoundCheck:
         self._fixes.pop(id(holder.container), None)
         if bound is None:
             return True
-        free = self._free.on(device)
-        if free is None or bound.missing_bytes(entry_bytes) <= free:
+        free, rest = self._free.on(device), bound.missing_bytes(entry_bytes)
+        if free is None or rest <= free:
             self.filling_bytes_per_step += round(rate)
+            key = holder.name.expression if holder.name else id(holder.container)
+            self._rests[key, device == "cpu"] = rest
             return False
         full = format_bytes(round(bound.full_bytes(entry_bytes)))
         self._fixes[id(holder.container)] = _FIX.format(bound.limit, full, format_bytes(free))

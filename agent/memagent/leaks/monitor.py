@@ -78,9 +78,10 @@ class LeakMonitor:
         self._sends_source = sends_source
         self._add_source: Callable[[Sequence[Suspect]], tuple[Suspect, ...]] = tuple
         self._emitted_state = "idle"
-        self._growing: Growing | None = None
-        self.on_found: Callable[[Growing], None] = lambda _: None
-        """Called when it's known what keeps the growing memory of the training device."""
+        self._growing: tuple[Growing, int | None] | None = None
+        self.on_found: Callable[[Growing, int | None], None] = lambda _, __: None
+        """Called when it's known what keeps the growing memory of the training device, and how many
+        bytes a buffer takes until it's full."""
         self._device = sampler.tracks[0].probe.device
         self._started_at = time.monotonic()
         kind = self._device.kind
@@ -293,10 +294,11 @@ class LeakMonitor:
 
     def _emit_state(self) -> None:
         """Emit an event when a diagnosis begins, goes on to its search, or ends."""
-        growing = self._finder.growing
+        rest_bytes = self._finder.rest_bytes(on_host=self._device.kind == "host")
+        growing = self._finder.growing, rest_bytes
         if growing != self._growing:
             self._growing = growing
-            self.on_found(growing)
+            self.on_found(*growing)
         state = self._finder.state
         if state != self._emitted_state:
             self._emitted_state = state

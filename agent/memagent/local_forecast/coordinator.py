@@ -169,9 +169,18 @@ class LocalForecast:
         device = self._probes[0].device.id
         self._learn({"predicted_peak_bytes": {device: prediction.peak_allocated_bytes}})
 
-    def note_growing(self, growing: Growing) -> None:
-        """Take from the leak finder what keeps the growing memory of the training device."""
-        if self._learn({"grows": {self._probes[0].device.id: growing}}):
+    def note_growing(self, growing: Growing, rest_bytes: int | None = None) -> None:
+        """Take from the leak finder what keeps the growing memory of the training device.
+
+        rest_bytes: what a buffer takes until it's full. The forecaster gets the sum with what is
+        held now, which later samples don't change.
+        """
+        probe = self._probes[0]
+        data: dict[str, dict[str, Any]] = {"grows": {probe.device.id: growing}}
+        if rest_bytes is not None:
+            end = probe.used_bytes() + rest_bytes
+            data["growth_end_bytes"] = {probe.device.id: end}
+        if self._learn(data):
             self._emit_hints()
 
     def _learn(self, data: Mapping[str, Any]) -> bool:

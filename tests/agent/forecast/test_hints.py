@@ -130,10 +130,10 @@ def test_what_grows_belongs_to_a_device():
     assert hints.to_data() == {"grows": {"a": "list", "5": "cache"}}
     assert hints.merged_with({"grows": "list"}) == hints
     assert hints.merged_with({"grows": {"a": "buffer"}}).grows == {"a": "buffer", "5": "cache"}
-    assert hints.forecaster("a", LIMIT)._grows == "list"
+    assert hints.forecaster("a", LIMIT)._growth.grows == "list"
     forecaster = Forecaster(LIMIT, host_limit_bytes=LIMIT)
     hints.apply_to(forecaster, "5", is_secondary_host=True)
-    assert forecaster._grows == "cache"
+    assert forecaster._growth.grows == "cache"
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_numbers_are_whole_positive_and_below_2_to_the_62(value, known):
 
 def test_sizes_may_be_zero_and_belong_to_a_device():
     sizes = {"a": 0, "b": 2.7, "c": -1, "d": 2**62, 5: 6, "e": True, "f": None}
-    for name in ("optimizer_state_bytes", "eval_bytes", "predicted_peak_bytes"):
+    for name in ("optimizer_state_bytes", "eval_bytes", "predicted_peak_bytes", "growth_end_bytes"):
         hints = Hints().merged_with({name: sizes})
         assert getattr(hints, name) == {"a": 0, "b": 2, "5": 6}
         assert hints.merged_with({name: [1]}) == hints

@@ -42,6 +42,9 @@ def test_what_needs_more_than_is_free_can_grow(limit, entry_bytes, device, grows
     check = BoundCheck(lambda: MEMORY)
     assert check.can_grow(recent(limit), entry_bytes, 100, device) == grows
     assert check.filling_bytes_per_step == (0 if grows else 100)
+    rest = None if grows else round((limit - 20) * entry_bytes)
+    on_host = device == "cpu"
+    assert [check.rest_bytes(on_host=host) for host in (on_host, not on_host)] == [rest, None]
 
 
 def test_a_bound_counts_if_free_memory_is_unknown():
@@ -131,6 +134,9 @@ def test_the_finder_names_what_memory_does_not_suffice_for(kind, is_host):
 def test_the_finder_tells_a_buffer_from_what_memory_suffices_for(kind):
     finder = diagnosed(kind(10**5).step, 2**30)
     assert (finder.growing, finder.suspects) == ("buffer", ())
+    step = finder.diagnosis.step
+    assert finder.rest_bytes(on_host=True) == pytest.approx((10**5 - step) * KIB, rel=0.1)
+    assert finder.rest_bytes(on_host=False) is None
 
 
 def test_find_leaves_out_what_fills_up():

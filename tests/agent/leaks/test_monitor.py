@@ -9,6 +9,7 @@ import pickle
 import re
 import sys
 import time
+from collections import deque
 from dataclasses import replace
 
 import pytest
@@ -81,6 +82,19 @@ def leaking(suspects):
 
 
 EXPECTED = (__file__, LINE, "list", "Trainer.history")
+
+
+def test_the_forecaster_learns_where_a_buffer_ends(watched, recording):
+    trainer, run = watched(leaks=True)
+    trainer.history = deque(maxlen=10_000)
+    trainer.train(5)
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
+    trainer.train(25)
+    run.finish()
+    hints = [event.data for event in recording().events if event.kind == "hints"][-1]
+    assert hints["grows"] == {"host": "buffer"}
+    output_bytes = 256 * 64 * 4
+    assert 9_000 * output_bytes < hints["growth_end_bytes"]["host"] < 64 * 2**30
 
 
 @pytest.mark.parametrize("cause", ["leak", "host_memory"])

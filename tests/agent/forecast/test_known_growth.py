@@ -1,0 +1,82 @@
+"""Where a buffer ends: what fits raises no warning, what can't is as urgent as a list."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.forecast import Forecaster
+from memagent.forecast.levels import KnownGrowth
+from memagent.forecast.types import PAGING_LEVELS
+
+MIB = 2**20
+LIMIT = 1000 * MIB
+
+
+def filling(end: int, *, rate: float = 1, told: int | None = None, limit: int = LIMIT) -> list:
+    """Return the forecasts of memory that grows from 100 MiB until `end`, or the limit.
+
+    told: what the finder says of the end at step 60.
+    """
+    forecaster, forecasts = Forecaster(limit), []
+    for step in range(1200):
+        held = min(end, round(100 * MIB + rate * step * MIB))
+        if held > limit:
+            break
+        forecasts.append(forecaster.update(step, allocated_bytes=held))
+        if step == 60:
+            growing = "buffer" if told is not None else None
+            forecaster.learn(grows=growing, growth_end_bytes=told)
+    return forecasts
+
+
+def first_page(forecasts: list) -> int | None:
+    return next((one.step for one in forecasts if one.level in PAGING_LEVELS), None)
+
+
+def test_3_a_buffer_that_fits_is_never_paged_and_no_notice():
+    end = 900 * MIB
+    assert first_page(filling(end)) is not None
+    assert {one.level for one in filling(end, told=end)[62:]} == {"ok"}
+
+
+def test_3_the_rest_may_be_off_by_a_tenth():
+    """At step 60, 840 MiB are left to the limit: a rest of 764 MiB may need more."""
+    known = KnownGrowth().learn("buffer", 924 * MIB, 160 * MIB)
+    assert not known.fits(160 * MIB, 840 * MIB) and known.fits(160 * MIB, 841 * MIB)
+    assert known.counts_as(160 * MIB, 688 * MIB) == "buffer"
+    assert known.counts_as(160 * MIB, 687 * MIB) == "list"
+
+
+def test_3_a_buffer_that_cannot_fit_pages_as_early_as_a_list():
+    as_buffer = first_page(filling(2000 * MIB, told=2000 * MIB))
+    forecaster = Forecaster(LIMIT)
+    for step in range(900):
+        forecast = forecaster.update(step, allocated_bytes=(100 + step) * MIB)
+        if step == 60:
+            forecaster.learn(grows="list")
+        if forecast.level in PAGING_LEVELS:
+            break
+    assert as_buffer == forecast.step < 350
+
+
+def test_4_memory_beyond_the_end_and_its_error_is_that_of_something_else():
+    """A list grows beside the buffer: nothing is known of it, so it pages as a leak does."""
+    pages = filling(2000 * MIB, told=300 * MIB)
+    page = first_page(pages)
+    assert page is not None and 200 < page < 800
+    known = KnownGrowth().learn("buffer", 300 * MIB, 200 * MIB)
+    assert known.counts_as(310 * MIB, LIMIT) == "buffer"
+    assert known.counts_as(311 * MIB, LIMIT) is None and not known.fits(311 * MIB, LIMIT)
+
+
+def test_a_full_buffer_needs_nothing():
+    known = KnownGrowth().learn("buffer", 300, 200)
+    assert known.fits(300, -5) and known.fits(305, 0) and not known.fits(295, 5)
+
+
+@pytest.mark.parametrize("later", ["list", "unknown", "cache"])
+def test_the_end_counts_for_a_buffer_only(later):
+    known = KnownGrowth().learn("buffer", 300, 200).learn(later, None, 250)
+    assert not known.fits(250, 1000) and known.counts_as(250, 10) == later
+    again = known.learn("buffer", 300, 250)
+    assert again.fits(250, 1000) and again.error_bytes == 10

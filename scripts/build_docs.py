@@ -44,6 +44,26 @@ API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     ("memagent.wire.messages", "Risk", ()),
+    ("memagent", "Api", ("runs", "run", "close")),
+    (
+        "memagent.api.stored_run",
+        "StoredRun",
+        (
+            "history",
+            "scalars",
+            "prediction",
+            "forecasts",
+            "alerts",
+            "suspects",
+            "report",
+            "to_dict",
+        ),
+    ),
+    (
+        "memagent.api.history",
+        "History",
+        ("to_polars", "to_pandas", "to_arrow", "to_numpy", "to_dict"),
+    ),
     ("memagent", "estimate", ()),
     (
         "memagent.estimator.estimate",
@@ -75,7 +95,7 @@ API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memagent.preflight", "Preflight", ("fits", "verdict")),
 )
 """(module, name, documented members) of each public function and class."""
-MADE_BY_MEMAGENT = ("Run", "FitPlan", "Changes")
+MADE_BY_MEMAGENT = ("Run", "FitPlan", "Changes", "StoredRun", "History")
 """Classes that users never construct."""
 
 

@@ -1,6 +1,7 @@
 """memagent: a memory-aware experiment tracker for PyTorch.
 
     run = memagent.attach(model, optimizer)
+    memagent.Api().runs(where="peak_ratio > 0.9")
     memagent.estimate(model, inputs, gpu="a100")
     plan = memagent.fit(model, optimizer, batch, limit="24GiB")
     memagent.rehearse("train.py", gpu="a100")
@@ -17,6 +18,7 @@ from memagent.errors import MemagentError, SettingError
 
 if TYPE_CHECKING:
     from memagent import forecast, leaks
+    from memagent.api.client import Api
     from memagent.estimator.api import estimate
     from memagent.fitting.api import fit
     from memagent.rehearsal.api import rehearse
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Api",
     "MemagentError",
     "Risk",
     "Run",
@@ -39,6 +42,7 @@ __all__ = [
 ]
 
 _LAZY = {
+    "Api": "memagent.api.client",
     "estimate": "memagent.estimator.api",
     "fit": "memagent.fitting.api",
     "rehearse": "memagent.rehearsal.api",

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.reliability.expected_samples import batch_of
+from memagent.arrays.chunk_arrays import read_arrays
 from memagent.errors import WireError
 from memagent.wire import codec, columns
 from memagent.wire.codec import JSON, MSGPACK
@@ -27,7 +28,6 @@ from memagent_server.ingest import body, message_limits, validate
 from memagent_server.ingest.body import read_packed
 from memagent_server.ingest.validate import check_batch
 from memagent_server.store import chunks
-from memagent_server.store.chunks import read_arrays
 
 READERS = (codec, columns, body, message_limits, validate, chunks)
 """The modules whose branches guide the fuzzer."""

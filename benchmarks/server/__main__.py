@@ -19,6 +19,7 @@ from benchmarks.server import (
     exports,
     fleet,
     fuzz,
+    history,
     in_process,
     over_http,
     paced,
@@ -49,6 +50,7 @@ GROUPS: dict[str, Group] = {
     "scrape": scrape,
     "disk": disk,
     "exports": exports,
+    "history": history,
     "worst": worst,
     "fuzz": fuzz,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from flask import Flask, Request
 from flask.sessions import NullSession, SessionInterface
 from werkzeug.middleware.proxy_fix import ProxyFix
 
+from memagent.errors import MemagentError
 from memagent_server import ingest, metrics, web
 from memagent_server.http import (
     api_route,
@@ -22,6 +24,7 @@ from memagent_server.http import (
 )
 from memagent_server.http.asgi import AsgiApp, Background
 from memagent_server.http.context import EXTENSION, Context
+from memagent_server.http.in_process import InProcessApi
 from memagent_server.ingest.direct import DirectBatches
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
@@ -54,6 +57,20 @@ def create_app(
         app.wsgi_app = direct  # type: ignore[method-assign]
     app.wsgi_app = _behind_proxies(app.wsgi_app, settings)  # type: ignore[method-assign]
     return app
+
+
+def open_database(url: str) -> InProcessApi:
+    """Return the API over a database of this machine. Raises MemagentError for an old schema."""
+    from memagent_server.store import migrate
+
+    database = Database(url)
+    if not migrate.is_current(database):
+        raise MemagentError(
+            "This is no memagent database of this version: "
+            "run `memagent db upgrade`, or check the URL."
+        )
+    settings = Settings(database_url=url, secret_key=secrets.token_hex(), is_open=True)
+    return InProcessApi(create_app(settings, database))
 
 
 def create_asgi_app(app: Flask, threads: int, background: Background) -> AsgiApp:

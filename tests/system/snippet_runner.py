@@ -66,6 +66,26 @@ def readme() -> Setup:
     names["run"].finish()
 
 
+def api() -> Setup:
+    import torch
+
+    import memagent
+
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    run = memagent.attach(model, optimizer, config={"lr": 1e-4}, limit_bytes="1MiB")
+    for _ in range(3):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        run.log({"loss": 1.0})
+    run.finish()
+    names = yield {}
+    assert [item.id for item in names["runs"]] == [run.id]
+    names = yield {}
+    assert names["losses"] == [1.0] * 3
+    assert names["frame"].height == 0
+
+
 def allocator() -> Setup:
     names = yield {}
     assert names["allocator"].peak_allocated == 300 * 2**20 <= names["allocator"].reserved
@@ -208,7 +228,7 @@ def trace() -> Setup:
 
 
 SETUPS = {
-    "README.md": readme, "allocator.md": allocator, "estimator.md": estimator, "forecast.md": forecast, "integrations.md": integrations,
+    "README.md": readme, "api.md": api, "allocator.md": allocator, "estimator.md": estimator, "forecast.md": forecast, "integrations.md": integrations,
     "leaks.md": leaks, "notifications.md": notifications, "preflight.md": preflight, "trace.md": trace,
 }  # fmt: skip
 

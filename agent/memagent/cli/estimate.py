@@ -17,9 +17,9 @@ from typing import Any
 
 from memagent.cli.estimate_request import build_request, title_of
 from memagent.cli.estimate_view import Style, render, render_grid
-from memagent.cli.progress import Progress
 from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
 from memagent.estimator.request import EstimateRequest, TraceRequest
+from memagent.live.progress import Progress
 from memagent.units import format_bytes
 
 _SHORT_SWEEP = re.compile(r"(?P<batch>[\d,]+)(?:x(?P<sequence>[\d,]+))?")

@@ -11,9 +11,9 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from memagent.cli.progress import Progress
 from memagent.delivery.api_client import ApiClient
 from memagent.errors import MemagentError, SettingError
+from memagent.live.progress import Progress
 from memagent.settings import Settings
 from memagent.units import format_bytes
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from memagent.cli.estimate import add_step_arguments
 from memagent.cli.estimate_request import build_request
-from memagent.cli.progress import Progress
 from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
 from memagent.estimator.request import EstimateRequest, TraceRequest
 from memagent.fitting.changes import ALLOWED
+from memagent.live.progress import Progress
 
 if TYPE_CHECKING:
     from memagent.fitting.plan import FitPlan

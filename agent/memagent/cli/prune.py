@@ -9,8 +9,8 @@ import json
 import time
 from dataclasses import asdict
 
-from memagent.cli.progress import Progress
 from memagent.errors import SettingError
+from memagent.live.progress import Progress
 from memagent.units import DAY_S, format_bytes, parse_age
 from memagent_server.settings import Settings
 from memagent_server.store import migrate

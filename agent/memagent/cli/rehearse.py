@@ -18,10 +18,10 @@ from typing import Any
 
 from memagent.cli import say
 from memagent.cli.peak_budget import budgets_of
-from memagent.cli.progress import Progress
 from memagent.cli.rehearse_view import batch_line, batch_sentence, render, what_if_lines
 from memagent.cli.target import add_target, check_target
 from memagent.errors import SettingError
+from memagent.live.progress import Progress
 from memagent.rehearsal import build
 from memagent.rehearsal.api import checked_steps, machine_of, run_in_sandbox
 from memagent.rehearsal.batch_search import BatchSearch, BatchSlot, find_batch, slot_of

@@ -12,10 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from memagent.cli import say
-from memagent.cli.progress import Progress
 from memagent.delivery.api_client import HttpTransport
 from memagent.delivery.upload import SYNCED, Upload, find_files, upload
 from memagent.errors import SettingError
+from memagent.live.progress import Progress
 from memagent.settings import Settings
 
 _FAILURES = ("waiting", "refused", "unreadable")

@@ -54,7 +54,7 @@ _PROXY_HEADERS = (
 )
 _PROXY_PREFIX = "x-forwarded-"
 _ACCESS = "memagent_access"
-_EARLY_ACCESS = "memagent.access"
+EARLY_ACCESS = "memagent.access"
 
 
 def install(app: Flask) -> None:
@@ -68,8 +68,8 @@ def check_request() -> Response | None:
         return None
     context = current()
     now = context.clock()
-    is_known = _EARLY_ACCESS in request.environ
-    access = request.environ[_EARLY_ACCESS] if is_known else _identify(now)
+    is_known = EARLY_ACCESS in request.environ
+    access = request.environ[EARLY_ACCESS] if is_known else _identify(now)
     if access is None:
         return _request_token()
     _check_scope(access, required_scope())
@@ -87,7 +87,7 @@ def may_send(app: Flask, environ: dict[str, Any]) -> bool:
     """
     with app.request_context(environ), suppress(Exception):
         access = None if _is_public() else _identify(current().clock())
-        environ[_EARLY_ACCESS] = access
+        environ[EARLY_ACCESS] = access
         if access is not None:
             _check_scope(access, required_scope())
             return True

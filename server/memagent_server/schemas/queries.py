@@ -140,6 +140,21 @@ class RanksQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "las
     points: Annotated[int, Meta(ge=10, le=1000, description="Maximum of intervals.")] = 60
 
 
+class SamplesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
+    stream: Annotated[
+        Literal["devices", "scalars"], Meta(description="Readings of devices, or logged scalars.")
+    ] = "devices"
+    ranks: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=2**31 - 1)], ...],
+        Meta(max_length=1000, description="Ranks, separated by commas; default: all."),
+    ] = ()
+    first: FirstStep | None = None
+    last: LastStep | None = None
+    codec: Annotated[
+        Literal["zstd", "zlib"], Meta(description="`zlib` for readers without zstd.")
+    ] = "zstd"
+
+
 class ExportQuery(Query, kw_only=True, frozen=True):
     format: Literal["csv", "parquet"] = "csv"
 

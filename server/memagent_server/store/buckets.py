@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 import zstandard
 
+from memagent.arrays.chunk_arrays import Array, Mask
 from memagent.wire.columns import Value
-from memagent_server.store.chunks import Array, Mask, Stats
+from memagent_server.store.chunks import Stats
 
 _ZSTD_LEVEL = 9
 _MISSING = -(2**63)

@@ -24,12 +24,13 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, func,
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from memagent.arrays.stored_chunks import unseal_arrays
 from memagent.errors import WireError
 from memagent_server.store.buckets import chunk_stats, from_stats
 from memagent_server.store.chunks import pack_stats, unpack_stats
 from memagent_server.store.engine import Database
 from memagent_server.store.models import ChunkRow, RunRow, StreamRow
-from memagent_server.store.packing import UNIT_ROWS, SampleRange, rechunk, seal, unseal_arrays
+from memagent_server.store.packing import UNIT_ROWS, SampleRange, rechunk, seal
 from memagent_server.store.rollups import RollupLevels
 from memagent_server.store.statements import CompiledSelect, compile_insert
 

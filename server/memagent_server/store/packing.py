@@ -18,12 +18,23 @@ import msgspec
 import numpy as np
 import zstandard
 
-from memagent.errors import WireError
+from memagent.arrays.chunk_arrays import Array, Mask, listed
+from memagent.arrays.stored_chunks import (
+    DERIVED,
+    STEP,
+    TIME,
+    ZSTD_MAGIC,
+    Column,
+    Columns,
+    decompress,
+    expected_times,
+    lengths_of,
+    unseal_arrays,
+)
 from memagent.wire.columns import (
     MAGIC,
     MAX_COLUMNS,
     MAX_INT,
-    MAX_RAW_BYTES,
     ChunkHeader,
     ColumnHeader,
     Value,
@@ -31,33 +42,21 @@ from memagent.wire.columns import (
     unpack,
 )
 from memagent.wire.fields import ColumnKind
-from memagent_server.store.chunks import Array, Mask, listed, read_arrays
 
 ZSTD_LEVEL = 9
 """A third of a millisecond for 512 samples of 27 columns; level 19 takes 20 times that for 10 %
 less.
 """
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_MAX_BYTES = 2 * MAX_RAW_BYTES
-_TIME = "time_s"
-_STEP = "step_s"
-_DERIVED = "time_s@step_s"
-_EPOCH_S = float(2**30)
-"""Reference of the first time, so that its difference fits."""
 _KINDS: dict[str, ColumnKind] = {"i": "int", "f": "float"}
 _encode_header = msgspec.msgpack.Encoder().encode
-
-Column = tuple[Array, Mask | None]
-"""Values as int64 or float64, and which are present; None if all are."""
-Columns = dict[str, Column]
 
 
 def seal(columns: Columns) -> bytes:
     """Pack columns of equal length."""
     derived = _derived_times(columns)
     if derived is not None:
-        columns = {_DERIVED if name == _TIME else name: of for name, of in columns.items()}
-        columns[_DERIVED] = derived, None
+        columns = {DERIVED if name == TIME else name: of for name, of in columns.items()}
+        columns[DERIVED] = derived, None
     raw = b"".join(part for column in columns.values() for part in _column_bytes(*column))
     steps, _ = columns["step"]
     header = ChunkHeader(
@@ -83,31 +82,16 @@ def unseal(packed: bytes, *, only: Container[str] | None = None) -> dict[str, li
 
     Raises WireError for a damaged chunk.
     """
-    if packed[:4] != _ZSTD_MAGIC:
+    if packed[:4] != ZSTD_MAGIC:
         return unpack(packed, only=only)  # for few samples, faster than arrays
     return {name: listed(*column) for name, column in unseal_arrays(packed, only).items()}
 
 
-def unseal_arrays(packed: bytes, only: Container[str] | None = None) -> Columns:
-    """Return the columns as arrays. Raises WireError for a damaged chunk."""
-    arrays = read_arrays(_decompress(packed))
-    columns: Columns = {}
-    for block in (arrays.ints, arrays.floats):
-        for index, name in enumerate(block.names):
-            present = None if block.present is None else block.present[index]
-            is_complete = present is None or bool(present.all())
-            columns[name] = block.values[index], None if is_complete else present
-    if _DERIVED in columns:
-        columns[_TIME] = _restore_times(columns[_DERIVED][0], _lengths(*columns[_STEP])), None
-    names = (_TIME if column.name == _DERIVED else column.name for column in arrays.header.columns)
-    return {name: columns[name] for name in names if only is None or name in only}
-
-
 def kinds_of(packed: bytes) -> dict[str, ColumnKind]:
     """Return {column: int or float} of a stored chunk."""
-    kinds = {column.name: column.kind for column in read_header(_decompress(packed)).columns}
+    kinds = {column.name: column.kind for column in read_header(decompress(packed)).columns}
     return {
-        _TIME if name == _DERIVED else name: "float" if name == _DERIVED else kind
+        TIME if name == DERIVED else name: "float" if name == DERIVED else kind
         for name, kind in kinds.items()
     }
 
@@ -125,52 +109,19 @@ def _column_bytes(values: Array, present: Mask | None) -> Iterator[bytes]:
     yield differences.astype("<i8", copy=False).view(np.uint8).reshape(-1, 8).T.tobytes()
 
 
-def _decompress(packed: bytes) -> bytes:
-    if packed[:4] != _ZSTD_MAGIC:
-        return packed
-    try:
-        chunk: bytes = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_MAX_BYTES)
-    except zstandard.ZstdError as error:
-        raise WireError(
-            f"a stored chunk cannot be decompressed: {error}", field="packed"
-        ) from error
-    return chunk
-
-
 def _derived_times(columns: Columns) -> Array | None:
     """Return the differences of `time_s@step_s`, None if the times can't be replaced by them."""
-    if _TIME not in columns or _STEP not in columns or _DERIVED in columns:
+    if TIME not in columns or STEP not in columns or DERIVED in columns:
         return None
-    (times, present), lengths = columns[_TIME], _lengths(*columns[_STEP])
+    (times, present), lengths = columns[TIME], lengths_of(*columns[STEP])
     # the sum needs every time; a missing length counts as 0 on both sides
     if present is not None or times.dtype.kind != "f" or lengths.dtype.kind != "f":
         return None
     if not (np.isfinite(times).all() and np.isfinite(lengths).all()):
         return None
-    differences: Array = times.view(np.int64) - _expected_times(times[0], lengths).view(np.int64)
+    differences: Array = times.view(np.int64) - expected_times(times[0], lengths).view(np.int64)
     # integers of a chunk must be less than that: see _check_bounds
     return differences if np.abs(differences).max() < MAX_INT else None
-
-
-def _restore_times(differences: Array, lengths: Array) -> Array:
-    first = (np.array([_EPOCH_S]).view(np.int64) + differences[:1]).view(np.float64)[0]
-    bits = _expected_times(first, lengths).view(np.int64) + differences
-    times: Array = bits.view(np.float64)
-    return times
-
-
-def _expected_times(first: float, lengths: Array) -> Array:
-    """Return the first time plus the lengths; in place of the first time itself, the epoch.
-
-    `accumulate` adds in order, so the result is the same on every machine.
-    """
-    expected = np.add.accumulate(np.concatenate(([first], lengths[1:])))
-    expected[0] = _EPOCH_S
-    return expected
-
-
-def _lengths(values: Array, present: Mask | None) -> Array:
-    return values if present is None else np.where(present, values, 0.0)
 
 
 UNIT_ROWS = 512

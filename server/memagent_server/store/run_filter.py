@@ -74,7 +74,8 @@ def condition_of(expression: Expression, dialect: str) -> SqlCondition:
 
 def _run_condition(name: str, operator: Operator, value: Operand, dialect: str) -> SqlCondition:
     if name == "tags":
-        tags = exists().where(RunTagRow.run_id == RunRow.id)
+        # a list by tag joins the same table
+        tags = exists().where(RunTagRow.run_id == RunRow.id).correlate(RunRow)
         if value is None:
             return not_(tags) if operator == "=" else tags
         return tags.where(RunTagRow.tag == value)
@@ -93,9 +94,8 @@ def _scalar_condition(
 ) -> SqlCondition:
     """Compare the newest values that the ranks of the newest launch have logged."""
     leaf = _Leaf.at(StreamRow.latest, path, dialect)
-    streams = exists().where(
-        StreamRow.run_id == RunRow.id, StreamRow.is_current, StreamRow.kind == SCALARS_STREAM
-    )
+    of_newest = (StreamRow.is_current, StreamRow.kind == SCALARS_STREAM)
+    streams = exists().where(StreamRow.run_id == RunRow.id, *of_newest).correlate(RunRow)
     if value is None and operator == "=":
         return not_(streams.where(leaf.condition("!=", None)))
     return streams.where(leaf.condition(operator, value))

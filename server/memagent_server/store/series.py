@@ -18,6 +18,8 @@ import numpy as np
 from sqlalchemy import ScalarSelect, bindparam, func, select
 from sqlalchemy.orm import Session
 
+from memagent.arrays.chunk_arrays import Array, Mask
+from memagent.arrays.stored_chunks import unseal_arrays
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.schemas.runs import Series, Statistics
 from memagent_server.store.buckets import (
@@ -29,9 +31,8 @@ from memagent_server.store.buckets import (
     from_stats,
     merge_to,
 )
-from memagent_server.store.chunks import Array, Mask, unpack_stats
+from memagent_server.store.chunks import unpack_stats
 from memagent_server.store.models import ChunkRow, RankRow, StreamRow
-from memagent_server.store.packing import unseal_arrays
 from memagent_server.store.rollups import RollupLevels
 
 DEFAULT_FIELDS = ("allocated_bytes", "peak_allocated_bytes", "device_used_bytes")

@@ -10,6 +10,7 @@ from flask import Blueprint, Response, current_app, request
 
 import memagent
 from memagent.filters.parser import parse
+from memagent.wire.sample_stream import MEDIA_TYPE as SAMPLES
 from memagent_server.compare import compare_runs, components
 from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
 from memagent_server.http import openapi
@@ -31,6 +32,7 @@ from memagent_server.store.predictions import page_predictions
 from memagent_server.store.rank_grid import rank_grid
 from memagent_server.store.run_list import RunQuery, list_runs
 from memagent_server.store.runs import delete_run, get_run, lock_run
+from memagent_server.store.sample_stream import SampleQuery, sample_frames
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import page_snapshots, read_snapshot, suspects_of, viewer_of
 from memagent_server.store.summaries import describe
@@ -307,6 +309,22 @@ def get_export(run_id: str) -> Response:
     download = begin_download(export_by_process(database.url, run_id, file_format))
     headers = {"Content-Disposition": f"attachment; filename={run_id}.{file_format}"}
     return Response(download, mimetype=MIMETYPES[file_format], headers=headers)
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/samples")
+@operation("runs", "read", str, query=queries.SamplesQuery, media=(SAMPLES,))
+def get_samples(run_id: str) -> Response:
+    """Stream the stored chunks of a run's samples, whole and packed, for fast readers.
+
+    A window is exact to the chunk.
+    """
+    params = query.read(queries.SamplesQuery)
+    database = current().database
+    with database.read() as session:
+        _require_run(session, run_id)
+    samples = SampleQuery(params.stream == "scalars", params.ranks, params.first, params.last)
+    frames = sample_frames(database, run_id, samples, with_zstd=params.codec == "zstd")
+    return Response(begin_download(frames), mimetype=SAMPLES)
 
 
 @blueprint.get(f"{_V1}/compare")

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memagent.arrays.stored_chunks import unseal_arrays
 from memagent.errors import WireError
 from memagent.wire.columns import unpack
-from memagent_server.store.packing import SampleRange, seal, unseal, unseal_arrays
+from memagent_server.store.packing import SampleRange, seal, unseal
 
 INTS = st.none() | st.integers(-(2**62) + 1, 2**62 - 1)
 FLOATS = st.none() | st.floats(allow_nan=False)

@@ -156,6 +156,12 @@ def test_a_number_that_no_double_holds_fails_no_filter(database):
     assert find(database, parse("config.lr > 1e19")) == {"a"}
 
 
+def test_a_list_by_tag_can_be_filtered_by_another_tag(runs):
+    with runs.read() as session:
+        query = RunQuery(tag="y", where=parse('"x" in tags and scalar.loss < 1'))
+        assert [run.id for run in find_runs(session, query)[0]] == ["a"]
+
+
 def test_pages_of_a_filter_neither_skip_nor_repeat(database):
     with database.write() as session:
         for number in range(25):

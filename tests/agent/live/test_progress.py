@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from memagent.cli.progress import bar
+from memagent.live.progress import bar
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""`memagent.Api`: stored runs of a server, a database or a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from memagent.api.source import RunSelection, open_store
+from memagent.api.stored_run import RunList, StoredRun
+from memagent.errors import SettingError
+from memagent.filters.columns import STATUSES, nearest
+from memagent.filters.parser import parse
+
+ORDERS = ("-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio")
+
+
+class Api:
+    """Reads stored runs.
+
+    `source` is a server's address, a database's URL (`sqlite:///memagent.db`, `postgresql://...`)
+    or a folder of run files. Without one it's that of the settings: MEMAGENT_SERVER, else
+    MEMAGENT_DATABASE_URL, else MEMAGENT_DIR. Without a `token`, MEMAGENT_TOKEN is used.
+    """
+
+    def __init__(self, source: str | Path | None = None, *, token: str | None = None) -> None:
+        self.store = open_store(source, token)
+
+    def __enter__(self) -> Api:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Api of {self.store.place}>"
+
+    def runs(
+        self,
+        *,
+        project: str | None = None,
+        status: str | None = None,
+        tags: Collection[str] = (),
+        q: str | None = None,
+        where: str | None = None,
+        order: str = "-created_at",
+        is_archived: bool = False,
+    ) -> RunList:
+        """Return the matching runs, which are read page by page when they are looked at.
+
+        `tags` must all be there, `q` is words to search, `where` a filter (docs/filters.md).
+        Raises SettingError for a wrong argument at once.
+        """
+        for name, value, options in (("status", status, STATUSES), ("order", order, ORDERS)):
+            if value is not None and value not in options:
+                close = nearest(value, options)
+                hint = f"the nearest is {close!r}" if close else f"use one of {', '.join(options)}"
+                raise SettingError(f"There is no {name} {value!r}; {hint}.")
+        tags = [tags] if isinstance(tags, str) else list(tags)
+        parsed = parse(where) if where else None
+        return RunList(
+            self.store, RunSelection(project, status, tags, q, where, parsed, is_archived, order)
+        )
+
+    def run(self, run_id: str) -> StoredRun:
+        """Return a run by its id. Raises MemagentError if there is none."""
+        run = StoredRun(self.store, run_id)
+        run.to_dict()
+        return run
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.store.close()

@@ -1,0 +1,236 @@
+"""Stored runs of a folder of run files, in the terms of the HTTP API.
+
+Files have no alerts and no forecasts of a server; what the agent recorded itself is all there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from memagent.api.source import Fields, RunSelection, RunsPage, SampleSelection
+from memagent.delivery.local_runs import recorded_runs
+from memagent.delivery.run_file import read_frames
+from memagent.delivery.upload import Upload, find_files
+from memagent.errors import MemagentError
+from memagent.filters.columns import RUN_COLUMNS
+from memagent.filters.expression import RunColumn, config_values, matches
+from memagent.wire.codec import decode, to_builtins
+from memagent.wire.columns import Value, pack, read_header, unpack
+from memagent.wire.fields import SCALARS_STREAM, kind_of, scalar_kind_of
+from memagent.wire.messages import (
+    Batch,
+    Chunk,
+    Finish,
+    PredictionMessage,
+    RunStart,
+    SnapshotMessage,
+)
+from memagent.wire.sample_stream import SampleFrame
+
+Message = TypeVar("Message")
+_SUSPECT = {"file": "", "line": 0, "function": None, "bytes_per_step": None, "fix": ""}
+
+
+class FolderStore:
+    """Run files of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.place = str(folder)
+        if not folder.is_dir():
+            raise MemagentError(f"{folder} is not a folder of run files, a server or a database.")
+
+    def page(self, selection: RunSelection, cursor: str | None) -> RunsPage:
+        """Return all runs: files are read whole anyway."""
+        runs = [run for run in recorded_runs(self.folder) if self._is_selected(run, selection)]
+        name = selection.order.removeprefix("-")
+        key = "started_at" if name == "created_at" else name
+        runs.sort(key=lambda run: _sort_key(run, key), reverse=selection.order.startswith("-"))
+        return RunsPage(runs)
+
+    def run(self, run_id: str) -> Fields:
+        summary = next((run for run in recorded_runs(self.folder) if run["id"] == run_id), None)
+        if summary is None:
+            raise MemagentError(f"Run {run_id!r} does not exist in {self.folder}.")
+        return self._described(summary)
+
+    def part(self, run_id: str, name: str) -> Fields:
+        files = self._files(run_id)
+        if name == "suspects":
+            return {"run_id": run_id, "suspects": list(_suspects(files))}
+        if name == "predictions":
+            newest_last = _messages(files, "prediction", PredictionMessage)
+            return {
+                "run_id": run_id,
+                "predictions": [to_builtins(item) for item in newest_last][::-1],
+            }
+        return {"run_id": run_id, name: [], "forecasts": [], "history": []}
+
+    def frames(self, run_id: str, selection: SampleSelection) -> Iterator[SampleFrame]:
+        files = self._files(run_id)
+        for file in sorted(files, key=lambda file: (file.attempt or 0, file.rank or 0)):
+            if selection.ranks and file.rank not in selection.ranks:
+                continue
+            chunks = [chunk for batch in _batches([file]) for chunk in batch.chunks]
+            for stream in dict.fromkeys(chunk.stream for chunk in chunks):
+                if (stream == SCALARS_STREAM) != selection.of_scalars:
+                    continue
+                for chunk in chunks:
+                    if chunk.stream == stream:
+                        packed = _packed(chunk)
+                        yield SampleFrame(file.rank or 0, file.attempt or 0, stream, 0, packed)
+
+    def post(self, path: str, body: Fields) -> Fields:
+        raise MemagentError(f"{self.folder} holds run files: this needs a server or a database.")
+
+    def close(self) -> None:
+        """Do nothing: files are closed after each read."""
+
+    def _is_selected(self, run: Fields, selection: RunSelection) -> bool:
+        wanted = {"project": selection.project, "status": selection.status}
+        if any(value is not None and run[name] != value for name, value in wanted.items()):
+            return False
+        if selection.is_archived:
+            return False
+        if not (selection.tags or selection.where or selection.q):
+            return True
+        described = self._described(run)
+        if not set(selection.tags) <= set(described["tags"]):
+            return False
+        text = " ".join(str(described[name] or "") for name in ("id", "name", "project", "user"))
+        if any(word.lower() not in text.lower() for word in (selection.q or "").split()):
+            return False
+        return selection.where is None or matches(selection.where, lambda c: _values(described, c))
+
+    def _files(self, run_id: str) -> list[Upload]:
+        files = [file for file in find_files([self.folder]) if file.run_id == run_id]
+        if not files:
+            raise MemagentError(f"Run {run_id!r} does not exist in {self.folder}.")
+        return files
+
+    def _described(self, summary: Fields) -> Fields:
+        """Return a run as `GET /api/v1/runs/{id}` describes it, as far as files know."""
+        files = self._files(summary["id"])
+        newest = max(file.attempt or 0 for file in files)
+        current = [file for file in files if file.attempt == newest]
+        starts = _messages(current, "start", RunStart)
+        start = min(starts, key=lambda item: item.rank)
+        finishes = _messages(current, "finish", Finish)
+        peak, limit = summary["peak_bytes"], summary["limit_bytes"]
+        return {
+            **summary,
+            "created_at": summary["started_at"],
+            "finished_at": max((item.finished_at or 0 for item in finishes), default=None),
+            "error": next((item.error for item in finishes if item.error), None),
+            "world_size": start.world_size,
+            "peak_ratio": peak / limit if peak and limit else 0.0,
+            "config": start.config,
+            "tags": start.tags,
+            "environment": start.environment,
+            "streams": [stream for file in files for stream in _streams(file, newest)],
+            "events": list(_events(current)),
+            "alerts": [],
+        }
+
+
+def _sort_key(run: Fields, name: str) -> tuple[bool, Any]:
+    if name == "peak_ratio":
+        return True, (run["peak_bytes"] or 0) / (run["limit_bytes"] or 1)
+    return run[name] is not None, run[name] or 0
+
+
+def _values(run: Fields, column: RunColumn) -> list[Any]:
+    """Return the values of a filter's column."""
+    if column.source == "config":
+        return config_values(run["config"], column.path)
+    if column.source == "scalar":
+        scalars = [item for item in run["streams"] if item["kind"] == SCALARS_STREAM]
+        newest = [item["latest"] for item in scalars if item["is_current"]]
+        return [value for latest in newest for value in config_values(latest, column.path)]
+    name = column.path[0]
+    return list(run[name]) if RUN_COLUMNS[name] == "tags" else [run.get(name)]
+
+
+def _messages(files: list[Upload], kind: str, message: type[Message]) -> list[Message]:
+    """Return the messages of a kind in run files, oldest first."""
+    return [
+        decode(body, message)
+        for file in files
+        for frame_kind, body in read_frames(file.path)
+        if frame_kind == kind
+    ]
+
+
+def _batches(files: list[Upload]) -> list[Batch]:
+    return _messages(files, "batch", Batch)
+
+
+def _packed(chunk: Chunk) -> bytes:
+    if chunk.packed is not None:
+        return chunk.packed
+    kinds = scalar_kind_of if chunk.stream == SCALARS_STREAM else kind_of
+    return pack(chunk.columns or {}, kind_of=kinds)
+
+
+def _streams(file: Upload, newest: int) -> Iterator[Fields]:
+    (start,) = _messages([file], "start", RunStart)
+    devices = {device.id: device for device in start.devices}
+    chunks: dict[str, list[bytes]] = {}
+    for batch in _batches([file]):
+        for chunk in batch.chunks:
+            chunks.setdefault(chunk.stream, []).append(_packed(chunk))
+    for name, packed in chunks.items():
+        device, headers = devices.get(name), [read_header(item) for item in packed]
+        yield {
+            "rank": file.rank,
+            "attempt": file.attempt,
+            "is_current": file.attempt == newest,
+            "device": name,
+            "kind": device.kind if device else name,
+            "name": device.name if device else name,
+            "limit_bytes": device.limit_bytes if device else None,
+            "samples": sum(header.rows for header in headers),
+            "first_step": headers[0].first_step,
+            "last_step": headers[-1].last_step,
+            "latest": _latest(packed),
+        }
+
+
+def _latest(chunks: list[bytes]) -> dict[str, Value]:
+    """Return the newest value of each column of the newest chunks."""
+    latest: dict[str, Value] = {}
+    # the newest chunk may be a draft of a few rows
+    for chunk in chunks[-2:]:
+        for name, values in unpack(chunk).items():
+            newest = next((value for value in reversed(values) if value is not None), None)
+            latest[name] = newest if newest is not None else latest.get(name)
+    return latest
+
+
+def _events(files: list[Upload]) -> Iterator[Fields]:
+    for file in files:
+        for batch in reversed(_batches([file])):
+            for event in reversed(batch.events):
+                yield {
+                    "kind": event.kind,
+                    "rank": file.rank,
+                    "step": event.step,
+                    "at": event.time_s,
+                    "data": event.data,
+                }
+
+
+def _suspects(files: list[Upload]) -> Iterator[Mapping[str, Any]]:
+    """Yield the suspects of each rank's newest snapshot of a method, most certain first."""
+    newest: dict[tuple[int, str, str], SnapshotMessage] = {}
+    for snapshot in _messages(files, "snapshot", SnapshotMessage):
+        newest[snapshot.rank, snapshot.device, snapshot.method] = snapshot
+    by_line: dict[tuple[str, int, str], Fields] = {}
+    for snapshot in newest.values():
+        for suspect in snapshot.suspects:
+            item = {**_SUSPECT, **to_builtins(suspect), "step": snapshot.step, "ranks": []}
+            known = by_line.setdefault((suspect.file, suspect.line, suspect.kind), item)
+            known["ranks"].append(snapshot.rank)
+    yield from sorted(by_line.values(), key=lambda item: -item.get("confidence", 0.0))

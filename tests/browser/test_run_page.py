@@ -434,6 +434,7 @@ def test_suspects_are_named_and_the_flame_graph_is_drawn(server, replay, scenari
     [source] = page.locator("#suspects .source").all()
     assert "88total_loss += loss" in source.inner_text()
     assert "<b>optimizer</b>" in source.inner_text()
+    assert page.locator("#cause pre ins").inner_text() == "+ total_loss += loss.detach()"
     blocks = page.locator("#flame rect")
     assert blocks.count() >= 12
     outermost = blocks.first.bounding_box()["width"]

@@ -15,7 +15,7 @@ from typing import Any
 from memagent.estimator.advice.by_cause import (
     CauseAdvice,
     advice_for_cause,
-    code_for_kind,
+    code_for_suspect,
     helping_first,
 )
 from memagent.forecast.types import CAUSES, LEAK_CAUSES
@@ -115,6 +115,8 @@ def changes_for(
     cause: OomCause | None,
     suspects: Sequence[EventData],
     advice: Sequence[EventData],
+    *,
+    on_host: bool = False,
 ) -> tuple[Change, ...]:
     """Return what to change, the most important first."""
     changes: list[Change] = []
@@ -124,7 +126,7 @@ def changes_for(
     if suspects:
         first = suspects[0]
         fix = f"Fix the leak first, at {location_text(first)}. {first.get('fix') or ''}".rstrip()
-        changes.append((fix, None, code_for_kind(first.get("kind"), first["holder"])))
+        changes.append((fix, None, code_for_suspect(first, on_host=on_host)))
     if is_leak:
         # without a suspect, inputs that grow are possible: on a host, freed memory may stay in use
         if not suspects and phase in _PHASES_OF_ACTIVATIONS:

@@ -187,7 +187,8 @@ def oom_report(
     cause = cause_of(event_data.get("forecast", {}))
     search = _search_of(event_data)
     devices = event_data.get("devices", {})
-    device_state: EventData = devices.get(device) or next(iter(devices.values()), {})
+    device_id = device if device in devices else next(iter(devices), None)
+    device_state: EventData = devices.get(device_id, {})
     state = {**_well_typed(reading or {}), **device_state}
     components = {name: size for name, size in state.get("components", {}).items() if size}
     tensors = event_data.get("largest_tensors", ())[:_MAX_TENSORS]
@@ -209,7 +210,9 @@ def oom_report(
         components=tuple(sorted(components.items(), key=lambda item: -item[1])),
         tensors=tuple(with_display_path(tensor, roots) for tensor in tensors),
         suspects=tuple(suspects),
-        changes=changes_for(phase, size, free, state, cause, suspects, advice),
+        changes=changes_for(
+            phase, size, free, state, cause, suspects, advice, on_host=device_id == "host"
+        ),
         search=search_sentence(search) if search and not suspects else None,
         growth_bytes_per_step=search.get("growth_bytes_per_step"),
         looked_at_step=search.get("step"),

@@ -80,6 +80,7 @@ class AlertMessage:
     ranks: tuple[int, ...] = ()
     """All ranks that the topic is about."""
     device_name: str | None = None
+    on_host: bool = False
     predicted_peak_bytes: int | None = None
     observed_peak_bytes: int | None = None
     checkpoint_step: int | None = None

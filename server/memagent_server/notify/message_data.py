@@ -192,6 +192,7 @@ def _for_stream(session: Session, message: AlertMessage, stream: StreamRow | Non
         message,
         rank=stream.rank,
         device_name=stream.name,
+        on_host=stream.device == "host",
         predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
         observed_peak_bytes=stream.peak_bytes,
         saving=_saving(advice),
@@ -231,6 +232,8 @@ def _suspect(session: Session, run: RunRow) -> Suspect | None:
         bytes_per_step=first.bytes_per_step,
         confidence=first.confidence,
         fix=first.fix,
+        source=first.source,
+        source_first_line=first.source_first_line,
     )
 
 

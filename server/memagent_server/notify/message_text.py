@@ -94,7 +94,7 @@ def cause_advice(message: AlertMessage) -> CauseAdvice | None:
     cause = message.facts.get("cause")
     if message.to_state != "firing" or not cause or message.folded:
         return None
-    return advice_for_cause(cause, message.advice, message.suspect)
+    return advice_for_cause(cause, message.advice, message.suspect, on_host=message.on_host)
 
 
 def saving_line(message: AlertMessage) -> str | None:

@@ -311,6 +311,17 @@ _FRESH_S = 60.0
 _SPELLINGS = {"oom": "OOM", "pagerduty": "PagerDuty"}
 
 
+def as_code(text: str) -> Markup:
+    """Return code for a `<pre>`; the lines of a diff are marked as removed and added."""
+    if not text.startswith("- "):
+        return escape(text)
+    marked = (
+        Markup("<{0}>{1}</{0}>").format("del" if line.startswith("- ") else "ins", line)
+        for line in text.splitlines()
+    )
+    return Markup("\n").join(marked)
+
+
 def with_code(text: str) -> Markup:
     """Return a text as HTML, with what is in backticks as code."""
     html = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))

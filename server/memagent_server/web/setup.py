@@ -58,6 +58,7 @@ def _install(state: BlueprintSetupState) -> None:
         signed_bytes=labels.signed_bytes,
         humanize=labels.humanize,
         with_code=labels.with_code,
+        as_code=labels.as_code,
         pairs=view_models.pairs,
     )
     app.jinja_env.globals.update(

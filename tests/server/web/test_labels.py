@@ -235,3 +235,10 @@ def test_what_is_in_backticks_is_code_and_everything_is_escaped():
     assert text == (
         "Append <code>x.item()</code>, <code>&lt;b&gt;</code> &amp; &lt;i&gt;no&lt;/i&gt; `."
     )
+
+
+def test_the_lines_of_a_diff_are_marked_and_other_code_is_only_escaped():
+    assert labels.as_code("- a += <b>\n+ a += 1") == (
+        "<del>- a += &lt;b&gt;</del>\n<ins>+ a += 1</ins>"
+    )
+    assert labels.as_code("a = <b>\n- c") == "a = &lt;b&gt;\n- c"

@@ -12,7 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from memagent.estimator.advice.catalog import BY_KEY, KEYS_BY_NAME
+from memagent.estimator.advice.line_fixes import diff_of
 from memagent.estimator.advice.program_changes import SmallerBatch
 from memagent.estimator.advice.script_profile import ScriptProfile
 from memagent.forecast.types import LEAK_CAUSES
@@ -149,18 +152,22 @@ code for what it should keep, so the kind `allocation` has none."""
 
 
 def advice_for_cause(
-    cause: str | None, predicted: Sequence[AdviceItem | Mapping[str, Any]] = (), suspect: Any = None
+    cause: str | None,
+    predicted: Sequence[AdviceItem | Mapping[str, Any]] = (),
+    suspect: Any = None,
+    *,
+    on_host: bool = False,
 ) -> CauseAdvice:
     """Return the advice for a forecast's cause; for an unknown one, a text that says so.
 
     `predicted` is the advice of the run's prediction, as messages or as the store's dictionaries.
     The items that help against the cause are named with their savings, the largest first, and the
-    first one's code replaces the usual code. A leak gets the code for the kind and holder of
-    `suspect`, if there is one.
+    first one's code replaces the usual code. A leak gets the code for `suspect`, if there is one.
+    on_host: the memory that grows is the host's.
     """
     text = _CAUSES.get(cause or "", _UNKNOWN)
     is_named = cause in LEAK_CAUSES and suspect is not None
-    code = code_for_kind(suspect.kind, suspect.holder) if is_named else ""
+    code = code_for_suspect(structs.asdict(suspect), on_host=on_host) if is_named else ""
     usual = CauseAdvice(text.summary, text.change, code or text.code or _usual_code(text))
     items = [item if isinstance(item, AdviceItem) else _item_from_store(item) for item in predicted]
     helping = [item for item in items if KEYS_BY_NAME.get(item.change) in text.helped_by]
@@ -178,6 +185,15 @@ def helping_first(cause: str, items: Sequence[Mapping[str, Any]]) -> list[Mappin
     """Return advice as the store has it, with what helps against the cause before the rest."""
     keys = _CAUSES[cause].helped_by if cause in _CAUSES else ()
     return sorted(items, key=lambda item: KEYS_BY_NAME.get(item["change"]) not in keys)
+
+
+def code_for_suspect(suspect: Mapping[str, Any], *, on_host: bool = False) -> str:
+    """Return the change of the suspect's line as a diff, else the code for its kind.
+
+    on_host: the memory that grows is the host's.
+    """
+    usual = code_for_kind(suspect.get("kind"), suspect.get("holder"))
+    return diff_of(suspect, on_host=on_host) or usual
 
 
 def code_for_kind(kind: str | None, holder: str | None = None) -> str:

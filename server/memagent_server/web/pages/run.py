@@ -13,7 +13,7 @@ from flask import Blueprint, Response, current_app
 from msgspec.structs import replace
 
 from memagent.diagnostics import display_frame, display_path, display_roots
-from memagent.estimator.advice.by_cause import advice_for_cause
+from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.forecast.types import LEVELS
 from memagent_server.compare import components, oom_report_of
 from memagent_server.http.context import current
@@ -94,7 +94,7 @@ def show_run(run_id: str) -> Response:
             incidents=incidents,
             headline=labels.headline(run, worst, moment),
             cause=cause,
-            advice=advice_for_cause(cause, advice, next(iter(suspects), None)) if cause else None,
+            advice=_advice(cause, advice, suspects, stream) if cause else None,
             oom_report=oom_report,
             snapshots=snapshots,
             suspects=[_display_suspect(item, roots) for item in suspects],
@@ -143,6 +143,16 @@ def _diagnosis_text(session: Session, run_id: str) -> str | None:
     events = list_events(session, run_id, kind="diagnosis", limit=1).events
     text = events[0].data.get("text") if events else None
     return text if isinstance(text, str) else None
+
+
+def _advice(
+    cause: str,
+    predicted: Sequence[JsonObject],
+    suspects: Sequence[SuspectByRank],
+    stream: Stream | None,
+) -> CauseAdvice:
+    on_host = stream is not None and stream.device == "host"
+    return advice_for_cause(cause, predicted, next(iter(suspects), None), on_host=on_host)
 
 
 def _display_suspect(suspect: SuspectByRank, roots: Sequence[str]) -> SuspectByRank:

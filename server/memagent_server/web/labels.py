@@ -213,7 +213,7 @@ class Moment:
     """
 
     now: float
-    first_warning_step: int | None = None
+    warning_steps: Sequence[int] = ()
     failed_step: int | None = None
     newest: Stream | None = None
 
@@ -223,14 +223,13 @@ def headline(
 ) -> Headline:
     """Return the headline of a run page. `forecast` is the most severe of the run's newest ones."""
     status, step, now = run.status, run.step, moment.now
-    first_warning_step = moment.first_warning_step
     if status == "oom":
         # runs report the last step that they completed
         failed_step = step + 1 if moment.failed_step is None else moment.failed_step
         return Headline(
             "critical",
             f"Out of memory in step {count(failed_step)}",
-            _warning_lead(failed_step, first_warning_step),
+            _warning_lead(failed_step, moment.warning_steps),
         )
     if status == "failed":
         return Headline("warning", f"Failed at step {count(step)}", _peak(run))
@@ -244,7 +243,7 @@ def headline(
     if run.peak_bytes is None:
         return Headline("busy" if status == "running" else "plain", "Waiting for the first sample")
     if status == "completed":
-        return Headline("ok", f"Completed: {_peak(run)}", _false_warning(first_warning_step))
+        return Headline("ok", f"Completed: {_peak(run)}", _false_warning(moment.warning_steps))
     return _running_headline(run, forecast, moment)
 
 
@@ -433,18 +432,18 @@ def _because(forecast: ForecastSummary) -> str:
     return f" (cause: {humanize(forecast.cause)})" if forecast.cause else ""
 
 
-def _warning_lead(failed_step: int, first_warning_step: int | None) -> str:
-    if first_warning_step is None:
+def _warning_lead(failed_step: int, warning_steps: Sequence[int]) -> str:
+    if not warning_steps:
         return "There was no warning."
-    before = max(0, failed_step - first_warning_step)
+    first, *later = warning_steps
+    before = max(0, failed_step - first)
     lead = f"{before:,} step{'' if before == 1 else 's'}"
-    return f"First warning {lead} earlier, at step {count(first_warning_step)}."
+    again = f", and after it was averted, again at step {count(later[-1])}" if later else ""
+    return f"First warning {lead} earlier, at step {count(first)}{again}."
 
 
-def _false_warning(first_warning_step: int | None) -> str:
-    if first_warning_step is None:
-        return ""
-    return f"There was a warning at step {count(first_warning_step)}."
+def _false_warning(warning_steps: Sequence[int]) -> str:
+    return f"There was a warning at step {count(warning_steps[0])}." if warning_steps else ""
 
 
 def _expected_end(forecast: Forecast | ForecastSummary | None) -> str:

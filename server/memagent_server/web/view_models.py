@@ -212,17 +212,21 @@ def subject_of(
     return None, None
 
 
-def first_warning_step(incidents: Sequence[Incident], first: Forecast | None) -> int | None:
-    """Return the step of the first warning: that of the newest incident, else of the forecast.
+def warning_steps(incidents: Sequence[Incident], first: Forecast | None) -> list[int]:
+    """Return the step of the first warning, and those of later ones if it was averted.
 
-    `first` is the newest launch's first paging forecast; without it there was no warning.
+    They are those of the newest incident, and of averted ones right before it. Without incidents
+    it's that of `first`, the newest launch's first paging forecast: without it nothing was warned
+    of.
     """
     if first is None:
-        return None
-    incident = next((item for item in incidents if _has_warned(item)), None)
-    if incident is not None:
-        return min(alert.first_step for alert in incident.alerts)
-    return first.step
+        return []
+    steps: list[int] = []
+    for incident in filter(_has_warned, incidents):
+        if steps and incident.state != "averted":
+            break  # of an earlier launch
+        steps.append(min(alert.first_step for alert in incident.alerts))
+    return sorted(steps) or [first.step]
 
 
 def _has_warned(incident: Incident) -> bool:

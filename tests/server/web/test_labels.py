@@ -20,8 +20,8 @@ def a_run(**changes):
     return replace(RUN, **changes)
 
 
-def headline(run, forecast=None, first_warning_step=None):
-    moment = labels.Moment(labels.to_seconds(LEAK.at), first_warning_step)
+def headline(run, forecast=None, *warning_steps):
+    moment = labels.Moment(labels.to_seconds(LEAK.at), warning_steps)
     if run.status == "lost_contact":
         moment = labels.Moment(NOW)
     text = labels.headline(run, forecast, moment)
@@ -93,6 +93,10 @@ def test_it_shows_the_lead_time_of_the_warning():
         "First warning 311 steps earlier, at step 924.",
     )
     assert headline(dead, LEAK, 1234)[2] == "First warning 1 step earlier, at step 1,234."
+    assert headline(dead, LEAK, 924, 980, 1200)[2] == (
+        "First warning 311 steps earlier, at step 924, and after it was averted, again at "
+        "step 1,200."
+    )
 
 
 def test_it_admits_a_missed_oom():

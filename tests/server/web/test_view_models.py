@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from msgspec.structs import replace
 
@@ -130,6 +132,28 @@ def test_the_fullest_stream_is_charted_by_default():
 def test_the_lowest_of_equal_ranks_is_charted():
     streams = [a_stream(1), a_stream(0), a_stream(2)]
     assert view_models.choose_stream(streams, None, None) is streams[1]
+
+
+def an_incident(step, state, **changes):
+    alert = replace(ALERT, first_step=step)
+    facts = {"rule": "oom_forecast", "state": state, "severity": "warning", "alerts": [alert]}
+    return SimpleNamespace(**{**facts, **changes})
+
+
+@pytest.mark.parametrize(
+    ("incidents", "steps"),
+    [
+        ([], [90]),
+        ([an_incident(63, "oom")], [63]),
+        ([an_incident(157, "oom"), an_incident(63, "averted")], [63, 157]),
+        ([an_incident(157, "oom"), an_incident(63, "oom")], [157]),
+        ([an_incident(157, "pending"), an_incident(63, "averted")], [63]),
+        ([an_incident(157, "firing", severity="note"), an_incident(9, "oom", rule="leak")], [90]),
+    ],
+)
+def test_the_steps_of_warnings_are_those_of_one_launch(incidents, steps):
+    assert view_models.warning_steps(incidents, WARNING) == steps
+    assert view_models.warning_steps(incidents, None) == []
 
 
 def test_a_running_run_shows_its_newest_forecast_and_an_oom_run_its_first_warning():

@@ -83,7 +83,7 @@ def show_run(run_id: str) -> Response:
         suspects = suspects_of(session, run_id)
         moment = labels.Moment(
             current().clock(),
-            first_warning_step=view_models.first_warning_step(incidents, warning),
+            warning_steps=view_models.warning_steps(incidents, warning),
             failed_step=oom_report.failed_step if oom_report else None,
             newest=view_models.stream_of(streams, worst),
         )

@@ -145,6 +145,19 @@ class ContainerCensus:
             for item, length in compress(zip(containers, lengths, strict=True), are_longer):
                 self._middle[id(item)] = _middle_length(item, length)
 
+    def growth_of(self, container: Any) -> int | None:
+        """Return how many entries a list, dict, set or deque has more than in the middle.
+
+        0 if it wasn't longer there than at the beginning, None for other objects, and newer ones.
+        """
+        kind = next((kind for kind in _KINDS if issubclass(type(container), kind)), None)
+        if kind is None:
+            return None
+        middle = self._middle.get(id(container))
+        if middle is not None:
+            return max(0, kind.__len__(container) - middle.length)
+        return 0 if id(container) in self._first else None
+
     def end(
         self,
         step: int,
@@ -276,11 +289,12 @@ def suspects_of_containers(
 ) -> tuple[list[Suspect], set[CodePosition]]:
     """Return the containers that have a name and a line in the script, most bytes first.
 
-    Also return the sites of those that can't grow: what is made there is no leak, either.
+    Also return the sites of those that can't grow: what is made there is no leak, either, unless
+    it's more than twice as much.
     sites: the line that made the newest item of each, for those that no line visibly fills.
     lines: those that hold more and more, by a trace.
     """
-    traced = {(item.file, item.line) for item in lines}
+    traced = {(item.file, item.line): item.bytes_per_step or 0 for item in lines}
     scopes = UserScopes()
     search = ReferrerSearch(scopes, {id(growing)}, budget)
     suspects = []
@@ -292,7 +306,8 @@ def suspects_of_containers(
             holder = nearest_name(search, item.container, budget)
             rate = item.bytes_per_step
             if not bounds.can_grow(holder, rate / item.items_per_step, rate):
-                bounded |= {site} if site is not None else set()
+                if site is not None and (not rate or 2 * rate >= traced.get(site, 0)):
+                    bounded.add(site)
             elif (suspect := _suspect_of(search.scopes, holder, item, site, traced)) is not None:
                 suspects.append(bounds.with_fix(suspect, holder))
     finally:

@@ -48,6 +48,8 @@ _MIN_COVERAGE = 0.6
 _MIN_BRANCH = 0.2
 _MIN_LINKS = 4
 _MAX_NAMES = 3
+_MAX_TRIES = 5
+"""Walks in search of what grows, each without the fixed containers of those before."""
 _MAX_DEPTH = 4
 
 
@@ -71,20 +73,58 @@ def holders_of_kept(
     find: Callable[[list[Any]], set[int]],
     find_owners: Callable[[list[Any]], set[int]],
     budget: TimeBudget,
+    growth_of: Callable[[Any], int | None],
 ) -> list[HolderPath]:
     """Return the named objects that most of the objects are in that `find` selects, likely first.
 
+    A container of fixed size is passed through to the next one that grew, else left out: the batch
+    of this step may be what leads to the objects first. If nothing else does, those of fixed size
+    count, as links that a line must add: `rows = rows + [x]`, `rows[place] = x`.
+
     find: returns the ids of those among some objects that are wanted. find_owners: returns the ids
-    of those that refer to a wanted array, which the walk doesn't hold.
+    of those that refer to a wanted array, which the walk doesn't hold. growth_of: returns how many
+    entries a container has more than before, None if that's unknown.
     """
-    walk = _Walk(find, _MAX_SAMPLE, find_owners=find_owners)
-    walk.run(scopes, budget)
-    ways = walk.ways_up(walk.reached.values())
-    return _holders(scopes, ways, len(ways))
+    without: set[int] = set()
+    fixed: list[HolderPath] = []
+    for _ in range(_MAX_TRIES):
+        walk = _Walk(find, _MAX_SAMPLE, without, find_owners)
+        walk.run(scopes, budget)
+        ways = walk.ways_up(walk.reached.values())
+        if (common := _common_place(ways)) is None:
+            break
+        fewest, way, place = common
+        if not _is_fixed(ways, way, place, growth_of):
+            return _holders(scopes, ways, len(ways))
+        outer = next((item for item in range(place + 1, len(way)) if growth_of(way[item])), None)
+        holder = None if outer is None else _named(scopes, way, outer, fewest / len(ways))
+        if holder is not None:
+            return [holder]
+        # it may be new because it's made anew with one entry more, so its line decides
+        fixed += [replace(item, is_link=True) for item in _holders(scopes, ways, len(ways))]
+        without.add(id(way[place]))
+    return fixed
 
 
-def _holders(scopes: UserScopes, ways: list[list[Any]], count: int) -> list[HolderPath]:
-    """Return the named objects that most of the ways lead through. count: of objects in all."""
+def _is_fixed(
+    ways: list[list[Any]], way: list[Any], place: int, growth_of: Callable[[Any], int | None]
+) -> bool:
+    """Return True for a container that hasn't grown, nor most of those in it, nor is in a chain."""
+    container = way[place]
+    if type(container) not in _CONTAINERS or growth_of(container):
+        return False
+    # a dict of a few keys keeps as much as the lists that it leads to
+    inner = (way[: _index(way, container)] for way in ways)
+    grown = sum(any(map(growth_of, items)) for items in inner)
+    return 2 * grown < len(ways) and _end_of_chain(way, place) == place
+
+
+def _index(way: list[Any], target: Any) -> int:
+    return next((index for index, item in enumerate(way) if item is target), 0)
+
+
+def _common_place(ways: list[list[Any]]) -> tuple[int, list[Any], int] | None:
+    """Return the lowest object that most ways lead through: how many do, one, its place in it."""
     leads_to = Counter(id(item) for way in ways for item in way[1:])
     enough = max(2, _MIN_COVERAGE * len(ways))
     places = []
@@ -92,10 +132,16 @@ def _holders(scopes: UserScopes, ways: list[list[Any]], count: int) -> list[Hold
         place = next((index for index, item in enumerate(way) if leads_to[id(item)] >= enough), 0)
         if place:
             places.append((leads_to[id(way[place])], way, place))
-    if not places:
-        return []
     # a variable with the newest object leads there as well, but not to the others
-    fewest, way, place = min(places, key=lambda item: item[0])
+    return min(places, key=lambda item: item[0], default=None)
+
+
+def _holders(scopes: UserScopes, ways: list[list[Any]], count: int) -> list[HolderPath]:
+    """Return the named objects that most of the ways lead through. count: of objects in all."""
+    if (common := _common_place(ways)) is None:
+        return []
+    fewest, way, place = common
+    leads_to = Counter(id(item) for way in ways for item in way[1:])
     top = branch = _end_of_chain(way, place)
     least = max(3, _MIN_BRANCH * len(ways))
     while top == place and branch > 1 and leads_to[id(way[branch - 1])] >= least:
@@ -293,7 +339,8 @@ class _Walk:
 
     def _visit(self, chunk: list[Any], parts: list[Any]) -> list[Any]:
         """Note the parts of a chunk that are new. Return those to go on from."""
-        number, known, wanted = len(self._chunks), self._chunk_of, self._find(parts)
+        number, known = len(self._chunks), self._chunk_of
+        wanted = self._find(parts).difference(self._without)
         following = []
         if self._find_owners is not None and (owners := self._find_owners(chunk)):
             self.reached.update((id(item), item) for item in chunk if id(item) in owners)

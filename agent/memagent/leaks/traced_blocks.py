@@ -86,11 +86,20 @@ def traced_blocks(tensor_bytes: int = 0) -> tuple[TracedBlocks, Counter[CodePosi
 
 def bytes_by_line(traced: TracedBlocks) -> Counter[CodePosition]:
     """Return bytes by the innermost line of the script."""
-    sizes: Counter[CodePosition] = Counter()
-    for positions, (size, _) in traced.items():
+    return _sums_by_line(traced, 0)
+
+
+def blocks_by_line(traced: TracedBlocks) -> Counter[CodePosition]:
+    """Return the number of blocks by the innermost line of the script."""
+    return _sums_by_line(traced, 1)
+
+
+def _sums_by_line(traced: TracedBlocks, part: int) -> Counter[CodePosition]:
+    sums: Counter[CodePosition] = Counter()
+    for positions, numbers in traced.items():
         if (line := script_position(positions)) is not None:
-            sizes[line] += size
-    return sizes
+            sums[line] += numbers[part]
+    return sums
 
 
 def growing_stacks(first: TracedBlocks, last: TracedBlocks) -> list[StackAllocation]:

@@ -8,7 +8,7 @@ name what most of them are in, and find the line that fills it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ from memagent.leaks.origins import line_of_holder
 from memagent.leaks.pattern_fixes import with_pattern_fix
 from memagent.leaks.reachability import holders_of_kept
 from memagent.leaks.referrers import HolderPath
-from memagent.leaks.source_lines import PASSES
+from memagent.leaks.source_lines import GROWS, PASSES, SourceLine
 from memagent.leaks.suspect import CERTAINTIES, describe_container, suspect_at
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.traced_blocks import traceback_of
@@ -33,40 +33,68 @@ _MAX_CPU_S = 0.5
 _SAMPLE_SIZE = 8
 _CONFIDENCE, _HOLDER_CONFIDENCE = 0.7, 0.6
 """With the line that fills a holder, and without."""
+_MIN_EXPLAINED = 0.125
+"""Share of a line's growth that explains it if it's of a buffer that fills up: it's an estimate."""
 
 
-def candidates_of_lines(lines: Sequence[Suspect]) -> dict[CodePosition, list[HolderPath]]:
+def candidates_of_lines(
+    lines: Sequence[Suspect],
+    growth_of: Callable[[Any], int | None],
+    lengthening: Collection[CodePosition] = (),
+) -> dict[CodePosition, list[HolderPath]]:
     """Return for each line of a trace the named objects that keep what it made, as far as some do.
 
-    To be called while the objects of the whole window are traced.
+    To be called while the objects of the whole window are traced. growth_of: returns how many
+    entries a container has more than before, None if that's unknown. lengthening: the lines that
+    make larger objects rather than more of them, so that what keeps them may be of fixed size.
     """
     scopes, budget = UserScopes(), TimeBudget(_MAX_CPU_S)
     candidates: dict[CodePosition, list[HolderPath]] = {}
     for site in ((item.file, item.line) for item in lines):
-        holders = [] if budget.is_over() else _candidates(scopes, site, budget)
+        growth = _any_growth if site in lengthening else growth_of
+        holders = [] if budget.is_over() else _candidates(scopes, site, budget, growth)
         candidates[site] = [item for item in holders if item.name and item.name.is_in_script]
     return candidates
+
+
+def _any_growth(_: Any) -> int:
+    return 1
 
 
 def holders_of_lines(
     lines: Sequence[Suspect],
     candidates: Mapping[CodePosition, Sequence[HolderPath]],
     bounds: BoundCheck,
+    growth_of: Callable[[Any], int | None] = lambda _: None,
+    steps: int = 1,
 ) -> dict[CodePosition, Suspect | None]:
     """Return for each line with a candidate the suspect that keeps what it made.
 
-    It's None if what keeps it can't grow.
+    It's None if what keeps it can't grow. steps: in which containers grew by `growth_of`.
     """
     scopes = UserScopes()
     holders: dict[CodePosition, Suspect | None] = {}
     for item in lines:
         site = item.file, item.line
-        if named := candidates[site]:
-            growing = next((holder for holder in named if _can_grow(holder, bounds)), None)
+        named = [holder for holder in candidates[site] if _can_grow(holder, bounds)]
+        sure = (each for each in named if not each.is_link or _adds(_line_of(scopes, each)))
+        if (holder := next(sure, None)) is not None:
+            holders[site] = bounds.with_fix(_suspect(scopes, holder, item), holder)
+        elif not named and any(
+            _explains(each, growth_of(each.container), (item.bytes_per_step or 0) * steps)
+            for each in candidates[site]
+        ):
             holders[site] = None
-            if growing is not None:
-                holders[site] = bounds.with_fix(_suspect(scopes, growing, item), growing)
     return holders
+
+
+def _explains(holder: HolderPath, entries: int | None, growth_bytes: float) -> bool:
+    """Return False if so many new entries of a holder are little of what a line made."""
+    try:
+        size = item_bytes(holder.container, _SAMPLE_SIZE) if entries else 0.0
+    except TypeError:
+        size = 0.0
+    return not size or size * (entries or 0) >= _MIN_EXPLAINED * growth_bytes
 
 
 def _can_grow(holder: HolderPath, bounds: BoundCheck) -> bool:
@@ -78,7 +106,12 @@ def _can_grow(holder: HolderPath, bounds: BoundCheck) -> bool:
     return bounds.can_grow(holder, size)
 
 
-def _candidates(scopes: UserScopes, site: CodePosition, budget: TimeBudget) -> list[HolderPath]:
+def _candidates(
+    scopes: UserScopes,
+    site: CodePosition,
+    budget: TimeBudget,
+    growth_of: Callable[[Any], int | None],
+) -> list[HolderPath]:
     """Return what most of the objects are in that a line of the script made, likely first."""
 
     def is_from_site(positions: Sequence[CodePosition] | None) -> bool:
@@ -101,16 +134,13 @@ def _candidates(scopes: UserScopes, site: CodePosition, budget: TimeBudget) -> l
             if any(map(is_from_site, safe_reads.notes_of_arrays(traceback_of, item)))
         }
 
-    return holders_of_kept(scopes, find, find_owners, budget)
+    return holders_of_kept(scopes, find, find_owners, budget, growth_of)
 
 
 def _suspect(scopes: UserScopes, holder: HolderPath, traced: Suspect) -> Suspect:
     if holder.name is None:
         return traced
-    line = line_of_holder(scopes, holder, "host")
-    if line is None or line.strength < PASSES:
-        calls = library_calls(holder.name, holder, scopes.files)
-        line = next((dataclasses.replace(call, strength=PASSES) for call in calls), line)
+    line = _line_of(scopes, holder)
     text = f"{holder.name.expression}: {describe_container(holder.container, 'host')}"
     if line is None or line.strength < PASSES:
         return replace(traced, holder=text, confidence=_HOLDER_CONFIDENCE)
@@ -118,3 +148,16 @@ def _suspect(scopes: UserScopes, holder: HolderPath, traced: Suspect) -> Suspect
     suspect = suspect_at(holder.name, line, text, "host", None, certainty)
     suspect = replace(suspect, bytes_per_step=traced.bytes_per_step)
     return with_pattern_fix(suspect, holder.objects)
+
+
+def _line_of(scopes: UserScopes, holder: HolderPath) -> SourceLine | None:
+    """Return the line that fills a holder, or else calls the library that it belongs to."""
+    line = line_of_holder(scopes, holder, "host")
+    if holder.name is None or (line is not None and line.strength >= PASSES):
+        return line
+    calls = library_calls(holder.name, holder, scopes.files)
+    return next((dataclasses.replace(call, strength=PASSES) for call in calls), line)
+
+
+def _adds(line: SourceLine | None) -> bool:
+    return line is not None and line.strength >= GROWS

@@ -28,6 +28,7 @@ from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.traced_blocks import (
     TracedBlocks,
     allocation_site,
+    blocks_by_line,
     bytes_by_line,
     growing_stacks,
     size_of_blocks,
@@ -49,6 +50,8 @@ MIN_GROWTH_SHARE = 0.1
 """Share of all growth below which what grows isn't worth a word."""
 MAX_LAST_RATIO = 1.5
 """Largest ratio of what a line allocated in the last step to its growth per step."""
+MIN_MORE_BLOCKS = 1.25
+"""Blocks of a line that makes more and more of them, as a multiple of those halfway: it's 2."""
 _MAX_SUSPECTS = 3
 _UNHELD = 0.45
 """Confidence in a line whose objects have an unknown holder: a list of fixed size may fill up."""
@@ -158,9 +161,13 @@ class HostMemoryDetector(Detector):
                 item for item in lines if self._max_rate >= MIN_SHARE * (item.bytes_per_step or 0)
             ]
         self._lines = lines
-        candidates = candidates_of_lines(self._lines)
+        # a text that is lengthened stays one block, in a dict that stays as long
+        earlier, now = blocks_by_line(self._middle), blocks_by_line(last)
+        lengthening = [site for site in now if now[site] < MIN_MORE_BLOCKS * earlier[site]]
+        growth_of = self._containers.growth_of
+        candidates = candidates_of_lines(self._lines, growth_of, lengthening)
         self._stop()  # while it traces, to read the source takes ten times as long
-        self._holders = holders_of_lines(self._lines, candidates, self._bounds)
+        self._holders = holders_of_lines(self._lines, candidates, self._bounds, growth_of, steps[0])
         self._start()
 
     def end(self, step: int, budget: TimeBudget) -> list[Suspect]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import inspect
 import subprocess
 import sys
 import textwrap
 import tracemalloc
+from collections import deque
 from pathlib import Path
 
 import numpy
@@ -143,6 +145,57 @@ print(first.line, first.holder)
         [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True
     ).stdout
     assert output == f"{tower.__code__.co_firstlineno + 2} Tower.top: Link\n"
+
+
+class Report:
+    newest: object = None
+    latest: object = None
+
+    def __init__(self, number):
+        self.table = [[number, row] for row in range(60)]
+
+    def end(self):
+        return self.table[0]
+
+
+LISTENERS: list[object] = []
+RECENT: deque[object] = deque(maxlen=1000)
+
+
+def report(number):
+    if number % 30 == 0:
+        Report.newest = Report(number)
+        LISTENERS.append(Report.newest.end)
+
+
+def keep_out_of_sight(number):
+    if number % 30:
+        return
+    rows = [[number, row] for row in range(60)]
+    for row in rows:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(row))
+    RECENT.append(rows[0])
+    Report.latest = rows
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [(report, "LISTENERS: list of"), (keep_out_of_sight, "rows = [[number, row] for")],
+    ids=["passed through", "left out"],
+)
+def test_a_container_of_fixed_size_keeps_nothing(make, expected):
+    """It's the table of the newest report, or the newest rows, which the search finds first.
+
+    Nor does a buffer that fills up excuse a line that makes 60 times as much.
+    """
+    code = f"""
+from {__name__} import {make.__name__}, suspects_of
+print([item.holder for item in suspects_of({make.__name__})])
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True
+    ).stdout
+    assert output.startswith(f"['{expected}"), output
 
 
 def keep(number, rows, store):

@@ -30,6 +30,9 @@ _RELEVANT_VARIABLE = re.compile(
 _MAX_VARIABLES = 100
 _MAX_VARIABLE_CHARACTERS = 1_000
 _MAX_COMMAND_CHARACTERS = 4_000
+_MAX_NAME_CHARACTERS = 253
+"""Of names in Kubernetes."""
+_NAMESPACE_FILE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _DRIVER_FILES = ("/sys/module/nvidia/version", "/sys/module/amdgpu/version")
 GIT_TIMEOUT_S = 0.25
 
@@ -65,11 +68,28 @@ def describe_process(
         "directory": os.getcwd(),
         "cpus": os.cpu_count(),
         "variables": relevant_variables(environ),
+        **describe_job(environ),
         **({"git_root": str(tree), **describe_code(tree)} if tree is not None else {}),
         **_versions(sys.modules.get("torch")),
         "git_dirty": changes.result(GIT_TIMEOUT_S) if changes is not None else None,
     }
     return {name: value for name, value in facts.items() if value is not None}
+
+
+def describe_job(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return where a scheduler runs this process: pod, namespace and node, or Slurm's job and node.
+
+    Kubernetes tells a container the name of its pod, as its host's, and the namespace. It tells the
+    node, and both others, by variables that the pod's spec fills from `fieldRef`.
+    """
+    is_pod = "KUBERNETES_SERVICE_HOST" in environ
+    facts = {
+        "pod": environ.get("POD_NAME") or (host_name() if is_pod else ""),
+        "namespace": environ.get("POD_NAMESPACE") or (_read(_NAMESPACE_FILE) if is_pod else ""),
+        "node": environ.get("NODE_NAME") or environ.get("SLURMD_NODENAME", ""),
+        "slurm_job_id": environ.get("SLURM_JOB_ID", ""),
+    }
+    return {name: _shorten(text, _MAX_NAME_CHARACTERS) for name, text in facts.items() if text}
 
 
 def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from memagent_server.store.alerts import count_firing
 from memagent_server.store.engine import Database, Session
 from memagent_server.store.notifications import count_by_outcome
 from memagent_server.store.predictions import newest_components
-from memagent_server.store.streams import active_streams, phase_of
+from memagent_server.store.streams import JOB_FACTS, active_streams, job_facts, phase_of
 from memagent_server.store.usage import count_runs_by_status, count_samples, dropped_samples
 
 STREAM_LABELS = ("run_id", "rank", "device")
@@ -42,7 +42,7 @@ class Metric:
 METRICS = (
     Metric("memagent_run_info", "gauge",
            "1 for each active run, described by its labels.",
-           ("run_id", "project", "name", "user", "host", "status")),
+           ("run_id", "project", "name", "user", "host", "status", *JOB_FACTS)),
     Metric("memagent_allocated_bytes", "gauge",
            "Bytes of live tensors at the end of the step; on a host: of the process tree.",
            column="allocated_bytes"),
@@ -179,11 +179,20 @@ def _add_runs(session: Session, families: _Families, now: float, max_streams: in
     rows, streams = active_streams(session, now - ENDED_RUN_S, max_streams)
     families.add("memagent_series_capped", streams - len(rows))
     labels: dict[tuple[str, int, str], dict[str, str]] = {}
+    jobs = job_facts(session, dict.fromkeys(row.run_id for row in rows))
     described_runs = set()
     for row in rows:
         if row.run_id not in described_runs:
             described_runs.add(row.run_id)
-            info = (row.run_id, row.project, row.name, row.user or "", row.host or "", row.status)
+            info = (
+                row.run_id,
+                row.project,
+                row.name,
+                row.user or "",
+                row.host or "",
+                row.status,
+                *jobs[row.run_id],
+            )
             families.add("memagent_run_info", 1, dict(zip(_INFO_LABELS, info, strict=True)))
         stream_labels = {"run_id": row.run_id, "rank": str(row.rank), "device": row.device}
         labels[row.run_id, row.rank, row.device] = stream_labels

@@ -27,6 +27,7 @@ from memagent.wire.messages import Device
 from memagent_server.store.chunks import ReadChunk
 from memagent_server.store.forecasts import is_newest_forecast
 from memagent_server.store.models import ForecastRow, RankRow, RunRow, StreamRow
+from memagent_server.store.reading import text_keys
 from memagent_server.store.statements import CompiledWrite
 
 SPARKLINE_POINTS = 32
@@ -158,6 +159,24 @@ def current_streams(
     if not scalars:
         query = query.where(StreamRow.kind != SCALARS_STREAM)
     return list(session.scalars(query))
+
+
+JOB_FACTS = ("pod", "namespace", "node", "slurm_job_id")
+"""Facts of a run's environment that tell where a scheduler runs it."""
+MAX_FACT_CHARACTERS = 253
+"""Of names in Kubernetes."""
+
+
+def job_facts(session: Session, run_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return JOB_FACTS of runs, in this order; an unknown one is empty."""
+    keys = text_keys(session, ((run_id, 0) for run_id in run_ids))
+    facts = (RunRow.environment[name].as_string() for name in JOB_FACTS)
+    query = select(RunRow.id, *facts).select_from(keys).join(RunRow, RunRow.id == keys.c.first)
+    # an agent may send any value of any size
+    return {
+        run_id: ["" if value is None else str(value)[:MAX_FACT_CHARACTERS] for value in values]
+        for run_id, *values in session.execute(query)
+    }
 
 
 def active_streams(

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from memagent.record import describe_process
-from memagent.record.process import relevant_variables
+from memagent.record import describe_process, process
+from memagent.record.process import describe_job, relevant_variables
 from memagent.wire.codec import encode
 
 MASK = "***"
@@ -50,6 +50,19 @@ def test_variables_that_matter_are_recorded_and_others_are_not():
     assert relevant_variables(environ | others) == environ
     assert relevant_variables({"ACCELERATE_TOKEN": "abc"}) == {"ACCELERATE_TOKEN": MASK}
     assert len(relevant_variables({f"NCCL_{number}": "x" * 5000 for number in range(500)})) == 100
+
+
+def test_a_pod_and_a_slurm_job_are_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(process, "host_name", lambda: "train-0")
+    (tmp_path / "namespace").write_text("research\n")
+    monkeypatch.setattr(process, "_NAMESPACE_FILE", str(tmp_path / "namespace"))
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert describe_job(pod) == {"pod": "train-0", "namespace": "research"}
+    told = {"POD_NAME": "train-0-x", "POD_NAMESPACE": "team", "NODE_NAME": "gpu-7"}
+    assert describe_job(pod | told) == {"pod": "train-0-x", "namespace": "team", "node": "gpu-7"}
+    slurm = {"SLURM_JOB_ID": "4711", "SLURMD_NODENAME": "n12"}
+    assert describe_job(slurm) == {"node": "n12", "slurm_job_id": "4711"}
+    assert describe_job({}) == {} and len(describe_job({"NODE_NAME": "x" * 10**6})["node"]) < 300
 
 
 def test_a_cpu_training_never_initializes_cuda(monkeypatch):

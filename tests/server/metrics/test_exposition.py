@@ -22,7 +22,7 @@ from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
-from memagent_server.store.streams import current_streams
+from memagent_server.store.streams import JOB_FACTS, current_streams
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 NOW = 1_000_000.0
@@ -82,6 +82,31 @@ def test_it_writes_the_bytes_of_prometheus_client(database):
     assert {
         sample.labels["component"] for sample in families["memagent_predicted_bytes"].samples
     } == {"parameters", "peak"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"pod": "train-0", "namespace": "research", "node": "gpu-7"}, ("train-0", "research", "gpu-7", "")),
+        ({"slurm_job_id": "4711"}, ("", "", "", "4711")),
+        ({"slurm_job_id": 4711, "pod": None, "node": [1]}, ("", "", "[1]", "4711")),
+        ({"pod": "x" * 10_000}, ("x" * 253, "", "", "")),
+    ],
+)  # fmt: skip
+def test_the_run_is_described_by_where_its_scheduler_runs_it(database, environment, expected):
+    fill(database, ["other"])
+    with database.write() as session:
+        device = Device(id="gpu", kind="cuda", name="GPU", limit_bytes=2**34)
+        start = RunStart(run_id="job", name="job", environment=environment, devices=[device])
+        start_run(session, start, NOW)
+        chunk = Chunk(stream="gpu", columns={"step": [1], "time_s": [NOW], "allocated_bytes": [5]})
+        add_batch(session, "job", Batch(seq=0, chunks=[chunk]), NOW)
+    families = {item.name: item for item in collect(database, NOW, SlowValues(), 10).families}
+    labels = {
+        sample.labels["run_id"]: tuple(sample.labels[name] for name in JOB_FACTS)
+        for sample in families["memagent_run_info"].samples
+    }
+    assert labels == {"job": expected, "other": ("", "", "", "")}
 
 
 def test_the_number_of_statements_does_not_depend_on_the_runs(database):

@@ -56,6 +56,7 @@ API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "alerts",
             "suspects",
             "report",
+            "explain",
             "to_dict",
         ),
     ),

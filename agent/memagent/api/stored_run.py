@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from typing import Any, overload
 
+from memagent.api.explanation import Explanation, explain
 from memagent.api.history import History, read_history
 from memagent.api.source import Fields, RunSelection, RunStore, SampleSelection
 from memagent.diagnostics import display_roots
@@ -169,6 +170,17 @@ class StoredRun:
             "suspects": self.suspects,
             "out_of_memory": death.to_dict() if death is not None else None,
         }
+
+    def explain(self) -> Explanation:
+        """Return why the run ended as it did, and what to change."""
+        return explain(
+            self._detail,
+            death=self.death(),
+            suspects=self.suspects,
+            forecasts=self.forecasts,
+            alerts=self.alerts,
+            prediction=self.prediction,
+        )
 
     def death(self) -> OomReport | None:
         """Return the report of the run's out-of-memory error, None if it had none."""

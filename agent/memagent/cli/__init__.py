@@ -25,6 +25,7 @@ VERBS = {
     "rehearse": "rehearse a training script on a GPU that isn't there: does it fit?",
     "sync": "upload runs that were recorded without a server, or while it was down",
     "runs": "list runs: the server's, or those recorded on this machine",
+    "explain": "explain why a run died: cause, line, change and patch",
     "replay": "replay a recorded run and show what the forecaster would have warned of",
     "doctor": "check this environment and explain what is wrong",
     "demo": "run a demo: a real training with a real leak, and the warning before it crashes",

@@ -35,6 +35,8 @@ SUSPECT = Suspect(
     bytes_per_step=1e6,
     confidence=0.9,
     fix="Append loss.item().",
+    source=["for batch in loader:", "    loss = model(batch).sum()", "    history.append(loss)"],
+    source_first_line=40,
 )
 
 

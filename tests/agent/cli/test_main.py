@@ -16,7 +16,13 @@ ACTIONS = {
     "notify": ("list", "test all"),
     "dashboards": ("push", "export ."),
 }
-NEEDED = {"estimate": "--model gpt2", "fit": "--model gpt2", "replay": "x.json", "db": "current"}
+NEEDED = {
+    "estimate": "--model gpt2",
+    "fit": "--model gpt2",
+    "replay": "x.json",
+    "db": "current",
+    "explain": "k3v9",
+}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +44,8 @@ NEEDED = {"estimate": "--model gpt2", "fit": "--model gpt2", "replay": "x.json",
         ("sync --server http://127.0.0.1:1 nowhere", 2, "nowhere does not exist"),
         ("runs --limit 0", 2, "--limit must be 1 to 200, got 0"),
         ("runs --server http://127.0.0.1:1", 1, "memagent serve"),
+        ("explain nobody", 1, "memagent db upgrade"),
+        ("explain nobody --source nowhere", 1, "not a folder of run files"),
         ("prune --runs", 2, "--older-than 90d"),
         ("export nobody", 1, "Run 'nobody' does not exist"),
         ("token revoke nobody", 1, "memagent token list"),

@@ -79,7 +79,7 @@ def library_calls(
                 place = _place(function, libraries, packages)
             if place is not None:
                 line = source_lines.source_line(file, node, SETS, parents)
-                is_once = line.function == "<module>" and not line.in_loop
+                is_once = not runs_often(parents)
                 is_rarer = place < len(libraries) and not line.in_loop
                 is_maker = any(function is kind for kind in kinds)
                 is_other = not _uses_attribute(function, name.identifiers[:1])

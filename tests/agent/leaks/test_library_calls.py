@@ -63,6 +63,16 @@ def step(number, unknown):
     shown(number, unknown)
 
 
+class Owner:
+    def __init__(self, first):
+        self.store = store
+        self.store.get("first", first)
+
+    def add(self, value):
+        self.store.get("newest", value)
+
+
+owner = Owner(size)
 cache, recent = Cache(), RecentCache()
 
 
@@ -98,6 +108,15 @@ def test_a_call_is_known_by_what_it_means(script: ModuleType) -> None:
     lines = [line.text for line in library_calls(name, holder, [file])]
     calls = ["store.get(number, unknown)", "store.touch(number)", "unknown.record(number)"]
     assert lines == [*calls, "store = Store(size)"]
+
+
+def test_a_call_in_the_constructor_comes_after_one_that_runs_often(script: ModuleType) -> None:
+    owner, file = script.owner, str(script.__file__)
+    name = ObjectName("Owner.store.items", (".items", ".store"), file, "Owner", owner=type(owner))
+    holder = HolderPath(owner.store.items, 1.0, name, (), (owner.store, owner))
+    lines = [line.text for line in library_calls(name, holder, [file])]
+    own = [line for line in lines if line.startswith("self.")]
+    assert own == ['self.store.get("newest", value)', 'self.store.get("first", first)']
 
 
 def test_what_gets_an_object_that_lengthens_its_attribute_is_found(script: ModuleType) -> None:

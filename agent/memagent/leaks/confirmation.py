@@ -84,6 +84,11 @@ class HostGrowthCheck:
         is_flat = not self._grew(self._first, step, used_bytes) or self._flat_checks > 1
         return self._checks > 1 and self._flat_checks > 0 and is_flat
 
+    @property
+    def may_have_stopped(self) -> bool:
+        """Return True if the last check saw hardly any growth, which the next one may confirm."""
+        return self._flat_checks > 0
+
     def _grew(self, since: Reading, step: int, used_bytes: int | None) -> bool:
         return has_grown(since, (step, used_bytes), self._min_rate)
 

@@ -271,6 +271,11 @@ class Finder:
         kinds = COUNTED_KINDS if has_stopped else frozenset()
         return self._withdraw(self.diagnosis, kinds | HOST_KINDS if host_stopped else kinds)
 
+    @property
+    def may_have_stopped(self) -> bool:
+        """Return True if the last check saw hardly any growth of suspects of host memory."""
+        return bool(self._host_check) and self._host_check.may_have_stopped
+
     def _withdraw(self, diagnosis: Diagnosis, kinds: frozenset[str]) -> tuple[Suspect, ...]:
         rest, stopped = confirmation.without(diagnosis, kinds)
         if stopped:

@@ -338,7 +338,9 @@ class LeakMonitor:
         if stopped is None:  # it goes on after the next step
             return
         self._check_distance *= CHECK_RATIO
-        self._check_step = step + int(self._check_distance)
+        # soon again if one more check is to confirm it: the run may be over before a later one
+        is_soon = self._finder.may_have_stopped
+        self._check_step = step + (FIRST_CHECK_STEPS if is_soon else int(self._check_distance))
         if not stopped:
             return
         if not self.suspects:

@@ -56,6 +56,13 @@ def test_there_is_nothing_to_check_without_host_suspects_or_readings(suspects, f
     assert checks(0, 0, suspects=suspects, first=first) is False
 
 
+def test_a_check_without_growth_is_to_be_confirmed_soon():
+    check = HostGrowthCheck(HOST, 0, FIRST)
+    for step, used, expected in ((100, 100, False), (200, 110, True), (300, 210, False)):
+        check.has_stopped(step, grown(used)[0])
+        assert check.may_have_stopped is expected
+
+
 def test_only_host_suspects_are_withdrawn():
     both = Diagnosis(step=9, first_step=0, pause_s=0.0, suspects=(suspect("list"), suspect()))
     rest, stopped = without(both, HOST_KINDS)

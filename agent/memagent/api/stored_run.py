@@ -98,6 +98,11 @@ class StoredRun:
         hint = f"; the nearest is {close!r}" if close else ""
         raise AttributeError(f"a run has no field {name!r}{hint}")
 
+    @property
+    def summary(self) -> Fields:
+        """Return the fields that a list has."""
+        return self._detail if self._summary is None else self._summary
+
     def to_dict(self) -> Fields:
         """Return all fields of the run."""
         return dict(self._detail)

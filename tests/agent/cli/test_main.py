@@ -9,8 +9,9 @@ import pytest
 
 from memagent.cli import VERBS, main, parser_of
 
-QUIET = ("run", "rehearse", "serve", "export", "completion")
-"""Verbs that print no data, or print it as what it is: a script's output, a log, CSV, a shell script."""
+QUIET = ("run", "rehearse", "serve", "export", "completion", "mcp")
+"""Verbs that print no data, or print it as what it is: a script's output, a log, CSV, a shell script,
+a protocol."""
 ACTIONS = {
     "token": ("create x", "list"),
     "notify": ("list", "test all"),

@@ -80,6 +80,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import agreement
 
         return agreement.main(options.json, options.only, quick=options.quick)
+    if options.verb in ("corpus", "configurations"):
+        from benchmarks.estimator import configurations, corpus
+
+        measure = corpus if options.verb == "corpus" else configurations
+        return measure.main(options.out or measure.FILE, options.only)
+    if options.verb == "intervals":
+        from benchmarks.estimator import intervals
+
+        return intervals.main(write=options.write)
     if options.verb == "histories":
         from benchmarks.estimator import strangers
 
@@ -163,6 +172,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     agreement.add_argument("--quick", action="store_true", help="the zoo's small trainings")
     agreement.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
+    for verb, help_text in (
+        ("corpus", "what each method predicts for the measured trainings"),
+        ("configurations", "the formula beside the trace, over 200 configurations"),
+    ):
+        corpus = verbs.add_parser(verb, help=help_text)
+        corpus.add_argument("--out", type=Path, metavar="FILE", help="default: the module's own")
+        corpus.add_argument(
+            "--only", default="", metavar="TEXT", help="trainings with TEXT in the name"
+        )
+    intervals = verbs.add_parser(
+        "intervals", help="calibrate intervals on half of the corpus; coverage of the other half"
+    )
+    intervals.add_argument("--write", action="store_true", help="also write the package's table")
     histories = verbs.add_parser(
         "histories", help="the allocator simulator on snapshots that others recorded on GPUs"
     )

@@ -111,7 +111,7 @@ def main(out: Path | None, only: Sequence[str], *, quick: bool = False) -> int:
     )
     if not torch.cuda.is_available():
         return _on_the_rehearsal_device()
-    cases = list(_cases(only, quick=quick))
+    cases = list(cases_of(only, quick=quick))
     for case in cases:
         warm_up_without_cuda(case)
     versions = {name: metadata.version(name) for name in _LIBRARIES}
@@ -166,7 +166,8 @@ def _on_the_rehearsal_device() -> int:
     os.execve(sys.executable, command, environment)  # this interpreter
 
 
-def _cases(only: Sequence[str], *, quick: bool) -> Iterator[Case]:
+def cases_of(only: Sequence[str], *, quick: bool) -> Iterator[Case]:
+    """Yield the trainings to compare: the large zoo, and those that only small ones have."""
     small = [case for case in zoo.small() if quick or case.family in _STEPWISE]
     large = [case for case in zoo.large() if not quick and case.family not in _STEPWISE]
     compiled = [] if quick else zoo.compiled()

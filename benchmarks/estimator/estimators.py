@@ -18,6 +18,7 @@ from torch import nn
 
 from benchmarks.estimator import zoo
 from benchmarks.estimator.workload import STEPS, Case, Where, Workload, train_step
+from memagent.estimator.devices import CUBLAS_HANDLES, cublas_workspace_bytes
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.spec import TrainingSpec
 
@@ -28,12 +29,19 @@ class LeftOutError(Exception):
 
 @dataclass(frozen=True)
 class Prediction:
-    """Predicted bytes. `intervals` are 90 % intervals by level, if the estimator gives them."""
+    """Predicted bytes. `intervals` are 90 % intervals by level, if the estimator gives them.
+
+    Of ours, also what comes and goes within the step, the context, and the group of trainings that
+    the intervals are of.
+    """
 
     allocated_bytes: int
     reserved_bytes: int | None = None
     device_bytes: int | None = None
     intervals: dict[str, tuple[int, int]] = field(default_factory=dict)
+    passing_bytes: int | None = None
+    context_bytes: int | None = None
+    group: str = ""
 
 
 def prediction_of(answer: Estimate) -> Prediction:
@@ -43,6 +51,9 @@ def prediction_of(answer: Estimate) -> Prediction:
         answer.peak_reserved_bytes,
         answer.peak_device_bytes,
         dict(answer.intervals),
+        answer.passing_bytes,
+        answer.components.get("context"),
+        answer.error_group,
     )
 
 
@@ -66,9 +77,15 @@ def ours_by_formula(case: Case, where: Where) -> Prediction:
         (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         for tensor in workload.batch()[0].values()
     )
-    kind = "cuda" if where.kind == "cuda" else "host"
+    is_cuda = where.kind == "cuda"
     return prediction_of(
-        from_model.predict([workload.model], [workload.optimizer], inputs=shapes, device_kind=kind)
+        from_model.predict(
+            [workload.model],
+            [workload.optimizer],
+            inputs=shapes,
+            device_kind="cuda" if is_cuda else "host",
+            workspace_bytes=CUBLAS_HANDLES * cublas_workspace_bytes(where.capability) * is_cuda,
+        )
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.estimator.estimators import LeftOutError, Prediction, meta, prediction_of
 from benchmarks.estimator.workload import Case, Where
+from memagent.errors import EstimateError
 from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
@@ -23,7 +24,6 @@ _TARGETS = {
     "mixtral": ("q_proj", "v_proj"),
 }
 _RANK = 8
-_FAMILIES = ("gpt2", "bert", "llama", "mixtral", "t5", "vit")
 
 
 def predict(case: Case, where: Where, spec: TrainingSpec | None = None) -> Prediction:
@@ -36,11 +36,13 @@ def predict(case: Case, where: Where, spec: TrainingSpec | None = None) -> Predi
 
 
 def _spec(case: Case, where: Where) -> TrainingSpec:
-    if case.family not in _FAMILIES:
-        raise LeftOutError("not described by a transformer's shape")
     workload = meta(case)
     model: Any = workload.model
-    shape = from_config(model.config.to_dict() | {"architectures": [type(_bare(model)).__name__]})
+    try:
+        config = model.config.to_dict()
+        shape = from_config(config | {"architectures": [type(_bare(model)).__name__]})
+    except (AttributeError, EstimateError) as error:
+        raise LeftOutError(f"not described by a transformer's shape: {error}") from error
     inputs = workload.batch()[0]
     batch, *rest = next(iter(inputs.values())).shape
     options: dict[str, Any] = (
@@ -59,6 +61,7 @@ def _spec(case: Case, where: Where) -> TrainingSpec:
         keeps_output=case.holds_output,
         use_cache=bool(getattr(model.config, "use_cache", False)),
         device="cuda" if where.kind == "cuda" else "cpu",
+        gpu="h200" if where.capability == (9, 0) else None,
         **options,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -22,6 +23,8 @@ def predict(case: Case, where: Where) -> Prediction:
     device of this size.
     """
     trace = traced(case, where.kind)
+    if where.torch_version is not None:
+        trace = replace(trace, torch_version=where.torch_version)
     if where.kind == "cpu":
         return prediction_of(estimate_of(trace))
     context = context_of(where.context_bytes, where.capability)

@@ -58,13 +58,15 @@ class Case:
 class Where:
     """Target: "cpu" or "cuda", with the bytes of the device and of the context if they are known.
 
-    The capability decides about the workspaces of cuBLAS.
+    The capability decides about the workspaces of cuBLAS, and the version of torch about those of
+    cuBLASLt, if it isn't the installed one.
     """
 
     kind: str
     total_bytes: int | None = None
     context_bytes: int | None = None
     capability: tuple[int, int] | None = None
+    torch_version: str | None = None
 
 
 @dataclass

@@ -153,6 +153,7 @@ class BackgroundEstimator:
                 limit_bytes=self._probe.limit_bytes,
                 device_kind=self._probe.device.kind,
                 context_bytes=self._context(None).size_bytes,
+                workspace_bytes=_workspace_bytes(self._capability()),
             )
             self._publish(_with_reason(formula, refusal))
             if (tracing := self._tracing) is not None:

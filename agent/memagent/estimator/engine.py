@@ -115,6 +115,7 @@ def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
         limit_bytes=request.limit_bytes,
         device_kind=request.device if request.device == "cuda" else "host",
         context_bytes=request.context_bytes,
+        workspace_bytes=request.workspace_bytes,
     )
     return replace(by_formula, assumptions={**by_formula.assumptions, "trace": reason})
 

@@ -1,30 +1,18 @@
 """The result of every estimate, whatever the method: a peak and its interval at each level.
 
-Nine peaks of ten lie within the interval.
-
-1. Parameters and optimizer state stay from step to step whatever the input, and are counted
-   exactly. Errors come with what comes and goes within a step, so all widths are ratios of these
-   *passing* bytes.
-2. An `ErrorModel` has the ratios below and above the estimate: one pair for the tensors, one for
-   what the allocator makes of them. They are quantiles of measured errors, each training's judged
-   by the other models' alone (`python -m benchmarks.estimator`; docs/estimator-accuracy.md has the
-   number of trainings, which is low on GPUs).
-3. Each level has the errors of the levels below it and one more: tensors; what the allocator cannot
-   reuse; the context, if it wasn't measured. They are independent, so their widths add up as
-   squares do.
+Nine peaks of ten lie within the interval: see `intervals`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import hypot
 from statistics import NormalDist
 from typing import Any, Literal
 
+from memagent.estimator.intervals import Interval
 from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem, PredictionMessage
 
-Interval = tuple[int, int]
 FitVerdict = Literal["fits", "tight", "won't fit"]
 """The same words at the command line, in JSON, in the HTTP API and on the page."""
 _Z_95 = NormalDist().inv_cdf(0.95)
@@ -63,6 +51,16 @@ class Estimate:
     terms: dict[str, int] = field(default_factory=dict)
     fits_by_replay: bool | None = None
     gives_back: bool = False
+    error_group: str = ""
+
+    @property
+    def passing_bytes(self) -> int:
+        """Return what comes and goes within the step: the peak less parameters and states."""
+        names = ["parameters", "buffers", "optimizer_state"]
+        if self.peak_device_bytes is None:  # a host's process counts among the tensors' bytes
+            names.append("context")
+        constant = sum(self.components.get(name, 0) for name in names)
+        return max(0, self.peak_allocated_bytes - constant)
 
     @property
     def needed_bytes(self) -> int:
@@ -205,90 +203,3 @@ class Estimate:
             assumptions=dict(self.assumptions),
             advice=list(self.advice),
         )
-
-
-ErrorRatios = tuple[float, float]
-"""Ratios of the passing bytes, (below, above) the estimate."""
-
-FRAGMENTATION_RATIO = 0.33
-"""Ratio of the passing bytes that the caching allocator reserves beyond the tensors' peak.
-
-Fitted to 32 measured fine-tunings (0.1 to 0.8, this is the median), all with checkpointing; without
-any one of their three models it is 0.29 to 0.35. Parameters and states leave no holes."""
-STORED_FRAGMENTATION_RATIO = 0.15
-"""The same without checkpointing: each step's tensors find the blocks of the step before.
-
-Replays of 16 traced steps of GPT-2 reserve 0.02 to 0.41 (median 0.06); long runs add 0.05."""
-
-
-@dataclass(frozen=True)
-class ErrorModel:
-    """Error ratios of the tensors' peak, and of what the allocator adds."""
-
-    tensors: ErrorRatios
-    fragmentation: ErrorRatios = (0.0, 0.0)
-
-
-TRACED = ErrorModel(tensors=(0.01, 0.02), fragmentation=(0.1, 0.15))
-"""A step traced for CUDA. Six measured peaks lay within 0.2 % of the passing bytes; the rest covers
-kernels' own scratch memory on other GPUs."""
-TRACED_CONVOLUTIONS = ErrorModel(tensors=(0.01, 0.1), fragmentation=(0.1, 0.38))
-"""cuDNN chooses its workspaces at run time, by what is free, and the allocator keeps them. Fitted
-to 21 trainings of 12 nets on an H200, without cudnn.benchmark: 18 of 20 of 12 other nets lie
-within."""
-REHEARSED_CACHE_RATIO = 0.021
-"""Cache of a run beyond its rehearsal, as a ratio of the passing bytes: kernels' own memory, and
-lengths, evaluations and saves that come later.
-
-The largest of 34 trainings of 19 families without convolutions on an H200: every second of the
-alphabet. Of 49 of the others, five of LSTM have more (0.023 to 0.99). With the context's range, the
-device's peak is within the interval in all 49, and in five of six fine-tunings on an A100."""
-TRACED_ON_HOST = ErrorModel(tensors=(0.005, 0.005))
-"""58 of 58 peaks of the benchmark zoo were exact; a host's kernels have scratch memory too."""
-FROM_SHAPE_STORED = ErrorModel(tensors=(0.02, 0.055), fragmentation=(0.13, 0.2))
-"""The formula without checkpointing, whose replays have few holes."""
-FROM_SHAPE = ErrorModel(tensors=(0.02, 0.055), fragmentation=(0.2, 0.45))
-"""Fitted to 50 trainings of nine families with known options; judged by the other families'
-quantiles, 88 % lie within."""
-FROM_MODULES = ErrorModel(tensors=(0.6, 2.4), fragmentation=(0.2, 0.45))
-"""Activations by module: operations outside of modules, autocast and checkpointing are not known.
-Fitted to the benchmark zoo's 58 trainings of 17 families: 84 % lie within the other families'
-quantiles."""
-
-
-def intervals_of(
-    errors: ErrorModel,
-    *,
-    passing_bytes: float,
-    allocated: int,
-    reserved: int | None = None,
-    device: int | None = None,
-    context: Interval | None = None,
-) -> dict[str, Interval]:
-    """Return the interval of each known level; `context` is the result of `context_widths`."""
-    below, above = (ratio * passing_bytes for ratio in errors.tensors)
-    tensors = _around(allocated, below, above, minimum=allocated - passing_bytes)
-    intervals = {"allocated": tensors}
-    below = hypot(below, errors.fragmentation[0] * passing_bytes)
-    above = hypot(above, errors.fragmentation[1] * passing_bytes)
-    if reserved is not None:
-        intervals["reserved"] = _around(reserved, below, above, minimum=tensors[0])
-    if device is not None:
-        lower, higher = context or (0, 0)
-        intervals["device"] = _around(
-            device, hypot(below, lower), hypot(above, higher), minimum=tensors[0]
-        )
-    return intervals
-
-
-def context_widths(size_bytes: int, interval: Interval | None) -> Interval | None:
-    """Return the (below, above) of a context that wasn't measured."""
-    if interval is None:
-        return None
-    low, high = interval
-    return max(0, size_bytes - low), max(0, high - size_bytes)
-
-
-def _around(middle: int, below: float, above: float, *, minimum: float) -> Interval:
-    """Return the interval; no level starts below the minimum of the level before it."""
-    return min(middle, max(round(middle - below), round(minimum), 0)), round(middle + above)

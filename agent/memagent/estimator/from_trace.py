@@ -22,14 +22,13 @@ from typing import Any
 from memagent.estimator.advice.trace_rewrites import holds_scores
 from memagent.estimator.allocator import AllocatorConfig, Replay, replay
 from memagent.estimator.devices import CUBLAS_HANDLES, cublaslt_workspace_bytes
-from memagent.estimator.estimate import (
-    TRACED,
-    TRACED_CONVOLUTIONS,
-    TRACED_ON_HOST,
-    Estimate,
+from memagent.estimator.estimate import Estimate
+from memagent.estimator.intervals import (
+    ON_HOST,
     Interval,
     context_widths,
     intervals_of,
+    ratio_table,
 )
 from memagent.estimator.trace.events import MemoryEvent, Trace
 
@@ -74,6 +73,7 @@ def estimate_of(
         # the allocator can release this cache
         device = max(reserved + context_bytes, min(device, limit_bytes))
     has_convolutions = any("convolution" in event.op for event in events)
+    group = "trace, convolutions" if has_convolutions else "trace, others"
     phases = [peak for peak in replayed.phases if peak.step == trace.steps - 1]
     return Estimate(
         method="trace",
@@ -81,7 +81,7 @@ def estimate_of(
         peak_reserved_bytes=reserved,
         peak_device_bytes=device,
         intervals=intervals_of(
-            TRACED_CONVOLUTIONS if has_convolutions else TRACED,
+            ratio_table().ratios_for(group),
             passing_bytes=passing,
             allocated=allocated,
             reserved=reserved,
@@ -98,6 +98,7 @@ def estimate_of(
         terms={"cublas_workspace": workspace_bytes, "history": device - reserved - context_bytes},
         fits_by_replay=fits,
         gives_back=replayed is not unlimited,
+        error_group=group,
     )
 
 
@@ -112,7 +113,7 @@ def _estimate_on_host(
     return Estimate(
         method="trace",
         peak_allocated_bytes=peak,
-        intervals=intervals_of(TRACED_ON_HOST, passing_bytes=passing, allocated=peak),
+        intervals=intervals_of(ON_HOST, passing_bytes=passing, allocated=peak),
         limit_bytes=limit_bytes,
         components=components | {"context": context_bytes},
         phases=phases,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memagent.errors import RehearsalError
-from memagent.estimator.estimate import REHEARSED_CACHE_RATIO, TRACED_CONVOLUTIONS
+from memagent.estimator.intervals import REHEARSED_CACHE_RATIO, REHEARSED_CONVOLUTIONS_RATIO
 from memagent.rehearsal.launch import Machine
 from memagent.wire.messages import PredictionMessage
 
@@ -114,8 +114,8 @@ class Rehearsal:
         """Return what the cache may hold beyond the rehearsed peak."""
         lasting = ("parameters", "optimizer_state")
         passing = self.peak_allocated_bytes - sum(self.components.get(n) or 0 for n in lasting)
-        most = TRACED_CONVOLUTIONS.fragmentation[1]
-        ratio = most if self.has_convolutions else REHEARSED_CACHE_RATIO
+        convolutions = self.has_convolutions
+        ratio = REHEARSED_CONVOLUTIONS_RATIO if convolutions else REHEARSED_CACHE_RATIO
         return round(ratio * max(0, passing))
 
     @property

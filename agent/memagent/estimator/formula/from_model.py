@@ -12,17 +12,21 @@ from typing import Any
 
 from memagent.components import distinct, modules_of, parameters_of
 from memagent.estimator.devices import context_of
-from memagent.estimator.estimate import (
-    FRAGMENTATION_RATIO,
-    FROM_MODULES,
-    Estimate,
-    Interval,
-    context_widths,
-    intervals_of,
-)
+from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.module_activations import saved_bytes
 from memagent.estimator.formula.state_sizes import KNOWN_OPTIMIZERS, bytes_of, trained_parameters
 from memagent.estimator.input_specs import TensorSpec
+from memagent.estimator.intervals import (
+    FRAGMENTATION_RATIO,
+    Interval,
+    context_widths,
+    intervals_of,
+    ratio_table,
+)
+
+GROUP = "modules"
+"""The trainings that the interval is fitted to: operations outside of modules, autocast and
+checkpointing are not known."""
 
 
 def predict(
@@ -33,12 +37,13 @@ def predict(
     limit_bytes: int | None = None,
     device_kind: str = "host",
     context_bytes: int = 0,
+    workspace_bytes: int = 0,
 ) -> Estimate:
     """Return what a step of these needs.
 
     The inputs are the shapes and dtypes of the tensors passed to forward. Without them the estimate
     has no activations, and its assumptions say so. The context is what the process holds besides
-    tensors.
+    tensors; the workspaces are what cuBLAS holds in the allocator.
     """
     parameters = parameters_of(models, optimizers)
     activations: int | None = None
@@ -70,6 +75,7 @@ def predict(
         activations_bytes=activations,
         temporaries_bytes=_temporaries_bytes(optimizers, device_kind),
         context_bytes=context_bytes,
+        workspace_bytes=workspace_bytes,
     )
     return estimate_step(
         sizes, limit_bytes=limit_bytes, assumptions=assumptions, on_gpu=device_kind == "cuda"
@@ -97,8 +103,8 @@ def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
 class StepSizes:
     """Bytes of a step's tensors.
 
-    `temporaries_bytes` are allocated within the optimizer's step; `context_bytes` is what the
-    process holds besides (0 on a GPU: not measured).
+    `temporaries_bytes` are allocated within the optimizer's step; `workspace_bytes` is cuBLAS's;
+    `context_bytes` is what the process holds besides (0 on a GPU: not measured).
     """
 
     parameters_bytes: int
@@ -108,6 +114,7 @@ class StepSizes:
     activations_bytes: int | None = None
     temporaries_bytes: int = 0
     context_bytes: int = 0
+    workspace_bytes: int = 0
 
 
 def estimate_step(
@@ -126,9 +133,8 @@ def estimate_step(
     activations there is no interval: the peak is then a lower bound.
     """
     outside = 0 if on_gpu else sizes.context_bytes
-    persistent = (
-        sizes.parameters_bytes + sizes.buffers_bytes + sizes.optimizer_state_bytes + outside
-    )
+    states = sizes.parameters_bytes + sizes.buffers_bytes + sizes.optimizer_state_bytes + outside
+    persistent = states + sizes.workspace_bytes
     activations, gradients = sizes.activations_bytes or 0, sizes.gradients_bytes
     phases = {
         "forward": persistent + activations,
@@ -136,7 +142,7 @@ def estimate_step(
         "optimizer": persistent + gradients + sizes.temporaries_bytes,
     }
     peak = max(phases.values())
-    passing = peak - persistent
+    passing = peak - states
     context = context_of(sizes.context_bytes or None)
     fragmentation = round(FRAGMENTATION_RATIO * passing) if on_gpu else 0
     reserved = peak + fragmentation if on_gpu else None
@@ -144,7 +150,7 @@ def estimate_step(
     intervals: dict[str, Interval] = {}
     if sizes.activations_bytes is not None:
         intervals = intervals_of(
-            FROM_MODULES,
+            ratio_table().ratios_for(GROUP),
             passing_bytes=passing,
             allocated=peak,
             reserved=reserved,
@@ -157,13 +163,14 @@ def estimate_step(
         peak_reserved_bytes=reserved,
         peak_device_bytes=device,
         intervals=intervals,
+        error_group=GROUP,
         components={
             "parameters": sizes.parameters_bytes,
             "gradients": gradients,
             "optimizer_state": sizes.optimizer_state_bytes,
             "buffers": sizes.buffers_bytes,
             "activations": activations,
-            "workspace": sizes.temporaries_bytes,
+            "workspace": sizes.temporaries_bytes + sizes.workspace_bytes,
             "fragmentation": fragmentation,
             "context": context.size_bytes if on_gpu else sizes.context_bytes,
         },

@@ -30,15 +30,7 @@ from memagent.estimator.devices import (
     cublas_workspace_bytes,
     nccl_buffers,
 )
-from memagent.estimator.estimate import (
-    FRAGMENTATION_RATIO,
-    FROM_SHAPE,
-    FROM_SHAPE_STORED,
-    STORED_FRAGMENTATION_RATIO,
-    Estimate,
-    context_widths,
-    intervals_of,
-)
+from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.saved_tensors import cast_bytes
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import TrainingSpec
@@ -52,6 +44,13 @@ from memagent.estimator.formula.transients import (
     loss_bytes,
     surviving_cache_bytes,
     working_bytes,
+)
+from memagent.estimator.intervals import (
+    FRAGMENTATION_RATIO,
+    STORED_FRAGMENTATION_RATIO,
+    context_widths,
+    intervals_of,
+    ratio_table,
 )
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ def _phases(
         start + parts.loss.backward + (parts.cache if spec.keeps_output else 0.0),
         start + parts.output + parts.recomputed + parts.working,
         persistent + before + (gradients - before) + parts.output + parts.largest + parts.working,
-        persistent + gradients + parts.output + static.embedding_gradient,
+        persistent + gradients + parts.output + _tied_gradients(spec, static),
     )
     # after backward no layer is gathered, and ZeRO's buckets are scattered; DDP's stay
     backward_terms = terms.get("gathered_layers", 0.0)
@@ -162,6 +161,17 @@ def _phases(
         "backward": max(backward),
         "optimizer": persistent - backward_terms + static.gradients + static.temporaries,
     }
+
+
+def _tied_gradients(spec: TrainingSpec, static: StaticBytes) -> float:
+    """Return what a tied embedding's gradient takes beside `gradients`, while its parts add up.
+
+    Autograd adds in place only to a tensor of its own storage. Under autocast the head's part is
+    such a copy; else it is a view, so both parts and their sum are held at once. Accumulated
+    gradients are held besides.
+    """
+    copies = 1 if spec.dtype_bytes.autocast else 2
+    return static.embedding_gradient * (copies + (spec.accumulation > 1))
 
 
 def _gradients(spec: TrainingSpec, static: StaticBytes) -> float:
@@ -212,6 +222,7 @@ def estimate_training(
     passing = max(0.0, peak - stage.static.parameters - stage.static.state)
     stores = spec.checkpointing != "full"
     ratio = STORED_FRAGMENTATION_RATIO if stores else FRAGMENTATION_RATIO
+    group = f"formula, {_kind(spec)}, {'stored' if stores else 'checkpointed'}"
     fragmentation = round(ratio * passing) if is_cuda else 0
     reserved = peak + fragmentation if is_cuda else None
     outside = _outside(spec, context) if context else None
@@ -223,7 +234,7 @@ def estimate_training(
         peak_reserved_bytes=reserved,
         peak_device_bytes=device,
         intervals=intervals_of(
-            FROM_SHAPE_STORED if stores else FROM_SHAPE,
+            ratio_table().ratios_for(group),
             passing_bytes=passing,
             allocated=peak,
             reserved=reserved,
@@ -245,7 +256,22 @@ def estimate_training(
         timeline=tuple(phases.items()),
         phases=phases,
         terms=terms | _nccl_term(context, outside),
+        error_group=group,
     )
+
+
+def _kind(spec: TrainingSpec) -> str:
+    """Return the kind of model and training that errors are counted by."""
+    model = spec.model
+    if spec.parallel.data > 1:
+        return "sharded" if spec.parallel.zero else "replicated"
+    if model.experts > 1:
+        return "mixture of experts"
+    if model.decoder_layers:
+        return "encoder-decoder"
+    if model.patch:
+        return "image"
+    return "encoder" if model.head_kind in ("mlm", "classifier") else "decoder"
 
 
 def _outside(spec: TrainingSpec, context: ContextSize) -> ContextSize:

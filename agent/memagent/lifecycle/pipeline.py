@@ -84,6 +84,7 @@ class Pipeline:
         path = settings.directory / f"{file_name}{SUFFIX}"
         url = f"{settings.server}/runs/{identity.run_id}"
         self._has_server = settings.server is not None
+        self._is_live = settings.live is not None
         self.location = url if self._has_server else str(path)
         # Replies of the server reach the leak monitor, and its snapshots the sender: the monitor
         # comes first, since the sender's thread starts at once.
@@ -282,6 +283,17 @@ class Pipeline:
         # 5. Probes last: a refresh may have been under way until the collector stopped.
         for probe in self._probes:
             probe.close()
+        if status in ("completed", "failed"):
+            with self._guard.section("closing summary"):
+                self._print_summary(status)
+
+    def _print_summary(self, status: str) -> None:
+        """Print how the run ended, on its first rank; a live view or a rehearsal says it itself."""
+        is_shown_elsewhere = self._is_live or REHEARSAL_FOLDER in os.environ
+        if self._identity.rank == 0 and self.sampler.step and not is_shown_elsewhere:
+            from memagent.lifecycle.closing_summary import closing_summary
+
+            notify_user(closing_summary(self.report(status), self.location, self.leaks.roots))
 
     def abandon(self) -> None:
         """Forget the run in a forked child: it has no threads, and the run is the parent's."""

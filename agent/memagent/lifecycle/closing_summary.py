@@ -1,0 +1,71 @@
+"""Four lines at the end of a run: how it ended, its peak, what was noteworthy, where to look.
+
+A run that ran out of memory has printed its report instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from memagent.diagnostics import display_path
+from memagent.forecast.types import PAGING_LEVELS
+from memagent.units import format_bytes
+
+_FULL_RATIO = 0.95
+"""Share of the limit from which a peak is noteworthy."""
+_MISMATCH_RATIO, _MISMATCH_BYTES = 1.2, 512 * 2**20
+"""Peak by prediction, and above it, from which the difference is noteworthy: as in the server's
+rule `prediction_mismatch`."""
+
+
+def closing_summary(report: Mapping[str, Any], location: str, roots: Sequence[str]) -> str:
+    """Return the lines for the result of `Run.report()`. Files are shown relative to `roots`."""
+    steps = report["steps"]
+    peak = next(iter(report["peaks"].values()))
+    noteworthy = next(_noteworthy(report, peak, roots), "nothing")
+    return (
+        f"{report['status']} after {steps:,} step{'' if steps == 1 else 's'}\n"
+        f"  peak: {_peak_text(report, peak)}\n"
+        f"  noteworthy: {noteworthy}\n"
+        f"  more: {location}"
+    )
+
+
+def _peak_text(report: Mapping[str, Any], peak: Mapping[str, Any]) -> str:
+    size, limit = peak["peak_allocated_bytes"], peak["limit_bytes"]
+    text = format_bytes(size)
+    if limit and size is not None:
+        text += f" of {format_bytes(limit)} ({100 * size / limit:.0f} %)"
+    prediction = report["prediction"]
+    predicted = ""
+    if prediction:
+        predicted = f", predicted {format_bytes(prediction['peak_allocated_bytes'])}"
+    return text + predicted
+
+
+def _noteworthy(
+    report: Mapping[str, Any], peak: Mapping[str, Any], roots: Sequence[str]
+) -> Iterator[str]:
+    """Yield what is noteworthy, the most important first."""
+    for suspect in report["suspects"][:1]:
+        rate = suspect["bytes_per_step"]
+        growth = f", {format_bytes(rate)} more each step" if rate else ""
+        where = f"{display_path(suspect['file'], roots)}:{suspect['line']}"
+        yield f"{where} keeps {suspect['holder']}{growth}"
+    forecast = report["forecast"]
+    if forecast and forecast["level"] in PAGING_LEVELS:
+        yield f"it was about to run out of memory (cause: {forecast.get('cause') or 'unknown'})"
+    size, limit, prediction = (
+        peak["peak_allocated_bytes"],
+        peak["limit_bytes"],
+        report["prediction"],
+    )
+    if size and limit and size > _FULL_RATIO * limit:
+        yield f"{format_bytes(max(0, limit - size))} were left at the peak"
+    predicted = prediction["peak_allocated_bytes"] if prediction else None
+    if size and predicted and size > max(_MISMATCH_RATIO * predicted, predicted + _MISMATCH_BYTES):
+        yield f"the peak was {size / predicted:.1f} times the prediction"
+    dropped = sum(report["dropped_samples"].values())
+    if dropped:
+        yield f"{dropped:,} samples were dropped"

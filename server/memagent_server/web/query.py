@@ -151,10 +151,9 @@ def run_ids(name: str, raw: Sequence[str], *, fewest: int, most: int) -> list[st
     parts = [part.strip() for value in raw for part in value.split(",")]
     ids = list(dict.fromkeys(part for part in parts if part))
     if not fewest <= len(ids) <= most:
+        allowed = f"{fewest} to {most}" if fewest else f"at most {most}"
         raise Problem(
-            422,
-            f"{name}: name {fewest} to {most} runs, separated by commas, not {len(ids)}.",
-            field=name,
+            422, f"{name}: name {allowed} runs, separated by commas, not {len(ids)}.", field=name
         )
     if any("\0" in part or len(part) > _MAX_LENGTH for part in ids):
         raise Problem(

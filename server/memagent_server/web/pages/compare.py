@@ -9,9 +9,13 @@ from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
+from memagent_server.store.run_list import RunQuery, list_runs
 from memagent_server.store.runs import get_run
 from memagent_server.web import compare_view, query
 from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, redirect_to, render_page
+
+_MAX_CHOICE = 20
+"""Runs to choose from: a screen or two."""
 
 blueprint = Blueprint("compare", __name__, url_prefix="/compare")
 
@@ -19,7 +23,9 @@ blueprint = Blueprint("compare", __name__, url_prefix="/compare")
 @blueprint.get("")
 def show_comparison() -> Response:
     names = request.args.getlist("runs")
-    ids = query.run_ids("runs", names, fewest=MIN_RUNS, most=MAX_RUNS)
+    ids = query.run_ids("runs", names, fewest=0, most=MAX_RUNS)
+    if len(ids) < MIN_RUNS:
+        return _show_choice(ids)
     if names != [",".join(ids)]:
         return _redirect(ids)
     context = current()
@@ -49,12 +55,26 @@ def show_comparison() -> Response:
         )
 
 
+def _show_choice(ids: list[str]) -> Response:
+    """Show the newest runs to choose from: the address names too few."""
+    with current().database.read() as session:
+        page = list_runs(session, RunQuery(limit=_MAX_CHOICE))
+        return render_page(
+            "compare_choice.html",
+            session,
+            runs=page.runs,
+            chosen=ids,
+            min_runs=MIN_RUNS,
+            max_runs=MAX_RUNS,
+        )
+
+
 @blueprint.post("")
 @require_scope("read")
 def choose_runs() -> Response:
     """Turn the form of the list into an address: POST, so that its CSRF token stays out of it."""
     names = request.form.getlist("runs")
-    return _redirect(query.run_ids("runs", names, fewest=MIN_RUNS, most=MAX_RUNS))
+    return _redirect(query.run_ids("runs", names, fewest=0, most=MAX_RUNS))
 
 
 def _redirect(ids: list[str]) -> Response:

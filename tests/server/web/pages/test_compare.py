@@ -70,15 +70,37 @@ def test_a_form_redirects_to_the_shareable_address(sqlite_client):
         "/compare", data={"runs": ["b", "a"], "tag": "left empty"}, headers=HTML
     )
     assert (response.status_code, response.location) == (303, "/compare?runs=b,a")
-    assert sqlite_client.post("/compare", data={"runs": ["b"]}, headers=HTML).status_code == 422
+    response = sqlite_client.post("/compare", data={"runs": ["b"]}, headers=HTML)
+    assert (response.status_code, response.location) == (303, "/compare?runs=b")
 
 
-@pytest.mark.parametrize("runs", ["", "a", "a,a", ",".join(f"r{n}" for n in range(21))])
-def test_one_run_and_twenty_one_are_refused(sqlite_client, runs):
-    start(sqlite_client, "a")
-    response = sqlite_client.get(f"/compare?runs={runs}", headers=HTML)
+@pytest.mark.parametrize(
+    ("address", "chosen"), [("/compare", 0), ("/compare?runs=", 0), ("/compare?runs=a,a", 1)]
+)
+def test_an_address_of_too_few_runs_offers_the_newest(sqlite_client, address, chosen):
+    for run_id in "abc":
+        start(sqlite_client, run_id)
+    response = sqlite_client.get(address, headers=HTML)
+    assert response.status_code == 200 and "Choose 2 to 20 of the newest runs" in response.text
+    assert response.text.count('name="runs"') == 3
+    assert response.text.count(" checked") == chosen == response.text.count('value="a" checked')
+
+
+@pytest.mark.parametrize(
+    ("names", "text"), [("", "There are none yet."), ("a", "There is only one yet.")]
+)
+def test_a_server_without_two_runs_says_so(sqlite_client, names, text):
+    for run_id in names:
+        start(sqlite_client, run_id)
+    page = sqlite_client.get("/compare", headers=HTML).text
+    assert text in page and 'name="runs"' not in page
+
+
+def test_twenty_one_runs_are_refused(sqlite_client):
+    names = ",".join(f"r{n}" for n in range(21))
+    response = sqlite_client.get(f"/compare?runs={names}", headers=HTML)
     assert (response.status_code, response.mimetype) == (422, "text/html")
-    assert "name 2 to 20 runs" in response.text.lower()
+    assert "name at most 20 runs" in response.text.lower()
 
 
 def test_unknown_runs_are_named(sqlite_client):

@@ -431,6 +431,7 @@ def test_suspects_are_named_and_the_flame_graph_is_drawn(server, replay, scenari
     assert "train.py:88 keeps" in page.locator("#head").inner_text(), (
         "at three in the morning nobody scrolls"
     )
+    assert not page.locator("#suspects ins").count(), "the card of the cause has it"
     [source] = page.locator("#suspects .source").all()
     assert "88total_loss += loss" in source.inner_text()
     assert "<b>optimizer</b>" in source.inner_text()

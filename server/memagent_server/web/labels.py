@@ -16,11 +16,13 @@ from math import inf
 from markupsafe import Markup, escape
 from msgspec import structs
 
+from memagent.estimator.advice.line_fixes import diff_of
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 from memagent_server.schemas.alerts import Delivery, Incident, Transition
 from memagent_server.schemas.predictions import Forecast, ForecastSummary
 from memagent_server.schemas.runs import RunSummary, Stream
+from memagent_server.schemas.snapshots import SuspectLine
 
 
 @dataclass(frozen=True)
@@ -308,6 +310,12 @@ _CAUSES_OUTSIDE_TENSORS = ("fragmentation", "other_processes", "host_memory")
 _FRESH_S = 60.0
 """Age from which on a forecast is shown with its step and age."""
 _SPELLINGS = {"oom": "OOM", "pagerduty": "PagerDuty"}
+
+
+def line_diff(suspect: SuspectLine, stream: Stream | None) -> str:
+    """Return the change of a suspect's line as a diff, "" if it needs more than that."""
+    on_host = stream is not None and stream.device == "host"
+    return diff_of(structs.asdict(suspect), on_host=on_host)
 
 
 def as_code(text: str) -> Markup:

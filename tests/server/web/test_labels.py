@@ -10,8 +10,9 @@ from msgspec.structs import replace
 from memagent.units import GIB, MIB
 from memagent_server.schemas.alerts import Incident, IncidentSummary
 from memagent_server.schemas.base import ALERT_STATES, NOTIFICATION_STATES, RUN_STATUSES
+from memagent_server.schemas.snapshots import SuspectLine
 from memagent_server.web import labels
-from tests.server.web.schema_examples import ALERT, FIRED, LEAK, LEAK_SUMMARY, RUN
+from tests.server.web.schema_examples import ALERT, FIRED, LEAK, LEAK_SUMMARY, RUN, STREAM
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
@@ -246,3 +247,16 @@ def test_the_lines_of_a_diff_are_marked_and_other_code_is_only_escaped():
         "<del>- a += &lt;b&gt;</del>\n<ins>+ a += 1</ins>"
     )
     assert labels.as_code("a = <b>\n- c") == "a = &lt;b&gt;\n- c"
+
+
+def test_a_suspect_has_a_diff_of_its_line_if_that_is_enough():
+    source = {"source": ["total += loss", "history.append(x)"], "source_first_line": 7}
+    line = {"holder": "h", "file": "a.py", "function": None, "bytes_per_step": 1.0, "fix": "f"}
+    suspects = [
+        SuspectLine(kind=kind, line=number, confidence=1.0, **line, **source)
+        for kind, number in (("graph", 7), ("list", 8))
+    ]
+    graph = "- total += loss\n+ total += loss.detach()"
+    assert [labels.line_diff(item, STREAM) for item in suspects] == [graph, ""]
+    gpu = replace(STREAM, device="GPU-0")
+    assert labels.line_diff(suspects[1], gpu).endswith("+ history.append(x.detach().cpu())")

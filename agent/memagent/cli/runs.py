@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from datetime import datetime, timezone
+from math import inf
 from typing import Any
 from urllib.parse import urlencode
 
@@ -28,6 +29,8 @@ _HEADER = ("ID", "NAME", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED"
 _NAME_COLUMN = 1
 """The column that shrinks on a narrow terminal; ids must stay copyable and numbers readable."""
 _MIN_NAME_WIDTH = 12
+_DISPENSABLE = ("STARTED", "STEP", "FORECAST")
+"""Columns that a terminal too narrow for all leaves out, the first one first."""
 _COLOURS = {
     "oom": "31",
     "failed": "31",
@@ -114,7 +117,7 @@ def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:
         run["status"],
         f"{step:,} of {total:,}" if total else f"{step:,}",
         _ratio(format_bytes(run["peak_bytes"]), format_bytes(run["limit_bytes"])),
-        _forecast(forecast),
+        _forecast(forecast) if run["status"] == "running" else "–",
         _ago(run["started_at"], now),
     )
 
@@ -149,14 +152,21 @@ def _ago(started_at: str | float | None, now: float) -> str:
 def table(
     rows: Sequence[tuple[str, ...]], columns: int | None, *, in_color: bool = False
 ) -> list[str]:
-    """Return lines of at most `columns` characters by shortening names; None means no limit."""
-    widths = [max(map(len, cells)) for cells in zip(_HEADER, *rows, strict=True)]
-    if columns is not None:
-        other_widths = sum(widths) - widths[_NAME_COLUMN] + 2 * (len(widths) - 1)
-        widths[_NAME_COLUMN] = min(
-            widths[_NAME_COLUMN], max(_MIN_NAME_WIDTH, columns - other_widths)
-        )
-    return [_line(cells, widths, in_color=in_color) for cells in (_HEADER, *rows)]
+    """Return lines of at most `columns` characters; None means no limit.
+
+    Names are shortened, and if that isn't enough, columns are left out.
+    """
+    lines = [_HEADER, *rows]
+    for name in (None, *_DISPENSABLE):
+        places = [index for index, title in enumerate(lines[0]) if title != name]
+        lines = [tuple(cells[index] for index in places) for cells in lines]
+        widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
+        room = inf if columns is None else columns - sum(widths) - 2 * (len(widths) - 1)
+        if widths[_NAME_COLUMN] + min(0, room) >= min(_MIN_NAME_WIDTH, widths[_NAME_COLUMN]):
+            break
+    if room < 0:
+        widths[_NAME_COLUMN] = max(_MIN_NAME_WIDTH, widths[_NAME_COLUMN] + int(room))
+    return [_line(cells, widths, in_color=in_color) for cells in lines]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], *, in_color: bool) -> str:

@@ -77,6 +77,28 @@ def test_the_table_fits_the_terminal():
     assert "\033[31moom" in table([row], 200, in_color=True)[1]
 
 
+@pytest.mark.parametrize(
+    ("columns", "missing"),
+    [(120, ""), (92, "STARTED"), (80, "STARTED STEP"), (60, "STARTED STEP FORECAST")],
+)
+def test_a_narrow_terminal_leaves_columns_out(columns, missing):
+    size, ago = "66.58 / 79.00 GiB", "4 h 58 min ago"
+    row = (
+        "k3v9leak",
+        "vit-h lr=0.001",
+        "running",
+        "4,836 of 20,000",
+        size,
+        "warning at 6,019",
+        ago,
+    )
+    lines = table([row], columns)
+    assert max(map(len, lines)) <= columns
+    assert [name for name in missing.split() if name in lines[0]] == []
+    assert ("STARTED" in lines[0]) == (columns == 120)
+    assert "k3v9leak  vit-h" in lines[1] and "running" in lines[1] and size in lines[1]
+
+
 def test_it_reports_that_no_runs_are_recorded(capsys):
     assert main(["runs"]) == 0
     assert "no matching runs in" in capsys.readouterr().err

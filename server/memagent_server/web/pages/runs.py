@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
 
+from memagent.filters.parser import parse
 from memagent_server.http import credentials
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
@@ -49,7 +50,7 @@ SORT_NAMES: dict[Sort, str] = {
 
 @blueprint.get("/")
 def show_runs() -> Response:
-    filters = read_filters()
+    filters, where = read_filters(), query.text("where")
     is_filtered = filters != RunQuery(limit=PAGE_SIZE, sort=filters.sort)
     context = current()
     with context.database.read() as session:
@@ -61,7 +62,8 @@ def show_runs() -> Response:
             session,
             runs=runs,
             filters=filters,
-            address=partial(list_address, filters),
+            where=where,
+            address=partial(list_address, filters, where=where),
             projects=list_projects(session, is_archived=filters.is_archived),
             statuses=RUN_STATUSES,
             sorts=SORT_NAMES,
@@ -81,13 +83,15 @@ def _endangered(session: Session, now: float) -> list[RunSummary]:
 
 
 def read_filters() -> RunQuery:
-    """Return the filters and the order that the address names. Raises Problem 422."""
+    """Return the filters and the order that the address names. Raises Problem 422, FilterError."""
+    where = query.text("where")
     sort = query.choice("sort", SORTS) or "-created_at"
     return RunQuery(
         project=query.text("project"),
         status=query.choice("status", RUN_STATUSES),
         tag=query.text("tag"),
         q=query.text("q"),
+        where=parse(where) if where else None,
         is_archived=query.choice("archived", ("1",)) is not None,
         sort=cast("Sort", sort),
         limit=PAGE_SIZE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import quote
 
 import pytest
 
@@ -37,6 +38,20 @@ def test_selected_runs_are_tagged_and_found_by_their_tag(client, listed):
     organise(client, "untag", "a", "c", tag="x")
     assert listed("/?tag=x") == []
     assert client.get("/api/v1/runs?tag=y").get_json()["runs"][0]["tags"] == ["y"]
+
+
+def test_a_filter_of_the_address_stays_in_every_link_until_it_is_removed(client, listed):
+    where = quote('name != "run b" and "x" in tags')
+    assert listed(f"/?where={where}&sort=name") == ["a", "c"]
+    assert listed(f"/?where={where}&tag=y") == ["c"]
+    page = client.get(f"/?where={where}&sort=name", headers=HTML).text
+    assert 'filter name != &#34;run b&#34; and &#34;x&#34; in tags <a href="/?sort=name"' in page
+    assert 'type="hidden" name="where"' in page
+    links = re.findall(r'class="sorts" href="([^"]*)"', page)
+    assert links and all("where=name" in link for link in links)
+    refused = client.get("/?where=peak_ration>1", headers=HTML)
+    assert refused.status_code == 422
+    assert "the nearest is &#39;peak_ratio&#39;" in refused.text
 
 
 def test_archived_runs_leave_the_list_and_come_back(client, listed):

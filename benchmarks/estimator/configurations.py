@@ -23,6 +23,7 @@ from benchmarks.estimator.corpus import Measured
 from benchmarks.estimator.estimators import prediction_of
 from memagent.cli.estimate import add_step_arguments
 from memagent.cli.estimate_request import build_request
+from memagent.errors import EstimateError
 from memagent.estimator.engine import estimate, record
 from memagent.estimator.formula.presets import CONFIGS
 from memagent.estimator.from_trace import estimate_of
@@ -105,10 +106,15 @@ def read(path: Path = FILE) -> list[Measured]:
 
 
 def beside_formula(row: Traced) -> Measured:
-    """Return one configuration with the formula's prediction."""
-    prediction = prediction_of(estimate(request_of(row.model, row.options, "formula")))
+    """Return one configuration with the formula's prediction, none if the formula refuses it."""
     name, program = f"{row.model} {row.options}", CONFIGS[row.model]["model_type"]
-    return Measured("configurations", name, program, row.levels, predictions={"shape": prediction})
+    try:
+        predictions = {
+            "shape": prediction_of(estimate(request_of(row.model, row.options, "formula")))
+        }
+    except EstimateError:
+        predictions = {}
+    return Measured("configurations", name, program, row.levels, predictions=predictions)
 
 
 def _warm_up(model: str) -> None:
@@ -137,9 +143,9 @@ def main(out: Path, only: str = "") -> int:
             continue
         row = outcome.value
         rows.append(row)
-        predicted = beside_formula(row).predictions["shape"].allocated_bytes
-        error = predicted / row.levels["allocated"] - 1
-        print(f"{model} {options}: {100 * error:+.2f} %", file=sys.stderr, flush=True)
+        for prediction in beside_formula(row).predictions.values():
+            error = prediction.allocated_bytes / row.levels["allocated"] - 1
+            print(f"{model} {options}: {100 * error:+.2f} %", file=sys.stderr, flush=True)
         lines = ",\n".join(json.dumps(asdict(each), separators=(",", ":")) for each in rows)
         out.write_text(f"[\n{lines}\n]\n")
     return 0

@@ -172,6 +172,17 @@ class TrainingSpec:
             name = self.model.name or self.model.family
             targets = ", ".join(self.lora_targets)
             raise EstimateError(f"lora_targets {targets} match no layer of {name}")
+        if self.lora_rank is not None and self._adapts_fused_experts:
+            raise EstimateError(
+                f"lora_targets {ALL_LINEAR} of a mixture of experts are not known to the formula: "
+                "name them, such as q_proj,v_proj, or trace the model"
+            )
+
+    @property
+    def _adapts_fused_experts(self) -> bool:
+        """Return True if peft adapts experts that are one tensor: 1.7 times as much was traced."""
+        is_fused = self.model.experts > 0 and not self.expert_loop
+        return is_fused and ALL_LINEAR in self.lora_targets
 
     @property
     def optimizer_rule(self) -> OptimizerRule:

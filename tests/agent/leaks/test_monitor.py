@@ -86,7 +86,8 @@ EXPECTED = (__file__, LINE, "list", "Trainer.history")
 
 def test_the_forecaster_learns_where_a_buffer_ends(watched, recording):
     trainer, run = watched(leaks=True)
-    trainer.history = deque(maxlen=10_000)
+    # not as an assignment, which the finder would read as a limit in the other tests
+    vars(trainer).update(history=deque(maxlen=10_000))
     trainer.train(5)
     run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
     trainer.train(25)

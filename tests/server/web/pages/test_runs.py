@@ -130,3 +130,14 @@ def test_filters_are_kept_from_page_to_page_and_by_the_links_of_a_row(sqlite_cli
 )
 def test_unsupported_filters_are_refused(sqlite_client, path):
     assert sqlite_client.get(path, headers=HTML).status_code == 422
+
+
+def test_a_server_with_tokens_says_where_to_create_one(sqlite_app, sqlite_client):
+    assert "MEMAGENT_TOKEN" not in sqlite_client.get("/", headers=HTML).text
+    server = sqlite_app.extensions["memagent"]
+    with server.database.write() as session:
+        key = token_hash(server.settings, "t")
+        create_token(session, name="a", scope="admin", token_hash=key, now=1.0)
+    page = sqlite_client.get("/", headers={**HTML, "Authorization": "Bearer t"}).text
+    assert "export MEMAGENT_TOKEN=mag_…" in page and 'href="/settings/tokens">Tokens</a>' in page
+    assert "memagent token create" not in page, "elsewhere it makes a token of another server"

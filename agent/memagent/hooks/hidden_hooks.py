@@ -109,11 +109,13 @@ class HookTable(OrderedDict[Any, Any]):
 
 def hide_forward_hooks(
     module: Any,
-    before: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
+    before: Callable[..., None],
     after: Callable[[Any, Any, Any], None] | None = None,
     sampler: Sampler | None = None,
 ) -> Callable[[], None]:
     """Call `before(module, args, kwargs)` and `after(module, args, output)` around each call.
+
+    Torch calls `before(module, args)` if a hook that ran before it in the same call has removed it.
 
     Except training forwards in unread steps of `sampler`, if no other hooks are hidden there.
 

@@ -139,9 +139,11 @@ class _ForwardHook:
 class BeforeForwardHook(_ForwardHook):
     __slots__ = ()
 
-    def __call__(self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def __call__(
+        self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any] | None = None
+    ) -> None:
         # before the try: nothing after this line is traced into a graph
-        if self._is_compiling():
+        if self._is_compiling() or keywords is None:
             return
         try:
             if self._graph_task() == NO_GRAPH_TASK:

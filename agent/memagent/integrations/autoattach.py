@@ -150,9 +150,10 @@ class AutoAttach:
         return models
 
     def _begin_forward(
-        self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]
+        self, module: Any, arguments: tuple[Any, ...], keywords: dict[str, Any] | None = None
     ) -> None:
-        if self._is_compiling():  # then the run starts with the first step
+        # compiling: then the run starts with the first step
+        if self._is_compiling() or keywords is None:
             return
         with self._guard.section("attaching"), torch_functions_disabled():
             self.begin()

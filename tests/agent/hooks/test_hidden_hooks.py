@@ -142,6 +142,30 @@ def test_an_encoder_keeps_its_fast_path(hide):
         assert torch.equal(encoder(inputs), expected)
 
 
+def test_a_hook_may_remove_those_that_follow_in_the_same_call(hide):
+    """As the end of a run does in a hook of the script: torch has listed them before."""
+    model, removes = torch.nn.Linear(2, 2), []
+    seen = []
+    model.register_forward_pre_hook(lambda *_: [remove() for remove in removes] and None)
+
+    def before(module, arguments, keywords=None):
+        seen.append(keywords)
+
+    removes += [hide_forward_hooks(model, before), hide_forward_hooks(model, before)]
+    model(torch.ones(1, 2))
+    model(torch.ones(1, 2))
+    assert seen == [None, None]
+
+
+def test_the_end_of_a_run_in_a_hook_of_the_script_harms_no_forward():
+    model = torch.nn.Linear(8, 8)
+    runs = []
+    model.register_forward_pre_hook(lambda *_: runs[0].finish())
+    runs.append(memagent.attach(model, torch.optim.SGD(model.parameters()), predict=False))
+    assert model(torch.ones(1, 8)).shape == (1, 8)
+    assert runs[0].status == "completed"
+
+
 def test_handles_of_the_script_stay_valid(hide, calls):
     module = net()
     earlier = module.register_forward_hook(lambda *_: calls.append("earlier"))

@@ -76,6 +76,18 @@ def test_the_first_optimizer_of_a_gan_counts_steps_and_both_models_are_measured(
     assert recording().columns()["optimizer_state_bytes"][-1] >= 2 * parameters
 
 
+def test_two_optimizers_that_find_the_same_model_start_one_run(auto):
+    """The first forward calls the hook of each, and the first of these removes both."""
+    model = torch.nn.ModuleDict({"body": net()})
+    model.forward = lambda x: model["body"](x)
+    first = torch.optim.SGD(model["body"].parameters(), lr=0.1)
+    model["head"] = torch.nn.Linear(8, 2)
+    second = torch.optim.SGD(model["head"].parameters(), lr=0.1)
+    train(model, first, 2)
+    second.step()
+    assert auto.run.step >= 2
+
+
 def test_a_critic_that_steps_five_times_as_often_does_not_take_over(auto):
     generator, critic = net(), net()
     generate, criticise = (

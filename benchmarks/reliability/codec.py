@@ -92,6 +92,9 @@ def _read_body(data: bytes, content_type: str, encoding: str) -> None:
 
 
 def main() -> None:
+    if "--help" in sys.argv:
+        print(__doc__)
+        return
     import atheris
 
     for module in READERS:

@@ -142,7 +142,10 @@ class BackgroundEstimator:
     ) -> None:
         with forks_wait():
             from memagent.estimator.formula.from_model import predict
+            from memagent.estimator.intervals import ratio_table
 
+        # before the models are referred to: a read lets the script run, which may count references
+        ratio_table()
         with self._guard.section("prediction"):
             if len(_alive(models)) < len(models):
                 return

@@ -127,6 +127,9 @@ class Script:
         return python.run(*command, cwd=work, env=environ, timeout=TIMEOUT_S)
 
 
+OWN_LINES = r"^memagent: .*\n(?:  (?:peak|noteworthy|more): .*\n)*"
+"""A message, and what follows it at the end of a run."""
+
+
 def without_own_lines(stderr: str) -> str:
-    lines = re.sub(FORK_FRAME, "", stderr).splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith("memagent: "))
+    return re.sub(OWN_LINES, "", re.sub(FORK_FRAME, "", stderr), flags=re.MULTILINE)

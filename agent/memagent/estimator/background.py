@@ -22,6 +22,7 @@ import os
 import pickle
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -144,8 +145,10 @@ class BackgroundEstimator:
             from memagent.estimator.formula.from_model import predict
             from memagent.estimator.intervals import ratio_table
 
-        # before the models are referred to: a read lets the script run, which may count references
+        # A script that counts references must not meet those of the prediction: a read lets it run,
+        # and so does the end of this thread's turn, of which a small model's needs a part.
         ratio_table()
+        time.sleep(0)
         with self._guard.section("prediction"):
             if len(_alive(models)) < len(models):
                 return

@@ -14,6 +14,7 @@ from memagent_server.store.models import StreamRow
 SUSPECT = {
     "kind": "graph", "holder": "total_loss: float tensor with 412 graphs", "file": "train.py", "line": 42, "function": "main",
     "bytes_per_step": 5.5e6, "confidence": 0.9, "fix": "Add loss.item().",
+    "source": ["for batch in loader:", "    total_loss += loss", "    loss.backward()"], "source_first_line": 41,
 }  # fmt: skip
 SNAPSHOT = {
     "rank": 0, "seq": 0, "device": "host", "step": 40, "time_s": 100.0, "method": "census", "why": "forecast", "suspects": [SUSPECT],

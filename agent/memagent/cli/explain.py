@@ -9,7 +9,7 @@ from memagent.api.client import Api
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_id", metavar="RUN_ID")
+    parser.add_argument("run_id", metavar="RUN_ID", help="id of the run")
     parser.add_argument(
         "--source",
         help="a server's address, a database's URL or a folder of run files; default: that of the "

@@ -194,10 +194,10 @@ class HostProbe:
 
 
 def device_name(limit: int | None, total: int) -> str:
-    """Return `host (1.00 GiB of 125.58 GiB)`, with the limit only if it's lower. Bytes."""
+    """Return `host (limit 1.00 GiB)`, or the size of its memory if that is the limit. Bytes."""
     if limit is None or limit > _NEARLY_ALL_RATIO * total:
         return f"host ({format_bytes(total)})"
-    return f"host ({format_bytes(limit)} of {format_bytes(total)})"
+    return f"host (limit {format_bytes(limit)})"
 
 
 def _describe_host(limit: MemoryLimit) -> Device:

@@ -13,7 +13,7 @@ from difflib import unified_diff
 from typing import Any
 
 from memagent.estimator.advice.by_cause import advice_for_cause
-from memagent.estimator.advice.line_fixes import changed_line
+from memagent.estimator.advice.line_fixes import change_in_source
 from memagent.oom.cause import EventData, location_text
 from memagent.oom.report import OomReport
 from memagent.units import format_bytes
@@ -127,14 +127,11 @@ def explain(
 
 def patch_of(suspect: EventData, *, on_host: bool = False) -> str | None:
     """Return a unified diff of the suspect's line, None if it needs more than that line."""
-    lines, first = list(suspect.get("source") or ()), suspect.get("source_first_line") or 0
-    index = (suspect.get("line") or 0) - first
-    if not 0 <= index < len(lines):
+    change = change_in_source(suspect, on_host=on_host)
+    if change is None:
         return None
-    line = lines[index].strip()
-    changed = changed_line(str(suspect.get("kind")), line, on_host=on_host)
-    if changed is None:
-        return None
+    lines, first = list(suspect["source"]), suspect.get("source_first_line") or 0
+    index, line, changed = change
     after = [*lines[:index], lines[index].replace(line, changed, 1), *lines[index + 1 :]]
     name = str(suspect.get("file") or "script.py").lstrip("/")
     diff = list(unified_diff(lines, after, f"a/{name}", f"b/{name}", lineterm="", n=len(lines)))

@@ -44,7 +44,11 @@ class FolderStore:
 
     def page(self, selection: RunSelection, cursor: str | None) -> RunsPage:
         """Return all runs: files are read whole anyway."""
-        runs = [run for run in recorded_runs(self.folder) if self._is_selected(run, selection)]
+        files: dict[str, list[Upload]] = {}
+        if selection.tags or selection.where or selection.q:
+            for file in find_files([self.folder]):
+                files.setdefault(str(file.run_id), []).append(file)
+        runs = [run for run in recorded_runs(self.folder) if _is_selected(run, selection, files)]
         name = selection.order.removeprefix("-")
         key = "started_at" if name == "created_at" else name
         runs.sort(key=lambda run: _sort_key(run, key), reverse=selection.order.startswith("-"))
@@ -54,7 +58,7 @@ class FolderStore:
         summary = next((run for run in recorded_runs(self.folder) if run["id"] == run_id), None)
         if summary is None:
             raise MemagentError(f"Run {run_id!r} does not exist in {self.folder}.")
-        return self._described(summary)
+        return _described(summary, self._files(run_id))
 
     def part(self, run_id: str, name: str) -> Fields:
         files = self._files(run_id)
@@ -88,51 +92,54 @@ class FolderStore:
     def close(self) -> None:
         """Do nothing: files are closed after each read."""
 
-    def _is_selected(self, run: Fields, selection: RunSelection) -> bool:
-        wanted = {"project": selection.project, "status": selection.status}
-        if any(value is not None and run[name] != value for name, value in wanted.items()):
-            return False
-        if selection.is_archived:
-            return False
-        if not (selection.tags or selection.where or selection.q):
-            return True
-        described = self._described(run)
-        if not set(selection.tags) <= set(described["tags"]):
-            return False
-        text = " ".join(str(described[name] or "") for name in ("id", "name", "project", "user"))
-        if any(word.lower() not in text.lower() for word in (selection.q or "").split()):
-            return False
-        return selection.where is None or matches(selection.where, lambda c: _values(described, c))
-
     def _files(self, run_id: str) -> list[Upload]:
         files = [file for file in find_files([self.folder]) if file.run_id == run_id]
         if not files:
             raise MemagentError(f"Run {run_id!r} does not exist in {self.folder}.")
         return files
 
-    def _described(self, summary: Fields) -> Fields:
-        """Return a run as `GET /api/v1/runs/{id}` describes it, as far as files know."""
-        files = self._files(summary["id"])
-        newest = max(file.attempt or 0 for file in files)
-        current = [file for file in files if file.attempt == newest]
-        starts = _messages(current, "start", RunStart)
-        start = min(starts, key=lambda item: item.rank)
-        finishes = _messages(current, "finish", Finish)
-        peak, limit = summary["peak_bytes"], summary["limit_bytes"]
-        return {
-            **summary,
-            "created_at": summary["started_at"],
-            "finished_at": max((item.finished_at or 0 for item in finishes), default=None),
-            "error": next((item.error for item in finishes if item.error), None),
-            "world_size": start.world_size,
-            "peak_ratio": peak / limit if peak and limit else 0.0,
-            "config": start.config,
-            "tags": start.tags,
-            "environment": start.environment,
-            "streams": [stream for file in files for stream in _streams(file, newest)],
-            "events": list(_events(current)),
-            "alerts": [],
-        }
+
+def _is_selected(run: Fields, selection: RunSelection, files: Mapping[str, list[Upload]]) -> bool:
+    """Return True for a run to list; `files` are those of each run, if the selection needs them."""
+    wanted = {"project": selection.project, "status": selection.status}
+    is_other = any(value is not None and run[name] != value for name, value in wanted.items())
+    if is_other or selection.is_archived:
+        return False
+    if not (selection.tags or selection.where or selection.q):
+        return True
+    if run["id"] not in files:  # recorded since
+        return False
+    described = _described(run, files[run["id"]])
+    if not set(selection.tags) <= set(described["tags"]):
+        return False
+    text = " ".join(str(described[name] or "") for name in ("id", "name", "project", "user"))
+    if any(word.lower() not in text.lower() for word in (selection.q or "").split()):
+        return False
+    return selection.where is None or matches(selection.where, lambda c: _values(described, c))
+
+
+def _described(summary: Fields, files: list[Upload]) -> Fields:
+    """Return a run as `GET /api/v1/runs/{id}` describes it, as far as files know."""
+    newest = max(file.attempt or 0 for file in files)
+    current = [file for file in files if file.attempt == newest]
+    starts = _messages(current, "start", RunStart)
+    start = min(starts, key=lambda item: item.rank)
+    finishes = _messages(current, "finish", Finish)
+    peak, limit = summary["peak_bytes"], summary["limit_bytes"]
+    return {
+        **summary,
+        "created_at": summary["started_at"],
+        "finished_at": max((item.finished_at or 0 for item in finishes), default=None),
+        "error": next((item.error for item in finishes if item.error), None),
+        "world_size": start.world_size,
+        "peak_ratio": peak / limit if peak and limit else 0.0,
+        "config": start.config,
+        "tags": start.tags,
+        "environment": start.environment,
+        "streams": [stream for file in files for stream in _streams(file, newest)],
+        "events": list(_events(current)),
+        "alerts": [],
+    }
 
 
 def _sort_key(run: Fields, name: str) -> tuple[bool, Any]:

@@ -30,13 +30,21 @@ def diff_of(suspect: Mapping[str, Any], *, on_host: bool = False) -> str:
 
     on_host: the memory that grows is the host's.
     """
+    change = change_in_source(suspect, on_host=on_host)
+    return f"- {change[1]}\n+ {change[2]}" if change else ""
+
+
+def change_in_source(
+    suspect: Mapping[str, Any], *, on_host: bool = False
+) -> tuple[int, str, str] | None:
+    """Return where in the suspect's source its line is, the line and the changed line, if any."""
     source, first = suspect.get("source"), suspect.get("source_first_line")
     index = (suspect.get("line") or 0) - (first or 0)
     if not isinstance(source, Sequence) or not 0 <= index < len(source):
-        return ""
+        return None
     line = str(source[index]).strip()
     changed = changed_line(str(suspect.get("kind")), line, on_host=on_host)
-    return f"- {line}\n+ {changed}" if changed else ""
+    return (index, line, changed) if changed else None
 
 
 def changed_line(kind: str, line: str, *, on_host: bool = False) -> str | None:

@@ -2,11 +2,12 @@
 
 `total_bytes` is what `torch.cuda.mem_get_info` gives as the total on such a card. Published
 out-of-memory messages have it ("total capacity of 79.15 GiB"), to two places; where they differ, it
-is the smallest. It's less than the memory as sold: 23.53 GiB of an RTX 4090's 24.
+is the smallest. It's less than the memory as sold: 23.53 GiB of an RTX 4090's 24. Cards without
+such a message (A2, A16, P4, RTX 2000 Ada, RTX 5060) have that of the nearest card of their memory.
 
 `find_card` compares names without brands, separators and form factors: `A100-SXM4-80GB`,
-`a100 80g`, `NVIDIA A100 80GB PCIe` and `a100` are one card. A memory chooses among the sizes that a
-card is sold with.
+`a100 80g`, `1x NVIDIA A100 80GB PCIe` and `a100` are one card. A memory chooses among the sizes
+that a card is sold with.
 """
 
 from __future__ import annotations
@@ -22,14 +23,24 @@ PAGE_BYTES = 2 * MIB
 _ROWS = """
 # key|driver's name|GB sold|GiB|capability|multiprocessors|shared KiB|L2 MiB|threads|MHz|bus bits
 t4|Tesla T4|16|14.74|7.5|40|64|4|1024|1590|256
+k80|Tesla K80|12|11.17|3.7|13|112|1|2048|875|384
+p4|Tesla P4|8|7.43|6.1|20|96|2|2048|1114|256
 p100|Tesla P100-PCIE-16GB|16|15.89|6.0|56|64|4|2048|1328|4096
 p40|Tesla P40|24|22.38|6.1|30|96|3|2048|1531|384
 v100|Tesla V100-SXM2-16GB|16|15.77|7.0|80|96|6|2048|1530|4096
 v100-32gb|Tesla V100-SXM2-32GB|32|31.74|7.0|80|96|6|2048|1530|4096
+v100s|Tesla V100S-PCIE-32GB|32|31.74|7.0|80|96|6|2048|1597|4096
+titan-v|NVIDIA TITAN V|12|11.78|7.0|80|96|4|2048|1455|3072
+titan-xp|NVIDIA TITAN Xp|12|11.91|6.1|30|96|3|2048|1582|384
+gtx1070|NVIDIA GeForce GTX 1070|8|7.92|6.1|15|96|2|2048|1683|256
+gtx1080|NVIDIA GeForce GTX 1080|8|7.92|6.1|20|96|2|2048|1734|256
 gtx1080ti|NVIDIA GeForce GTX 1080 Ti|11|10.91|6.1|28|96|3|2048|1582|352
 rtx2060|NVIDIA GeForce RTX 2060|6|5.79|7.5|30|64|3|1024|1680|192
+rtx2060super|NVIDIA GeForce RTX 2060 SUPER|8|7.79|7.5|34|64|4|1024|1650|256
 rtx2070|NVIDIA GeForce RTX 2070|8|7.79|7.5|36|64|4|1024|1620|256
+rtx2070super|NVIDIA GeForce RTX 2070 SUPER|8|7.79|7.5|40|64|4|1024|1770|256
 rtx2080|NVIDIA GeForce RTX 2080|8|7.79|7.5|46|64|4|1024|1710|256
+rtx2080super|NVIDIA GeForce RTX 2080 SUPER|8|7.79|7.5|48|64|4|1024|1815|256
 rtx2080ti|NVIDIA GeForce RTX 2080 Ti|11|10.75|7.5|68|64|6|1024|1545|352
 titan-rtx|NVIDIA TITAN RTX|24|23.64|7.5|72|64|6|1024|1770|384
 quadro-rtx6000|Quadro RTX 6000|24|23.64|7.5|72|64|6|1024|1770|384
@@ -54,21 +65,28 @@ rtx4070tisuper|NVIDIA GeForce RTX 4070 Ti SUPER|16|15.60|8.9|66|100|48|1536|2610
 rtx4080|NVIDIA GeForce RTX 4080|16|15.60|8.9|76|100|64|1536|2505|256
 rtx4080super|NVIDIA GeForce RTX 4080 SUPER|16|15.60|8.9|80|100|64|1536|2550|256
 rtx4090|NVIDIA GeForce RTX 4090|24|23.53|8.9|128|100|72|1536|2520|384
+rtx4090d|NVIDIA GeForce RTX 4090 D|24|23.52|8.9|114|100|72|1536|2520|384
+rtx5060|NVIDIA GeForce RTX 5060|8|7.51|12.0|30|100|24|1536|2497|128
 rtx5060ti|NVIDIA GeForce RTX 5060 Ti|16|15.47|12.0|36|100|32|1536|2572|128
 rtx5070|NVIDIA GeForce RTX 5070|12|11.50|12.0|48|100|48|1536|2512|192
 rtx5070ti|NVIDIA GeForce RTX 5070 Ti|16|15.47|12.0|70|100|48|1536|2452|256
 rtx5080|NVIDIA GeForce RTX 5080|16|15.47|12.0|84|100|64|1536|2617|256
 rtx5090|NVIDIA GeForce RTX 5090|32|31.36|12.0|170|100|96|1536|2407|512
+a2000|NVIDIA RTX A2000|6|5.79|8.6|26|100|3|1536|1200|192
+a2000-12gb|NVIDIA RTX A2000 12GB|12|11.75|8.6|26|100|3|1536|1200|192
 a4000|NVIDIA RTX A4000|16|15.61|8.6|48|100|4|1536|1560|256
 a4500|NVIDIA RTX A4500|20|19.67|8.6|56|100|6|1536|1650|320
 a5000|NVIDIA RTX A5000|24|23.50|8.6|64|100|6|1536|1695|384
 a5500|NVIDIA RTX A5500|24|23.50|8.6|80|100|6|1536|1665|384
 a6000|NVIDIA RTX A6000|48|47.40|8.6|84|100|6|1536|1800|384
+rtx2000ada|NVIDIA RTX 2000 Ada Generation|16|15.60|8.9|22|100|12|1536|2130|128
 rtx4000ada|NVIDIA RTX 4000 Ada Generation|20|19.54|8.9|48|100|48|1536|2175|160
 rtx4500ada|NVIDIA RTX 4500 Ada Generation|24|23.50|8.9|60|100|48|1536|2580|192
 rtx5000ada|NVIDIA RTX 5000 Ada Generation|32|31.49|8.9|100|100|64|1536|2550|256
 rtx6000ada|NVIDIA RTX 6000 Ada Generation|48|44.39|8.9|142|100|96|1536|2505|384
 rtxpro6000|NVIDIA RTX PRO 6000 Blackwell|96|94.97|12.0|188|100|128|1536|2617|512
+a2|NVIDIA A2|16|14.58|8.6|10|100|2|1536|1770|128
+a16|NVIDIA A16|16|14.58|8.6|10|100|2|1536|1755|128
 a10|NVIDIA A10|24|22.06|8.6|72|100|6|1536|1695|384
 a10g|NVIDIA A10G|24|21.98|8.6|80|100|6|1536|1710|384
 a30|NVIDIA A30|24|23.50|8.0|56|164|24|2048|1440|3072
@@ -95,13 +113,23 @@ mi300x|AMD Instinct MI300X|192|191.50|9.4
 mi325x|AMD Instinct MI325X|256|255.50|9.4
 mi355x|AMD Instinct MI355X|288|287.50|9.5
 rx7900xtx|AMD Radeon RX 7900 XTX|24|23.98|11.0
+rx7900xt|AMD Radeon RX 7900 XT|20|19.92|11.0
 """
 _BRANDS = re.compile(
     r"nvidia|geforce|tesla|amd|instinct|radeon|rtx|gtx|sxm\d?|pcie?|hbm\d?e?|oam|blackwell|"
-    r"generation|gpu|\(tm\)|480gb"
+    r"generation|tensor core|workstation edition|gpu|\(tm\)|™|480gb|^1 ?x(?= ?[a-z\d])"
 )
 _MEMORY = re.compile(r"(?<![0-9a-z])(\d+)\s*(?:gi?b?)(?![0-9a-z])")
-_OTHER_NAMES = {"mi250": "mi250x", "gb200": "b200", "gb300": "b300", "7900xtx": "rx7900xtx"}
+_OTHER_NAMES = {
+    "8000": "quadro8000",
+    "mi250": "mi250x",
+    "gb200": "b200",
+    "gb300": "b300",
+    "h200nvl": "h200",
+    "7900xt": "rx7900xt",
+    "7900xtx": "rx7900xtx",
+}
+_SEVERAL = re.compile(r"(?P<count>\d+) ?x ?(?P<card>.*[a-z].*|\d{4,}.*)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -161,6 +189,8 @@ def find_card(text: str) -> Card | None:
         return exact
     stem, memory_gb = _parts(text)
     models = _MODELS.get(_OTHER_NAMES.get(stem, stem), ())
+    if not models and text[-1:].isdigit():  # `a100-40`
+        return find_card(f"{text}GB")
     if not models or memory_gb is None:
         return models[0] if models else None
     for card in models:
@@ -178,6 +208,13 @@ def card_named(text: str, prefix: str = "") -> Card:
     card = find_card(text)
     if card is not None:
         return card
+    several = _SEVERAL.fullmatch(text.strip())
+    if several is not None and find_card(several["card"]) is not None:
+        count, one = several["count"], several["card"].strip()
+        raise EstimateError(
+            f"GPU {text!r} is {count} cards, and one of them is estimated: give {one!r}, and "
+            f"{count} as its ranks"
+        )
     if text.strip().isdigit():
         raise EstimateError(
             f"GPU {text!r} is no card, and a memory needs a unit: write {prefix}{text.strip()}GiB, "

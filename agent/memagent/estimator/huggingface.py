@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from memagent.errors import EstimateError
-from memagent.estimator.formula.from_config import HEAD_CLASSES, Config, read_config
+from memagent.estimator.config_inputs import inputs_of
+from memagent.estimator.formula.from_config import Config, read_config
 from memagent.estimator.input_specs import TensorSpec
 from memagent.estimator.request import TraceRequest
 
@@ -25,7 +26,6 @@ _PRECISIONS: dict[str, tuple[str, Literal["bf16", "fp16"] | None]] = {
     "fp16": ("float16", None),
 }
 """Dtypes of the weights and of autocast, by the names of `memagent estimate --precision`."""
-_DEFAULT_SEQUENCE = 2048
 _TASKS = (
     "ForCausalLM",
     "ForMaskedLM",
@@ -34,9 +34,6 @@ _TASKS = (
     "ForSequenceClassification",
 )
 """The Auto classes of transformers to try if a config names no class."""
-_TOKEN_LABELS = (*HEAD_CLASSES["lm"], *HEAD_CLASSES["mlm"], "ForTokenClassification")
-_SAMPLE_LABELS = HEAD_CLASSES["classifier"]
-"""Endings of the classes with a label for each token, and for each sample."""
 
 
 @dataclass(frozen=True)
@@ -202,40 +199,9 @@ def load_class(config: Config) -> tuple[Any, Any]:
 def inputs_for(
     config: Config, *, batch: int, sequence: int | None, dtype: str = "float32"
 ) -> dict[str, TensorSpec]:
-    """Return the training inputs as shapes. Raises EstimateError unless they are text or images."""
+    """Return the training inputs of a config's class as shapes.
+
+    Raises EstimateError for an unknown class, and for inputs that its config doesn't describe.
+    """
     model_class, loaded = load_class(config)
-    name, main_input = model_class.__name__, model_class.main_input_name
-    tokens = 0
-    if main_input == "pixel_values":
-        size, channels = getattr(loaded, "image_size", 224), getattr(loaded, "num_channels", 3)
-        height, width = size if isinstance(size, (list, tuple)) else (size, size)
-        inputs: dict[str, TensorSpec] = {"pixel_values": ((batch, channels, height, width), dtype)}
-    elif main_input == "input_ids":
-        tokens = sequence or _learned_positions(loaded) or _DEFAULT_SEQUENCE
-        inputs = {"input_ids": ((batch, tokens), "int64")}
-        if hasattr(loaded, "vision_config"):  # CLIP: pairs of a text and an image
-            vision = loaded.vision_config
-            size = (batch, vision.num_channels, vision.image_size, vision.image_size)
-            inputs = {"input_ids": ((batch, 77), "int64"), "pixel_values": (size, dtype)}
-    elif main_input == "input_features":  # spectrograms of 30 s
-        tokens = sequence or _learned_positions(loaded) or loaded.max_target_positions
-        frames = 2 * loaded.max_source_positions
-        inputs = {"input_features": ((batch, loaded.num_mel_bins, frames), dtype)}
-    elif main_input == "input_values":  # samples of a second or more, at 16 kHz
-        inputs = {"input_values": ((batch, sequence or 10 * 16_000), dtype)}
-    else:
-        raise EstimateError(f"{name} takes {main_input}: trace it by path.py:factory with --input")
-    if name.endswith(_TOKEN_LABELS):
-        inputs["labels"] = ((batch, tokens), "int64")
-    elif name.endswith(_SAMPLE_LABELS):
-        inputs["labels"] = ((batch,), "int64")
-    elif name.endswith("ForQuestionAnswering"):
-        inputs |= dict.fromkeys(("start_positions", "end_positions"), ((batch,), "int64"))
-    return inputs
-
-
-def _learned_positions(config: Any) -> int | None:
-    """Return the tokens of learned positions; a rotary model's limit says nothing."""
-    if getattr(config, "rope_parameters", None) or getattr(config, "rope_theta", None):
-        return None
-    return getattr(config, "n_positions", None) or getattr(config, "max_position_embeddings", None)
+    return inputs_of(model_class, loaded, batch=batch, sequence=sequence, dtype=dtype)

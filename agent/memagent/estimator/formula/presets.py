@@ -31,8 +31,9 @@ PRESETS = {
 """The shapes of those whose family the formula knows."""
 _VARIANT = re.compile(
     r"hf|meta|instruct|chat|it|pt|base|sft|dpo|coder|math|python|thinking|uncased|cased|"
-    r"discriminator|generator|in\d+k|ft|\d+k|\d+h|224|v0\.\d|v1|v1\.0|2[45]\d\d|"
-    r"bnb|4bit|unsloth|gptq|awq|int[48]|fp8|intermediate|step"
+    r"discriminator|generator|in\d+k|ft|\d+[km]|\d+h|224|v0\.\d|v1|v1\.0|2[45]\d\d|112[45]|"
+    r"bnb|4bit|unsloth|gptq|awq|int[48]|fp8|intermediate|step|deduped|mono|multi|nl|reasoning|"
+    r"embedding"
 )
 """Words in a name that leave the shape as it is."""
 _OTHER_NAMES = {
@@ -69,6 +70,35 @@ _OTHER_NAMES = {
     "phi-3.5-mini": "phi-3-mini",
     **{f"granite-3.{n}-{size}": f"granite-3-{size}" for n in range(4) for size in ("2b", "8b")},
     "gpt2-small": "gpt2",
+    "llama-guard-3-8b": "llama-3-8b",
+    "hermes-3-llama-3.1-8b": "llama-3-8b",
+    "openhermes-2.5-mistral-7b": "mistral-7b",
+    "stablelm-2-1-6b": "stablelm-2-1.6b",
+    "dolly-v2-3b": "pythia-2.8b",
+    "dolly-v2-7b": "pythia-6.9b",
+    "dolly-v2-12b": "pythia-12b",
+    **{f"bloomz-{size}": f"bloom-{size}" for size in ("560m", "1b1", "1b7", "3b", "7b1")},
+    "finbert": "bert-base",
+    "biobert": "bert-base-cased",
+    **{
+        f"{name}-{size}{end}": f"bert-{size}"
+        for name, end in (("bge", "-en"), ("bge", "-en-v1.5"), ("e5", "-v2"), ("gte", ""))
+        for size in ("base", "large")
+    },
+    "bge-small-en-v1.5": "bge-small-en",
+    "e5-small-v2": "bge-small-en",
+    "paraphrase-multilingual-minilm-l12-v2": "multilingual-minilm-l12",
+    "bge-m3": "xlm-roberta-large",
+    "multilingual-e5-base": "xlm-roberta-base",
+    "multilingual-e5-large": "xlm-roberta-large",
+    "bart-large-cnn": "bart-large",
+    "pegasus-xsum": "pegasus-large",
+    "pegasus-cnn-dailymail": "pegasus-large",
+    "mbart-large-50-many-to-many-mmt": "mbart-large-50",
+    "nllb-200-distilled-600m": "nllb-200-600m",
+    "deit-base-patch16": "vit-b-16",
+    "hubert-base-ls960": "hubert-base",
+    "segformer-b0-finetuned-ade-512-512": "segformer-b0",
     "whisper-large": "whisper-large-v2",
     "vit-b": "vit-b-16",
     "vit-l": "vit-l-16",

@@ -9,7 +9,7 @@ import torch
 
 from memagent.errors import UnknownModelError
 from memagent.estimator.formula.presets import CONFIGS, PRESETS, canonical_name, preset
-from memagent.estimator.huggingface import ConfiguredModel, load_class, request_for_config
+from memagent.estimator.huggingface import ConfiguredModel, load_class
 
 HUB_NAMES = {
     "meta-llama/Llama-2-7b-hf": 6.74, "meta-llama/Llama-2-7b-chat-hf": 6.74,
@@ -47,6 +47,53 @@ HUB_NAMES = {
     "facebook/wav2vec2-base-960h": 0.0944,
 }  # fmt: skip
 """Billions of parameters as published; Flan-T5 with tied embeddings, as in transformers 5."""
+MORE_HUB_NAMES = {
+    "unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit": 8.03, "meta-llama/Llama-Guard-3-8B": 8.03,
+    "NousResearch/Hermes-3-Llama-3.1-8B": 8.03, "lmsys/vicuna-7b-v1.5": 6.74,
+    "HuggingFaceH4/zephyr-7b-beta": 7.24, "teknium/OpenHermes-2.5-Mistral-7B": 7.24,
+    "mistralai/Mistral-Small-24B-Instruct-2501": 23.6, "mistralai/Mistral-Large-Instruct-2407":
+    122.6, "mistralai/Codestral-22B-v0.1": 22.2, "Qwen/Qwen2.5-Math-7B-Instruct": 7.62,
+    "Qwen/Qwen2.5-14B-Instruct-1M": 14.8, "Qwen/Qwen3-Embedding-0.6B": 0.596,
+    "Qwen/Qwen3-235B-A22B": 235, "Qwen/Qwen1.5-MoE-A2.7B": 14.3, "google/gemma-3-4b-it": 3.88,
+    "google/gemma-3-270m": 0.268, "google/gemma-2-27b-it": 27.2, "microsoft/Phi-3.5-mini-instruct":
+    3.82, "microsoft/Phi-4-reasoning": 14.7, "deepseek-ai/DeepSeek-V2-Lite": 15.7,
+    "deepseek-ai/deepseek-coder-6.7b-instruct": 6.74, "01-ai/Yi-1.5-9B-Chat": 8.83,
+    "openai/gpt-oss-20b": 20.9, "HuggingFaceTB/SmolLM3-3B": 3.08,
+    "allenai/OLMo-2-1124-7B-Instruct": 7.3, "stabilityai/stablelm-2-1_6b": 1.64,
+    "bigcode/starcoder2-3b": 3.03, "bigcode/starcoderbase-1b": 1.14,
+    "Salesforce/codegen-350M-mono": 0.357, "EleutherAI/pythia-6.9b-deduped": 6.86,
+    "EleutherAI/gpt-neo-1.3B": 1.32, "facebook/opt-6.7b": 6.66, "bigscience/bloomz-7b1": 7.07,
+    "tiiuae/falcon-40b-instruct": 41.8, "databricks/dolly-v2-3b": 2.78, "mosaicml/mpt-7b": 6.65,
+    "ibm-granite/granite-3.3-2b-instruct": 2.53, "answerdotai/ModernBERT-base": 0.149,
+    "BAAI/bge-base-en-v1.5": 0.109, "BAAI/bge-m3": 0.568, "intfloat/multilingual-e5-large": 0.56,
+    "sentence-transformers/all-mpnet-base-v2": 0.109, "allenai/scibert_scivocab_uncased": 0.11,
+    "ProsusAI/finbert": 0.109, "google-bert/bert-base-multilingual-cased": 0.178,
+    "microsoft/deberta-v3-large": 0.434, "google/electra-small-discriminator": 0.0135,
+    "allenai/longformer-base-4096": 0.149, "google/mt5-base": 0.39, "google/flan-t5-xxl": 11.1,
+    "google/byt5-small": 0.3, "facebook/bart-large-cnn": 0.406, "facebook/mbart-large-50": 0.611,
+    "google/pegasus-xsum": 0.569, "Helsinki-NLP/opus-mt-en-de": 0.0747,
+    "openai/whisper-large-v3-turbo": 0.809, "openai/whisper-tiny": 0.0378,
+    "facebook/wav2vec2-large-xlsr-53": 0.315, "facebook/hubert-base-ls960": 0.0944,
+    "openai/clip-vit-large-patch14": 0.428, "google/siglip-base-patch16-224": 0.203,
+    "facebook/dinov2-large": 0.304, "facebook/deit-base-patch16-224": 0.0866,
+    "microsoft/beit-base-patch16-224": 0.0866, "nvidia/segformer-b0-finetuned-ade-512-512":
+    0.00375, "state-spaces/mamba-130m-hf": 0.129
+}  # fmt: skip
+"""Written down before they were tried, with those below: 21 of 75 were known. Gemma 3's text model
+alone, mT5 with tied embeddings.
+"""
+UNKNOWN_HUB_NAMES = (
+    "meta-llama/Llama-3.2-11B-Vision-Instruct",
+    "Qwen/Qwen2.5-VL-7B-Instruct",
+    "Qwen/Qwen2-VL-2B-Instruct",
+    "google/paligemma-3b-pt-224",
+    "facebook/detr-resnet-50",
+    "Salesforce/blip-image-captioning-base",
+    "stabilityai/stable-diffusion-xl-base-1.0",
+    "runwayml/stable-diffusion-v1-5",
+    "MCG-NJU/videomae-base",
+)
+"""Images within a text, videos, detection, and pipelines of diffusers."""
 
 
 @functools.cache
@@ -57,10 +104,10 @@ def parameter_count(key: str) -> int:
 
 
 def test_there_are_the_most_used_names():
-    assert len(HUB_NAMES) >= 63
+    assert len(HUB_NAMES) >= 63 and len(MORE_HUB_NAMES.keys() - HUB_NAMES.keys()) >= 60
 
 
-@pytest.mark.parametrize(("name", "billions"), HUB_NAMES.items())
+@pytest.mark.parametrize(("name", "billions"), (HUB_NAMES | MORE_HUB_NAMES).items())
 def test_a_name_of_the_hub_is_a_model_of_its_published_size(name, billions):
     key = canonical_name(name)
     assert key is not None
@@ -72,13 +119,9 @@ def test_a_name_of_the_hub_is_a_model_of_its_published_size(name, billions):
             assert parameter_count(key) == pytest.approx(billions * 1e9, rel=0.02)
 
 
-@pytest.mark.parametrize("name", ["openai/whisper-small", "openai/clip-vit-base-patch32"])
-def test_a_family_with_other_inputs_than_text_has_them(name):
-    request = request_for_config(CONFIGS[canonical_name(name)], batch=2)
-    assert request.batch == 2 and "int64" in str(request.inputs)
-
-
-@pytest.mark.parametrize("name", ["gpt9", "mistral-7b-openorca", "llama-3-9b", "instruct", ""])
+@pytest.mark.parametrize(
+    "name", ["gpt9", "mistral-7b-openorca", "llama-3-9b", "instruct", "", *UNKNOWN_HUB_NAMES]
+)
 def test_no_model_is_guessed(name):
     assert canonical_name(name) is None
     with pytest.raises(UnknownModelError, match="is not known"):

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from memagent.leaks.suspect import Diagnosis
 
 _MAX_PRINTED_SUSPECTS = 3
+MIN_NOTICE_BYTES = 2**27
+"""What suspects keep when they are printed. Tables that filled up in clean scripts of the eighth
+and ninth exams had up to 63 MiB."""
+MIN_NOTICE_CONFIDENCE = 0.5
+"""Confidence from which a suspect is printed when the run ends well."""
 _BUSY_TEXTS = {
     "requested": "A leak diagnosis waits for its share of processor time.",
     "counting": "Looking for what grows: {0}.",
@@ -65,18 +70,56 @@ def suspect_text(
     return f"suspect: {where}: {suspect.holder}{rate}. {suspect.fix}"
 
 
-def print_suspects(diagnosis: Diagnosis, roots: Sequence[str]) -> None:
-    """Print the first suspects on the terminal. Files are displayed relative to `roots`."""
-    for index, suspect in enumerate(diagnosis.suspects[:_MAX_PRINTED_SUSPECTS]):
-        growth = None if index else diagnosis.growth_bytes_per_step
-        notify_user(suspect_text(suspect, growth, roots))
+class SuspectNotices:
+    """Prints suspects on the terminal, and their withdrawal.
 
+    A table that fills up for half of a run looks like a leak until then. So suspects are printed
+    when a check has confirmed them and they keep `MIN_NOTICE_BYTES`, at a warning, or at the end.
+    roots: files are displayed relative to these.
+    """
 
-def print_withdrawn(suspects: Sequence[Suspect], roots: Sequence[str]) -> None:
-    """Print that suspects are withdrawn."""
-    for suspect in suspects[:_MAX_PRINTED_SUSPECTS]:
-        where = f"{display_path(suspect.file, roots)}:{suspect.line}"
-        notify_user(f"no longer a suspect: {where}: {suspect.holder} has stopped growing")
+    def __init__(self, roots: Sequence[str]) -> None:
+        self._roots = roots
+        self._pending: Diagnosis | None = None
+        self._printed: set[tuple[str, int]] = set()
+        self._is_urgent = False
+
+    def set(self, diagnosis: Diagnosis) -> None:
+        """Note the suspects of a new diagnosis."""
+        self._pending = diagnosis if diagnosis.suspects else None
+        if self._is_urgent:
+            self.print()
+
+    def print_urgently(self) -> None:
+        """Print the suspects that are known, and those of the next diagnosis at once."""
+        self._is_urgent = True
+        self.print()
+
+    def confirm(self, step: int) -> None:
+        """Print suspects that a check after `step` has confirmed, if they keep much."""
+        suspects = self._pending.suspects if self._pending else ()
+        if sum(item.bytes_per_step or 0 for item in suspects) * step >= MIN_NOTICE_BYTES:
+            self.print()
+
+    def print(self, min_confidence: float = 0.0) -> None:
+        """Print the first suspects of at least this confidence."""
+        pending, self._pending = self._pending, None  # other threads print, too
+        if pending is None:
+            return
+        self._is_urgent = False
+        for index, suspect in enumerate(pending.suspects[:_MAX_PRINTED_SUSPECTS]):
+            if suspect.confidence >= min_confidence:
+                growth = None if index else pending.growth_bytes_per_step
+                notify_user(suspect_text(suspect, growth, self._roots))
+                self._printed.add((suspect.file, suspect.line))
+
+    def withdraw(self, stopped: Sequence[Suspect], rest: Diagnosis) -> None:
+        """Print that suspects which were printed are withdrawn."""
+        self._pending = rest if self._pending is not None and rest.suspects else None
+        for suspect in stopped[:_MAX_PRINTED_SUSPECTS]:
+            if (suspect.file, suspect.line) in self._printed:
+                where = f"{display_path(suspect.file, self._roots)}:{suspect.line}"
+                notify_user(f"no longer a suspect: {where}: {suspect.holder} has stopped growing")
 
 
 def search_report(finder: Finder, why_not: str, step: int) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
 from memagent.leaks.free_memory import BoundCheck, FreeMemory
 from memagent.leaks.native_suspects import without_tensors
-from memagent.leaks.suspect import Diagnosis, with_opaque_holders
+from memagent.leaks.suspect import Diagnosis, scale_confidence, with_opaque_holders
 from memagent.leaks.time_budgets import Budget, TimeBudget
 from memagent.leaks.window import ReadingWindow, WindowRequest
 from memagent.wire.messages import Suspect
@@ -49,7 +49,9 @@ ALLOWANCE_S = 0.5
 MAX_END_S = 1.0
 """Processor time of each search that a run waits for when it ends well."""
 _MIN_WINDOW_SHARE = 0.75
-"""Share of a window from which it's searched when the run ends well."""
+"""Share of a window from which a result counts in full when the run ends well."""
+_CUT_OFF_CONFIDENCE = 0.45
+"""Confidence factor for suspects that the end of a run leaves unsure."""
 State = Literal["idle", "requested", "counting", "searching", "done"]
 
 
@@ -228,25 +230,32 @@ class Finder:
         return self._begin_search()
 
     def conclude_search(self) -> Diagnosis | None:
-        """End the running search now, as the run ends well. Return None if none is running.
+        """End the running diagnosis now, as the run ends well. Return None if it has no result.
 
-        A window that is hardly over yet is given up, and so is a suspect that a longer one is to
-        confirm, unless its tensors became more up to the middle of that. The variables of a
-        function may be gone by now, so that suspects of before stay if there are no others.
+        A window that has hardly begun is given up. Suspects of a window that is cut off are unsure.
+        A suspect to be confirmed is unsure, too, unless its tensors became more up to the middle of
+        the longer window. The variables of a function may be gone. If there are no new suspects,
+        earlier ones stay.
         """
-        unconfirmed, earlier = self._unconfirmed, self.diagnosis
-        still_grows = unconfirmed is not None and self._check.goes_on(self._window.middle_census)
-        if self._search is None and self._is_window_short:
+        unconfirmed, earlier, window = self._unconfirmed, self.diagnosis, self._window
+        still_grows = unconfirmed is not None and self._check.goes_on(window.middle_census)
+        is_cut_off = self._search is None and self._is_window_short
+        if is_cut_off and (unconfirmed is not None or self.observed_steps < WINDOW_STEPS):
+            has_stopped = window.middle_census is not None and not still_grows
             self.close()
-            self.diagnosis = unconfirmed if still_grows else earlier
-            return self.diagnosis if still_grows else None
+            known = None if has_stopped else unconfirmed
+            known = known and (known if still_grows else _unsure(known))
+            self.diagnosis = known or earlier
+            return known
         self.max_slice_s = math.inf
         self._max_search_s = MAX_END_S
         self._time_budget.allow(MAX_END_S)
         diagnosis = self._continue_search() if self._search is not None else self._end_window()
         steps = self.confirming_window
-        if diagnosis and confirmation.is_unsure(diagnosis.suspects, self._window, steps):
-            diagnosis = replace(diagnosis, suspects=())
+        if diagnosis and (
+            is_cut_off or confirmation.is_unsure(diagnosis.suspects, self._window, steps)
+        ):
+            diagnosis = _unsure(diagnosis)
         if not diagnosis and (still_grows or earlier):
             diagnosis = unconfirmed if still_grows else None
         self.diagnosis = diagnosis or earlier
@@ -416,3 +425,9 @@ class Finder:
         finally:
             budget.end_slice()
             self.budget.spend(budget.used_s() - earlier_s)
+
+
+def _unsure(diagnosis: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with suspects that count as unsure."""
+    suspects = (scale_confidence(item, _CUT_OFF_CONFIDENCE) for item in diagnosis.suspects)
+    return replace(diagnosis, suspects=tuple(suspects))

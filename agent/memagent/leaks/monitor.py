@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from memagent.diagnostics import ErrorGuard, display_roots
 from memagent.forecast import Forecast
-from memagent.forecast.types import LEAK_CAUSES, Growing
+from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Growing
 from memagent.leaks import triggers
 from memagent.leaks.diagnosis_report import (
+    MIN_NOTICE_CONFIDENCE,
+    SuspectNotices,
     diagnosis_text,
-    print_suspects,
-    print_withdrawn,
     search_report,
     state_text,
 )
@@ -107,6 +107,7 @@ class LeakMonitor:
             {"directory": os.getcwd(), "git_root": str(find_repository() or "")}
         )
         """Files are displayed relative to these."""
+        self._notices = SuspectNotices(self.roots)
 
     @cached_property
     def _finder(self) -> Finder:
@@ -161,17 +162,20 @@ class LeakMonitor:
         *,
         host: bool = False,
         saves: bool = False,
-        is_forecast: bool = False,
+        is_growth: bool = True,
         window: int | None = None,
     ) -> None:
         """Request a diagnosis, from any thread.
 
-        host: memory outside of torch grows. saves: save the record for torch's viewer.
-        is_forecast: the run is expected to run out of memory. window: steps, for rare growth.
+        host: memory outside of torch grows. saves: save the record for torch's viewer. is_growth:
+        memory grows, so that a diagnosis without suspects is followed by the next method.
+        window: steps, for rare growth.
         """
-        is_retry = is_forecast and self._is_worth_a_retry()
+        is_retry = is_growth and self._is_worth_a_retry()
         if not is_retry and (self._finder.is_busy or self._sampler.step < self._next_step):
             return
+        if saves:  # the script asks
+            self._notices.print_urgently()
         self._why = why
         self._saves_record = saves
         self._request(beyond_budget=is_retry, host=host, window=window)
@@ -198,14 +202,17 @@ class LeakMonitor:
         """Request a diagnosis of growth that the local forecaster expects to end the run."""
         if forecast.cause in LEAK_CAUSES:
             why = f"forecast at step {forecast.step:,}: {forecast.cause}"
-            self.suspect(why, host=forecast.cause == "host_memory", is_forecast=True)
+            self.suspect(why, host=forecast.cause == "host_memory")
+            if forecast.level in PAGING_LEVELS:
+                self._notices.print_urgently()
 
     def handle_reply(self, reply: BatchReply) -> None:
         """Run the server's commands in its reply to a batch."""
         for command in reply.commands:
             if command.kind == "snapshot":
                 why = str(command.data.get("why", "the server requested it"))
-                self.suspect(why, is_forecast=True)
+                self.suspect(why)
+                self._notices.print_urgently()
 
     def _is_worth_a_retry(self) -> bool:
         """Return True if no diagnosis found any, and another method would see new steps."""
@@ -285,6 +292,7 @@ class LeakMonitor:
             diagnosis = self._finder.conclude_search()
             if diagnosis is not None:
                 self._publish(diagnosis)
+        self._notices.print(MIN_NOTICE_CONFIDENCE)
 
     def close(self) -> None:
         if self._has_finder:
@@ -319,7 +327,7 @@ class LeakMonitor:
                 self._next_step = 0  # the next request tries another method
         self._check_distance = FIRST_CHECK_STEPS
         self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None
-        print_suspects(diagnosis, self.roots)
+        self._notices.set(diagnosis)
         grows = triggers.is_growth(self._device.kind, diagnosis.growth_bytes_per_step)
         grows = grows and self._finder.growing != "buffer"
         if not self._next_step and grows:
@@ -342,10 +350,13 @@ class LeakMonitor:
         is_soon = self._finder.may_have_stopped
         self._check_step = step + (FIRST_CHECK_STEPS if is_soon else int(self._check_distance))
         if not stopped:
+            if not is_soon:
+                self._notices.confirm(step)
             return
         if not self.suspects:
             self._check_step = None
-        print_withdrawn(stopped, self.roots)
+        if self._finder.diagnosis is not None:
+            self._notices.withdraw(stopped, self._finder.diagnosis)
         note = f"growth has stopped by step {step:,}: {len(stopped)} suspects are withdrawn"
         self.send(self._why, notes=[note], diagnosis=self._finder.diagnosis)
 

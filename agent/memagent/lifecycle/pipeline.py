@@ -226,7 +226,7 @@ class Pipeline:
     def snapshot(self, why: str) -> None:
         """Send the largest tensors now, and diagnose growth over the coming steps."""
         self.leaks.send(why, tensors=self.oom.largest_tensors())
-        self.leaks.suspect(why, saves=True)
+        self.leaks.suspect(why, saves=True, is_growth=False)
 
     def report(self, status: str) -> dict[str, Any]:
         from memagent.lifecycle.run_report import build_report

@@ -420,15 +420,39 @@ def test_a_run_that_ends_after_a_buffer_was_flushed_names_nobody():
     assert finder.is_running and finder.conclude().suspects == ()
 
 
-def test_a_run_that_ends_well_names_no_suspect_that_is_unsure():
+def test_a_run_that_ends_well_is_less_sure_of_a_suspect_that_may_stop_growing():
     finder, writer, step = Finder(max_slice_s=0.0), Writer(math.inf), 0
     finder.request()
     while finder.state != "searching":
         step += 1
         writer.step()
         finder.after_step(step)
+    [suspect] = finder.conclude_search().suspects
+    assert suspect.holder.startswith("Writer.rows") and suspect.confidence < 0.5
+    assert not finder.is_busy
+
+
+@pytest.mark.parametrize(("steps", "is_named"), [(10, False), (60, True)])
+def test_a_long_window_that_the_end_cuts_off_names_what_it_knows(steps, is_named):
+    finder, keeper = Finder(max_slice_s=0.0), Keeper()
+    finder.request(window=160)
+    for step in range(1, 3 + steps):
+        keeper.step()
+        finder.after_step(step)
     diagnosis = finder.conclude_search()
-    assert diagnosis.suspects == finder.suspects == () and not finder.is_busy
+    assert bool(diagnosis) == is_named
+    assert all(item.confidence < 0.5 for item in finder.suspects)
+
+
+def test_a_suspect_whose_longer_window_has_just_begun_is_named_less_surely_at_the_end():
+    finder, writer = Finder(max_slice_s=60.0), Writer(math.inf)
+    finder.request()
+    for step in range(1, 40):
+        writer.step()
+        finder.after_step(step)
+    assert finder.is_running and finder.observed_steps < 40
+    [suspect] = finder.conclude_search().suspects
+    assert suspect.holder.startswith("Writer.rows") and suspect.confidence < 0.5
 
 
 def test_hooks_that_a_parameter_collects_are_no_state_of_its_optimizer():

@@ -325,19 +325,52 @@ def test_a_diagnosis_that_was_cut_short_uses_up_no_retry(watched, recording, mon
     assert recording_of(run, recording)[-1].method == "census"
 
 
-def test_suspects_whose_growth_has_stopped_are_withdrawn(watched, recording, capfd):
+def test_suspects_whose_growth_has_stopped_are_withdrawn(watched, recording, capfd, monkeypatch):
+    monkeypatch.setattr("memagent.leaks.diagnosis_report.MIN_NOTICE_BYTES", 0)
     trainer, run = watched(leaks=True)
     trainer.train(5)
     run._pipeline.leaks.suspect("it grows")
     trainer.train(25)
     assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
+    trainer.train(FIRST_CHECK_STEPS)
     trainer.leaks = False
-    trainer.train(2 * FIRST_CHECK_STEPS)
+    trainer.train(3 * FIRST_CHECK_STEPS)
     assert run.report()["suspects"] == []
-    assert "no longer a suspect: " in capfd.readouterr().err
+    assert re.search("suspect: .*no longer a suspect: ", capfd.readouterr().err, re.DOTALL)
     run.finish()
     grown, stopped = recording().snapshots
     assert grown.suspects and stopped.suspects == [] and "withdrawn" in stopped.notes[0]
+
+
+def test_the_terminal_does_not_name_what_fills_up_meanwhile(watched, capfd):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.suspect("it grows")
+    trainer.train(25)
+    assert run.report()["suspects"]
+    trainer.leaks = False
+    trainer.train(2 * FIRST_CHECK_STEPS)
+    run.finish()
+    assert run.report()["suspects"] == [] and "a suspect" not in capfd.readouterr().err
+
+
+def test_the_terminal_names_a_suspect_before_the_end_if_it_keeps_much(watched, capfd, monkeypatch):
+    monkeypatch.setattr("memagent.leaks.diagnosis_report.MIN_NOTICE_BYTES", 2**20)
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.suspect("it grows")
+    trainer.train(25)
+    assert "suspect: " not in capfd.readouterr().err
+    trainer.train(FIRST_CHECK_STEPS)
+    assert "suspect: " in capfd.readouterr().err
+
+
+def test_a_warning_prints_the_suspect_at_once(watched, capfd):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="warning", cause="leak"))
+    trainer.train(25)
+    assert "suspect: " in capfd.readouterr().err
 
 
 def test_what_stays_after_a_withdrawal_is_still_checked(watched):

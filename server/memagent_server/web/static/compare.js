@@ -2,6 +2,8 @@
 // scalar counts them. The address contains curve and alignment (?curve=, ?by=). Zooming loads each run's part of the window.
 import { axis, entry, isMove, property, selection, size, whenColorsChange } from "./plot.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, compact, count, elapsed, short, tick } from "./text.js";
+import { bindKeys } from "./keys.js";
+import { bind, tooltip } from "./tooltip.js";
 
 const container = document.getElementById("compare-chart");
 const note = document.getElementById("chart-note");
@@ -10,6 +12,7 @@ const curvesNote = document.getElementById("curves-note");
 const select = document.getElementById("curve");
 const buttons = [...document.querySelectorAll("#compare-tools [data-by]")];
 const resetButton = document.getElementById("zoom-reset");
+const relativeButton = document.getElementById("relative");
 const ALIGNMENTS = { step: "step", time: "time since the first sample", tokens: "tokens" };
 
 let runs = readRuns();
@@ -17,7 +20,9 @@ let colors = readColors();
 let by = readChoice("by", buttons.map((button) => button.dataset.by));
 let curve = readChoice("curve", [...select.options].map((option) => option.value));
 let zoom = null; // [from, to] on the x axis, or null for all
-let tables = new Map(); // run id -> { x, y, step } as drawn
+let isRelative = new URLSearchParams(location.search).get("relative") === "1"; // to the first run
+let loaded = new Map(); // run id -> { x, y, step }
+let tables = new Map(); // the same as drawn: without those of the first run, if relative
 let whole = new Map(); // the same for the whole run, to convert a zoom between alignments
 let chart = null;
 let pendingRequest = null;
@@ -118,10 +123,10 @@ async function load() {
   pendingRequest?.abort();
   const request = (pendingRequest = new AbortController());
   try {
-    const loaded = await Promise.all(runs.map((run) => table(run, request.signal)));
+    const newest = await Promise.all(runs.map((run) => table(run, request.signal)));
     if (request.signal.aborted) return;
-    tables = new Map(runs.map((run, index) => [run.id, loaded[index]]));
-    if (!zoom) whole = new Map(runs.map((run, index) => [run.id, loaded[index]]));
+    loaded = new Map(runs.map((run, index) => [run.id, newest[index]]));
+    if (!zoom) whole = loaded;
     draw();
   } catch (error) {
     if (request.signal.aborted) return;
@@ -133,6 +138,9 @@ async function load() {
 // The chart
 
 function draw() {
+  const baseline = loaded.get(runs[0].id);
+  tables = isRelative ? new Map([...loaded].map(([id, table]) => [id, difference(table, baseline)])) : loaded;
+  relativeButton.setAttribute("aria-pressed", String(isRelative));
   const drawn = runs.filter((run) => tables.get(run.id).x.length);
   note.hidden = drawn.length > 0;
   note.textContent = zoom ? "No samples in this window." : "No run has values for this curve.";
@@ -146,8 +154,16 @@ function draw() {
   Object.assign(container.dataset, { drawn: drawn.length, by, curve, from: zoom?.[0] ?? "", to: zoom?.[1] ?? "" });
   const missing = runs.filter((run) => !tables.get(run.id).x.length).map((run) => run.name);
   const left = missing.length && !zoom ? ` Not drawn, because they have no values: ${missing.join(", ")}.` : "";
-  curvesNote.textContent = `By ${ALIGNMENTS[by]}, of ${scalar() ? "rank 0" : "the fullest rank"}.${left}`;
+  const what = isRelative ? `Difference from ${runs[0].name}, by` : "By";
+  curvesNote.textContent = `${what} ${ALIGNMENTS[by]}, of ${scalar() ? "rank 0" : "the fullest rank"}.${left}`;
   showValues(null);
+}
+
+// A run minus the baseline, where both have values.
+function difference({ x, y, step }, baseline) {
+  const points = baseline.x.map((at, row) => [at, baseline.y[row]]);
+  const rows = x.map((at, row) => [at, between(points, at), row]).filter(([, value]) => value !== null);
+  return { x: rows.map(([at]) => at), y: rows.map(([, value, row]) => y[row] - value), step: rows.map(([, , row]) => step[row]) };
 }
 
 function build() {
@@ -156,17 +172,18 @@ function build() {
       ...size(container),
       padding: [14, 26, 0, 0],
       legend: { show: false },
-      cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => zoomTo(null) }, sync: { filters: { pub: isMove, sub: isMove } } },
+      cursor: { y: false, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, bind: { ...bind, dblclick: () => () => zoomTo(null) }, sync: { filters: { pub: isMove, sub: isMove } } },
       scales: { x: { time: false, range: xRange }, y: { range: yRange } },
       axes: [
         axis(() => colors, { size: 28, values: (_, values) => values.map(xText), incrs: by === "time" ? SPANS : STEP_INCREMENTS }),
         isBytes()
-          ? axis(() => colors, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) })
+          ? axis(() => colors, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, Math.max(...values.map(Math.abs)))) })
           : axis(() => colors, { size: 66, values: (_, values) => values.map(short) }),
       ],
       series: [{}, ...runs.map((run) => ({
         stroke: () => colors.tones[run.tone], width: 1.75, dash: run.dashed ? [6, 4] : undefined, points: { show: false }, spanGaps: true, show: !hidden.has(run.id),
       }))],
+      plugins: [tooltip(describe)],
       hooks: { setSelect: [(u) => zoomTo(selection(u) ?? zoom)], setCursor: [(u) => showValues(u.cursor.idx)] },
     },
     [[], ...runs.map(() => [])],
@@ -193,8 +210,9 @@ function xRange(_, low, high) {
 
 function yRange(_, low, high) {
   if (low === null) return [0, 1];
-  if (isBytes()) return [0, high * 1.08 || 1];
+  if (isBytes() && !isRelative) return [0, high * 1.08 || 1];
   const margin = (high - low || Math.abs(high) || 1) * 0.08;
+  if (isRelative) return [Math.min(0, low) - margin, Math.max(0, high) + margin];
   return [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
 }
 
@@ -234,12 +252,27 @@ function output(id) {
 function showValues(index) {
   const at = index === null || index === undefined ? Infinity : chart.data[0][index];
   outputs.get(null).textContent = at === Infinity ? "at the end" : xText(at);
-  for (const run of runs) {
-    const { x, y } = tables.get(run.id);
-    const row = x.findLastIndex((value) => value <= at);
-    const value = row < 0 || (at !== Infinity && at > x.at(-1)) ? null : y[row];
-    outputs.get(run.id).textContent = isBytes() ? bytes(value) : short(value);
-  }
+  for (const run of runs) outputs.get(run.id).textContent = valueText(valueOf(run, at));
+}
+
+function valueText(value) {
+  const text = isBytes() ? bytes(value) : short(value);
+  return isRelative && value > 0 ? `+${text}` : text.replace("-", "−");
+}
+
+function valueOf(run, at) {
+  const { x, y } = tables.get(run.id);
+  const row = x.findLastIndex((value) => value <= at);
+  return row < 0 || (at !== Infinity && at > x.at(-1)) ? null : y[row];
+}
+
+// The runs at the cursor, the largest value first.
+function describe(row) {
+  const at = chart.data[0][row];
+  const values = runs.filter((run) => !hidden.has(run.id)).map((run) => [run, valueOf(run, at)]).filter(([, value]) => value !== null);
+  values.sort(([, a], [, b]) => b - a);
+  const rows = values.map(([run, value]) => ({ swatch: `run-${run.tone}`, name: run.name, value: valueText(value) }));
+  return rows.length ? { title: `${by === "time" ? "After " : ""}${xText(at)}${by === "time" ? "" : ` ${by === "step" ? "steps" : "tokens"}`}`, rows } : null;
 }
 
 // Events
@@ -257,6 +290,23 @@ select.addEventListener("change", () => {
   load();
 });
 resetButton.addEventListener("click", () => zoomTo(null));
+relativeButton.addEventListener("click", () => {
+  isRelative = !isRelative;
+  keep("relative", isRelative ? "1" : "", "");
+  draw();
+});
+// Another baseline keeps the view.
+document.addEventListener("click", ({ target }) => {
+  const link = target.closest?.("a.baseline");
+  if (!link) return;
+  const address = new URL(link.href);
+  for (const name of ["by", "curve", "relative"]) {
+    const value = new URLSearchParams(location.search).get(name);
+    if (value) address.searchParams.set(name, value);
+  }
+  link.href = address.href.replaceAll("%2C", ",");
+});
+bindKeys(container, { chart: () => chart, zoomTo: (from, to) => zoomTo(from === null ? null : [Math.max(0, from), to]) });
 document.addEventListener("memagent:refreshed", () => {
   const before = JSON.stringify(runs);
   const newRuns = readRuns();

@@ -58,20 +58,27 @@ export function drawForecast(u, facts, colors, toX) {
   inPlot(u, (ctx, ratio, x, y) => {
     ctx.strokeStyle = ctx.fillStyle = colors[forecast.level] ?? colors.warning;
     ctx.lineWidth = 2 * ratio;
-    const end = [x(forecast.eta_step), y(facts.limit_bytes)];
-    const growth = forecast.growth_bytes_per_step;
-    const start = growth && isOfThisLimit(forecast, facts) ? facts.limit_bytes - growth * (forecast.eta_step - forecast.step) : null;
-    const begin = start === null ? [end[0], u.bbox.top + u.bbox.height] : [x(forecast.step), y(Math.max(forecast.used_bytes ?? 0, start))];
-    if (start !== null && forecast.eta_low !== null && forecast.eta_high !== null) {
-      cone(ctx, begin, [x(Math.max(forecast.step, forecast.eta_low)), end[1]], [x(forecast.eta_high), end[1]]);
+    const limit = facts.limit_bytes;
+    const growth = isOfThisLimit(forecast, facts) ? forecast.growth_bytes_per_step : null;
+    const first = growth ? Math.max(forecast.used_bytes ?? 0, limit - growth * (forecast.eta_step - forecast.step)) : null;
+    const bottom = u.bbox.top + u.bbox.height;
+    const ray = (to) => (first ? slope([forecast.step, first], [to, limit], x, y) : [[x(to), bottom], [x(to), y(limit)]]);
+    if (first && forecast.eta_low !== null && forecast.eta_high !== null) {
+      cone(ctx, [...ray(Math.max(forecast.step, forecast.eta_low)), ...ray(forecast.eta_high).reverse()]);
     }
     ctx.setLineDash([5 * ratio, 4 * ratio]);
-    stroke(ctx, begin, end);
+    stroke(ctx, ...ray(forecast.eta_step));
     ctx.setLineDash([]);
     ctx.beginPath();
-    ctx.arc(...end, 4 * ratio, 0, 2 * Math.PI);
+    ctx.arc(x(forecast.eta_step), y(limit), 4 * ratio, 0, 2 * Math.PI);
     ctx.fill();
   }, toX);
+}
+
+// Points of steady growth from one [step, bytes] to another: a curve on a logarithmic scale.
+function slope([step, value], [lastStep, lastValue], x, y) {
+  const shares = Array.from({ length: 17 }, (_, part) => part / 16);
+  return shares.map((share) => [x(step + share * (lastStep - step)), y(value + share * (lastValue - value))]);
 }
 
 // A forecast about the host's memory says nothing about a GPU's curve.
@@ -79,11 +86,10 @@ function isOfThisLimit(forecast, facts) {
   return forecast.limit_bytes === null || Math.abs(forecast.limit_bytes - facts.limit_bytes) < 0.02 * facts.limit_bytes;
 }
 
-function cone(ctx, tip, ...others) {
+function cone(ctx, corners) {
   ctx.globalAlpha = 0.2;
   ctx.beginPath();
-  ctx.moveTo(...tip);
-  for (const corner of others) ctx.lineTo(...corner);
+  for (const corner of corners) ctx.lineTo(...corner);
   ctx.closePath();
   ctx.fill();
   ctx.globalAlpha = 1;
@@ -131,9 +137,8 @@ export function drawPhases(u, phases, colors, toX) {
   }, toX);
 }
 
-function stroke(ctx, from, to) {
+function stroke(ctx, ...points) {
   ctx.beginPath();
-  ctx.moveTo(...from);
-  ctx.lineTo(...to);
+  for (const point of points) ctx.lineTo(...point);
   ctx.stroke();
 }

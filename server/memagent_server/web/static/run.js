@@ -1,26 +1,30 @@
-// The charts of the run page: memory over steps with limit, prediction, forecast and markers; the user's scalars on the same steps.
+// The chart of the run page: memory over steps with limit, prediction, forecast and markers. It loads the scalars of scalars.js, too.
 // A curve is a band between the minimum and maximum of its buckets, so that no spike disappears. Zooming loads the window from the
 // server, down to single steps. Everything besides the series is in #chart-facts, refreshed by live.js.
 import { drawForecast, drawLevels, drawMarkers, drawPhases } from "./marks.js";
 import { axis, entry, isMove, newest, property, selection, size, whenColorsChange } from "./plot.js";
+import { bindKeys } from "./keys.js";
 import { savePicture } from "./picture.js";
-import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, short, tick } from "./text.js";
+import { drawScalars, forgetScalars, readScalarView, redrawScalars } from "./scalars.js";
+import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, tick } from "./text.js";
+import { bind, tooltip } from "./tooltip.js";
 
 const container = document.getElementById("memory-chart");
 
 // In drawing order: the last one is on top. The legend is in reverse order.
 const FIELDS = ["device_used_bytes", "reserved_bytes", "peak_allocated_bytes", "allocated_bytes"];
+const SHORT_NAMES = { device_used_bytes: "Device used", reserved_bytes: "Reserved", peak_allocated_bytes: "Peak", allocated_bytes: "Allocated" };
 const NAMES = {
   gpu: ["Device used, all processes", "Reserved by the allocator", "Peak within the step", "Allocated after the step"],
   host: ["Used on the device", "Private memory mapped", "Peak within the step", "Used after the step"],
 };
 const STRENGTHS = { allocated_bytes: 2, peak_allocated_bytes: 1.5, reserved_bytes: 1.25, device_used_bytes: 1.25 };
-const MAX_SCALARS = 24;
 const LAST_STEPS = 200;
 const MIN_NEW_STEPS = 0.005; // share of the chart: two to five pixels
 
 const note = document.getElementById("chart-note");
 const legend = document.getElementById("chart-legend");
+const logButton = document.getElementById("scale-log");
 const scaleButton = document.getElementById("scale-limit");
 const resetButton = document.getElementById("zoom-reset");
 const lastButton = document.getElementById("zoom-last");
@@ -28,11 +32,13 @@ const ranksButton = document.getElementById("all-ranks"); // null for a single r
 const axisButtons = [...document.querySelectorAll("#chart-tools [data-axis]")];
 const pngButton = document.getElementById("save-png");
 const GRID_POINTS = 240;
+const MARKER_PX = 6;
 
 let facts = readFacts();
 let colors = readColors();
 let zoom = readZoom(); // [from, to] in steps, or null for the whole run
 let isByClock = new URLSearchParams(location.search).get("axis") === "time";
+let isLog = new URLSearchParams(location.search).get("scale") === "log";
 let isOverRanks = ranksButton !== null && new URLSearchParams(location.search).get("ranks") === "all";
 let shown = null; // the newest response of the series API
 let scalars = null;
@@ -41,7 +47,6 @@ let toLimit = null; // null: depends on the data
 let pendingRequest = null; // AbortController of the current request
 const hidden = new Set();
 const outputs = new Map();
-const scalarCharts = new Map();
 
 // Facts, colors, window
 
@@ -164,9 +169,11 @@ const toX = (step) => (isByClock ? between(step, shown.step, xs(shown)) : step);
 const toStep = (x) => (isByClock ? between(x, xs(shown), shown.step) : x);
 const xRange = () => (shown ? steps().map(toX) : [0, 1]);
 
+const xScale = () => ({ time: isByClock, range: xRange });
+
 function xAxis(more) {
   const values = isByClock ? (_, values, __, ___, increment) => clock(values, increment) : (_, values) => values.map(count);
-  return axis(() => colors, { ...more, values, ...(!isByClock && { incrs: STEP_INCREMENTS }) });
+  return axis(() => colors, { size: isByClock ? 42 : 28, ...more, values, ...(!isByClock && { incrs: STEP_INCREMENTS }) });
 }
 
 // Ranges
@@ -203,8 +210,10 @@ function isToLimit() {
   return toLimit ?? (facts.forecast !== null || extremes()[1] > 0.3 * facts.limit_bytes);
 }
 
+// A logarithmic scale has no zero: it begins at half of the smallest value.
 function bytesRange() {
   const [low, high] = extremes();
+  if (isLog) return [Math.max(1, low / 2), Math.max(isToLimit() ? facts.limit_bytes : 0, high) * 1.5];
   if (isToLimit()) return [0, Math.max(facts.limit_bytes, high) * 1.08];
   if (toLimit === null) return [0, Math.max(high, facts.predicted_peak_bytes ?? 0, 1) * 1.12];
   const margin = Math.max((high - low) * 0.08, high * 0.002, 1);
@@ -219,13 +228,11 @@ function draw() {
   if (isEmpty) note.textContent = zoom ? "No samples in this window." : "The chart appears with the first sample.";
   if (isEmpty && !chart) return;
   const columns = fields();
-  const kind = [isByClock, isOverRanks, ...columns].join();
+  const kind = [isByClock, isOverRanks, isLog, ...columns].join();
   if (chart && chart.memagentKind !== kind) {
     chart.destroy();
     chart = null;
-    for (const { plot } of scalarCharts.values()) plot.destroy();
-    document.getElementById("scalar-charts").replaceChildren();
-    scalarCharts.clear();
+    forgetScalars();
   }
   if (!chart) build(columns, kind);
   chart.setData([xs(shown), ...columns.flatMap((field) => [shown.series[field].max, shown.series[field].min])]);
@@ -240,8 +247,9 @@ function draw() {
   lastButton.disabled = (facts.last_step ?? 0) <= LAST_STEPS;
   scaleButton.hidden = !facts.limit_bytes;
   scaleButton.setAttribute("aria-pressed", String(isToLimit()));
+  logButton.setAttribute("aria-pressed", String(isLog));
   showValues(chart.cursor.idx ?? null);
-  drawScalars();
+  drawScalars(scalars, { xs, xAxis, xScale, cursor, zoomToSelection, keep, colors: () => colors });
   container.shown = { range: xRange(), isByClock, zoom, last: shown.step.at(-1) };
   document.dispatchEvent(new CustomEvent("memagent:shown"));
 }
@@ -257,13 +265,14 @@ function build(columns, kind) {
       padding: [14, 26, 0, 0],
       legend: { show: false },
       cursor: cursor(),
-      scales: { x: { time: isByClock, range: xRange }, y: { range: bytesRange } },
+      scales: { x: xScale(), y: { range: bytesRange, ...(isLog && { distr: 3, log: 2 }) } },
       axes: [
-        xAxis({ size: isByClock ? 42 : 28 }),
-        axis(() => colors, { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
+        xAxis({}),
+        axis(() => colors, isLog ? { size: 66, splits: (_, __, low, high) => powers(low, high), values: (_, values) => values.map((value) => bytes(value, 0)) } : { size: 66, incrs: INCREMENTS, values: (_, values, __, ___, increment) => values.map((value) => tick(value, increment, values.at(-1))) }),
       ],
       series: [{}, ...series],
       bands,
+      plugins: [tooltip(describe)],
       hooks: {
         drawAxes: [(u) => drawForecast(u, facts, colors, toX)],
         draw: [(u) => drawLevels(u, facts, colors), (u) => drawMarkers(u, facts, colors, toX), (u) => drawPhases(u, phaseSteps(), colors, toX)],
@@ -297,16 +306,23 @@ function cursor() {
     points: { size: 6, show: (u, index) => (index % 2 ? undefined : false) },
     drag: { x: true, y: false, setScale: false },
     sync: { key: "memagent", setSeries: false, scales: ["x", null], filters: { pub: isMove, sub: isMove } },
-    bind: { dblclick: () => () => zoom && setZoom(null) },
+    bind: { ...bind, dblclick: () => () => zoom && setZoom(null) },
   };
 }
 
 function zoomToSelection(u) {
   const selected = selection(u);
-  if (!selected) return;
-  const [from, to] = selected.map(toStep);
-  const [first, last] = [Math.floor(from), Math.ceil(to)];
-  setZoom(first, Math.max(last, first + 2));
+  if (selected) zoomToX(...selected);
+}
+
+// Zoom to values of x; to the whole run from null, or from a window that holds all of it.
+function zoomToX(from, to) {
+  if (from === null) return zoom && setZoom(null);
+  const [first, last] = [Math.floor(toStep(from)), Math.ceil(toStep(to))];
+  const isWhole = first <= (facts.first_step ?? 0) && last >= facts.last_step;
+  if (isWhole) return zoom && setZoom(null);
+  const begin = Math.max(0, Math.min(first, facts.last_step - 2));
+  setZoom(begin, Math.max(Math.min(last, facts.last_step), begin + 2));
 }
 
 // The legend: one button per curve, with the value at the cursor or the newest one
@@ -356,61 +372,39 @@ function legendWords() {
   return fields().filter((field) => !hidden.has(field)).reverse().map((field) => ({ text: nameOf(field), color: colors[field] }));
 }
 
+// The labels of a logarithmic axis: uPlot rounds its own to six digits.
+function powers(low, high) {
+  const first = Math.ceil(Math.log2(low));
+  return Array.from({ length: Math.floor(Math.log2(high)) - first + 1 }, (_, place) => 2 ** (first + place));
+}
+
+const valueAt = (field, row) => shown.series[field][field === "peak_allocated_bytes" ? "max" : "last"][row];
+
+// What the tooltip says of a row: the curves in the order of the screen, their shares of the limit, and what happened there.
+function describe(row, u) {
+  const step = shown.step[row];
+  const share = (value) => (facts.limit_bytes ? `${Math.round((100 * value) / facts.limit_bytes)} %` : "");
+  const rows = fields().filter((field) => !hidden.has(field)).reverse().map((field) => {
+    const value = valueAt(field, row);
+    return { swatch: `swatch-${field}`, name: isOverRanks ? "Fullest rank" : SHORT_NAMES[field], value: bytes(value), note: value === null ? "" : share(value) };
+  });
+  return { step, time_s: shown.time_s[row], rows, notes: happenings(row, u) };
+}
+
+// The markers at the cursor, and the phases of its steps.
+function happenings(row, u) {
+  const isHere = ({ step }) => Math.abs(u.valToPos(toX(step), "x") - u.cursor.left) <= MARKER_PX;
+  const marked = facts.markers.filter(isHere).map(({ label, step }) => `${label} at step ${count(step)}`);
+  const phases = facts.phases.filter((phase) => (shown.series[columnOf(phase)]?.max[row] ?? null) !== null);
+  return [...new Set([...marked, ...phases.map((phase) => phase.replaceAll("_", " "))])];
+}
+
 function showValues(index) {
   const at = index ?? shown.step.length - 1;
   for (const [field, output] of outputs) {
     const values = field === "step" ? null : shown.series[field];
-    output.textContent = !values ? count(shown.step[at] ?? 0) : bytes((field === "peak_allocated_bytes" ? values.max : values.last)[at]);
+    output.textContent = !values ? count(shown.step[at] ?? 0) : bytes(valueAt(field, at));
   }
-}
-
-// Scalars
-
-function drawScalars() {
-  const isLogged = (name) => newest(scalars.series[name].last) !== undefined;
-  const names = Object.keys(scalars.series).filter(isLogged).sort().slice(0, MAX_SCALARS);
-  document.getElementById("scalars").hidden = !names.length && !scalarCharts.size;
-  for (const name of names) if (!scalarCharts.has(name)) scalarCharts.set(name, buildScalar(name));
-  for (const [name, { plot, output }] of scalarCharts) {
-    const values = scalars.series[name] ?? { min: [], max: [], last: [] };
-    plot.setData([xs(scalars), values.max, values.min, values.last]);
-    output.textContent = short(newest(values.last));
-  }
-}
-
-function buildScalar(name) {
-  const box = document.createElement("article");
-  box.className = "scalar-chart";
-  const title = document.createElement("h3");
-  const output = document.createElement("span");
-  const area = document.createElement("div");
-  area.className = "plot";
-  title.append(name, output);
-  box.append(title, area);
-  document.getElementById("scalar-charts").append(box);
-  const plot = new uPlot(
-    {
-      ...size(area),
-      padding: [8, 26, 0, 0],
-      legend: { show: false },
-      cursor: { ...cursor(), points: { size: 5, show: (u, index) => (index === 3 ? undefined : false) } },
-      scales: { x: { time: isByClock, range: xRange } },
-      axes: [
-        xAxis({ size: isByClock ? 42 : 30, space: 70 }),
-        axis(() => colors, { size: 66, values: (_, values) => values.map(short), space: 34 }),
-      ],
-      series: [{}, ...[0, 0, 1.5].map((width) => ({ stroke: () => colors.scalar, width, points: { show: false }, spanGaps: true }))],
-      bands: [{ series: [1, 2], fill: () => `${colors.scalar}40` }],
-      hooks: {
-        setSelect: [zoomToSelection],
-        setCursor: [(u) => (output.textContent = short(u.cursor.idx == null ? newest(u.data[3]) : u.data[3][u.cursor.idx]))],
-      },
-    },
-    [[], [], [], []],
-    area,
-  );
-  new ResizeObserver(() => plot.setSize(size(area))).observe(area);
-  return { plot, output };
 }
 
 // Events
@@ -425,7 +419,7 @@ function isWorthLoading(before) {
 
 function redraw() {
   chart?.redraw(true, true);
-  for (const { plot } of scalarCharts.values()) plot.redraw(true, true);
+  redrawScalars();
 }
 
 document.addEventListener("memagent:refreshed", () => {
@@ -440,11 +434,21 @@ document.addEventListener("memagent:refreshed", () => {
   if (isBehindUs || !isWorthLoading(before)) redraw();
   else load();
 });
-scaleButton.addEventListener("click", () => {
+function scaleToLimit() {
   toLimit = !isToLimit();
   scaleButton.setAttribute("aria-pressed", String(toLimit));
   chart.setData(chart.data);
-});
+}
+
+function scaleByLogarithm() {
+  isLog = !isLog;
+  keep({ scale: isLog ? "log" : null });
+  if (shown) draw();
+}
+
+scaleButton.addEventListener("click", scaleToLimit);
+logButton.addEventListener("click", scaleByLogarithm);
+bindKeys(container, { chart: () => chart, zoomTo: zoomToX, toggles: { l: scaleByLogarithm, m: scaleToLimit } });
 document.addEventListener("memagent:zoom", ({ detail }) => (detail ? setZoom(...detail) : zoom && setZoom(null)));
 resetButton.addEventListener("click", () => setZoom(null));
 for (const button of axisButtons) {
@@ -466,4 +470,5 @@ whenColorsChange(() => {
   redraw();
 });
 new ResizeObserver(() => chart?.setSize(size(container))).observe(container);
+readScalarView();
 load();

@@ -3,6 +3,7 @@
 // and loads its data only when it is about to scroll into view.
 import { axis, entry, isMove, property, selection, size, whenColorsChange } from "./plot.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, tick } from "./text.js";
+import { bind, tooltip } from "./tooltip.js";
 
 const container = document.getElementById("stack-chart");
 const memory = document.getElementById("memory-chart");
@@ -102,7 +103,7 @@ function build(kind) {
       cursor: {
         y: false, points: { show: false }, drag: { x: true, y: false, setScale: false },
         sync: { key: "memagent", setSeries: false, scales: ["x", null], filters: { pub: isMove, sub: isMove } },
-        bind: { dblclick: () => () => zoomTo(null) },
+        bind: { ...bind, dblclick: () => () => zoomTo(null) },
       },
       scales: { x: { time: isByClock, range: () => shown().range }, y: { range: (_, __, high) => [0, (high || 1) * 1.06] } },
       axes: [
@@ -111,6 +112,7 @@ function build(kind) {
       ],
       series: [{}, ...layers.map(({ name }) => ({ stroke: () => colorOf(name), width: 1, points: { show: false }, fill: () => `${colorOf(name)}b3` }))],
       bands: layers.slice(1).map(({ name }, below) => ({ series: [below + 2, below + 1], fill: () => `${colorOf(name)}b3` })),
+      plugins: [tooltip(describe)],
       hooks: { setSelect: [zoomToSelection], setCursor: [(u) => showValues(u.cursor.idx)] },
     },
     [[], ...layers.map(() => [])],
@@ -136,12 +138,22 @@ function zoomTo(steps) {
   document.dispatchEvent(new CustomEvent("memagent:zoom", { detail: steps }));
 }
 
-// The legend: from top to bottom, like the layers
+// The legend and the tooltip: from top to bottom, like the layers
+
+const nameOf = (name) => (name === OTHER ? "other tensors" : name.replaceAll("_", " "));
+
+function describe(row) {
+  const peak = grid.series.peak_allocated_bytes.max[row];
+  if (peak === null) return null;
+  const share = (value) => (peak ? `${Math.round((100 * value) / peak)} %` : "");
+  const rows = [...layers].reverse().map(({ name, values }) => ({ swatch: `swatch-part-${name}`, name: nameOf(name), value: bytes(values[row]), note: share(values[row]) }));
+  return { step: grid.step[row], time_s: grid.time_s[row], rows, notes: [`peak ${bytes(peak)}`] };
+}
 
 function showValues(index) {
   const at = index ?? grid.step.length - 1;
   const entries = [...layers].reverse().map(({ name, values }) => {
-    const item = entry("span", `swatch-part-${name}`, name === OTHER ? "other tensors" : name.replaceAll("_", " "));
+    const item = entry("span", `swatch-part-${name}`, nameOf(name));
     item.append(Object.assign(document.createElement("span"), { className: "value", textContent: bytes(values[at]) }));
     return item;
   });

@@ -48,13 +48,15 @@ def diagnose(
     measured_bytes_per_step: int | None = None,
     sites: Mapping[CodePosition, float] | None = None,
     bounds: BoundCheck | None = None,
+    registered: Mapping[int, CodePosition] | None = None,
 ) -> Work[tuple[list[Suspect], tuple[GroupCount, ...]]]:
     """Return what holds the growth between `first` and now, most likely first, and what grew.
 
     before_last: a census from one step ago. middle: one from halfway. measured_bytes_per_step:
     growth as the device or the host reports it. sites: the tensors per step that remain of each
-    line. bounds: notes what fills up. If the budget ends early, suspects are missing, and the
-    others are less sure. Leaves no references behind, neither in the end nor between slices.
+    line. bounds: notes what fills up. registered: see `registrations`. If the budget ends early,
+    suspects are missing, and the others are less sure. Leaves no references behind, neither in the
+    end nor between slices.
     """
     last = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
     growths = census.growing_groups(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
@@ -68,7 +70,14 @@ def diagnose(
     old_storages = {entry.storage for entry in first.entries.values()}
     bounds = bounds or BoundCheck()
     case = GroupSearch(
-        search, budget, steps, measured_bytes_per_step, old_storages, sites or {}, bounds
+        search,
+        budget,
+        steps,
+        measured_bytes_per_step,
+        old_storages,
+        sites or {},
+        bounds,
+        registered or {},
     )
     # These lists refer to the tensors as well, and must not be found as their holders.
     for growth in growths:

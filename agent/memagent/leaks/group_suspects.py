@@ -26,6 +26,7 @@ from memagent.leaks.object_names import ObjectName
 from memagent.leaks.pattern_fixes import with_call_fix, with_pattern_fix
 from memagent.leaks.reachability import holders_from_variables, ids_below
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
+from memagent.leaks.registrations import receiver_of, registering_line
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
 from memagent.leaks.suspect import CERTAINTIES, classify, describe_container, suspect_at
 from memagent.leaks.suspension import present
@@ -40,6 +41,8 @@ _MAX_NEW = 8
 """New containers that are left out until a lasting one is found."""
 _MIN_REST_SHARE = 0.25
 """Share of a group, and of one tensor a step, from which what else grows in it is looked for."""
+_MIN_REGISTERED_SHARE = 0.5
+"""Share of the survivors that one line registered, or their gradients, for it to be a suspect."""
 _MIN_REMAINING_SHARE = 0.5
 """Share of the survivors that a leak still holds at the end of the search."""
 
@@ -57,6 +60,8 @@ class GroupSearch:
     sites: Mapping[CodePosition, float]
     """The tensors per step that remain of each line of the script, as far as that was traced."""
     bounds: BoundCheck = field(default_factory=BoundCheck)
+    registered: Mapping[int, CodePosition] = field(default_factory=dict)
+    """The lines that registered parameters and buffers, by the id of each."""
     unheld_bytes_per_step: int = 0
     """Growth that nothing in Python refers to."""
 
@@ -89,6 +94,9 @@ class GroupSearch:
             for inner in origins.holders_below(holder):
                 if inner.name and self._strength(inner, growth) == GROWS:
                     return self._suspects_of_holder(growth, inner, inner.name)
+        is_weak = line is None or line.strength < PASSES
+        if is_weak and (registering := self._suspect_registering(growth, holder)) is not None:
+            return [registering]
         if line is None and (attribute := origins.attribute_below(holder)) is not None:
             name, line = attribute
             text, rate = f"{name.expression}: tensor", self._rate_with_graphs(growth)
@@ -111,6 +119,19 @@ class GroupSearch:
         suspect = self.bounds.with_fix(with_pattern_fix(suspect, holder.objects), holder)
         # numbers that vary may rise by chance
         return [] if growth.is_rare and limits.may_stop_growing(suspect) else [suspect]
+
+    def _suspect_registering(self, growth: GroupGrowth, holder: HolderPath) -> Suspect | None:
+        """Return the call of the script in which a library's modules get most of the tensors."""
+        position, share = registering_line(growth.survivors, self.registered)
+        line = origins.site_line(position) if share >= _MIN_REGISTERED_SHARE else None
+        if position is None or line is None:
+            return None
+        owner, call = receiver_of(position)
+        text = f"{owner}: modules of {call}()"
+        name = ObjectName(owner, (), line.file, line.function)
+        rate, certainty = self._rate_with_graphs(growth), CERTAINTIES[line.strength]
+        suspect = suspect_at(name, line, text, classify(holder, growth), rate, share * certainty)
+        return self.bounds.with_fix(with_pattern_fix(suspect, holder.objects), holder)
 
     def _rest(self, growth: GroupGrowth, holder: HolderPath) -> GroupGrowth | None:
         """Return what grows beside a container that doesn't: a list beside a pool that fills."""

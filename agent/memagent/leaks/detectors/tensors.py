@@ -14,6 +14,7 @@ from memagent.leaks.census import MIN_SHARE, Census
 from memagent.leaks.detectors.base import CodePosition, Detector, Work
 from memagent.leaks.diagnosis import diagnose
 from memagent.leaks.free_memory import BoundCheck
+from memagent.leaks.registrations import Registrations
 from memagent.leaks.suspension import Survey
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.wire.messages import Suspect
@@ -39,6 +40,7 @@ class TensorDetector(Detector):
         self._before_last: Census | None = None
         self._first_used_bytes: int | None = None
         self._survey: Survey | None = None
+        self._registrations = Registrations()
 
     def prepare(self) -> None:
         if self._survey is None and "torch" in sys.modules:
@@ -66,6 +68,7 @@ class TensorDetector(Detector):
     def begin(self, step: int) -> None:
         self._first_used_bytes = self._allocated_bytes()
         self._first = self._take_with_nodes(step)
+        self._registrations.start()
 
     def middle(self, step: int) -> None:
         self.middle_census = self._take_with_nodes(step)
@@ -106,6 +109,7 @@ class TensorDetector(Detector):
             middle=self.middle_census,
             sites=self._sites,
             bounds=self._bounds,
+            registered=self._registrations.lines,
             measured_bytes_per_step=self.growth_bytes_per_step,
         )
         self.are_tensors |= bool(self.counts)
@@ -115,6 +119,7 @@ class TensorDetector(Detector):
         if self._survey is not None:
             self._survey.close()
             self._survey = None
+        self._registrations.stop()
         self._first = None
         self.middle_census = None
         self._before_last = None

@@ -1,0 +1,119 @@
+"""Registrations of parameters and buffers: the line of the script that a module gets them from.
+
+A library's call makes modules deep inside of other modules: `model.add_adapter(name, config)`. What
+holds their parameters is the library's, and no statement of the script fills it. So while a
+diagnosis counts, note for each parameter and buffer that is registered the innermost line of the
+script on the stack, outside of constructors.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import cache
+from types import FrameType
+from typing import Any
+
+from memagent.leaks.detectors.base import CodePosition
+from memagent.leaks.syntax import syntax_tree, walk
+from memagent.leaks.user_code import is_script
+
+_MAX_FRAMES = 100
+_MAX_NOTES = 100_000
+
+
+class Registrations:
+    """Notes of one window, by the id of the tensor. An id may be that of a later tensor."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, CodePosition] = {}
+
+    def start(self) -> None:
+        """Note registrations from now on, in all threads."""
+        _begin(self._lines)
+
+    def stop(self) -> None:
+        """Forget all notes."""
+        _end(self._lines)
+        self._lines = {}
+
+    @property
+    def lines(self) -> Mapping[int, CodePosition]:
+        return self._lines
+
+
+_active: list[dict[int, CodePosition]] = []
+"""The notes to add to, at most one. The hooks stay: to remove one may fail in another thread."""
+
+
+def _begin(notes: dict[int, CodePosition]) -> None:
+    _active[:] = [notes]
+    if "torch" in sys.modules:
+        _install_hooks()
+
+
+@cache
+def _install_hooks() -> None:
+    module = sys.modules["torch"].nn.modules.module
+    module.register_module_parameter_registration_hook(_note)
+    module.register_module_buffer_registration_hook(_note)
+
+
+def _end(notes: dict[int, CodePosition]) -> None:
+    if any(notes is other for other in _active):
+        _active.clear()
+
+
+def _note(_: Any, __: str, tensor: Any) -> None:
+    for notes in _active:
+        if tensor is not None and len(notes) < _MAX_NOTES:
+            notes.pop(id(tensor), None)
+            with suppress(Exception):  # it would end the script's call
+                if (line := _script_line(sys._getframe(1))) is not None:
+                    notes[id(tensor)] = line
+
+
+def _script_line(frame: FrameType | None) -> CodePosition | None:
+    for _ in range(_MAX_FRAMES):
+        if frame is None:
+            return None
+        code = frame.f_code
+        if code.co_name != "__init__" and is_script(code.co_filename):
+            return code.co_filename, frame.f_lineno or 0
+        frame = frame.f_back
+    return None
+
+
+def registering_line(
+    tensors: Iterable[Any], lines: Mapping[int, CodePosition]
+) -> tuple[CodePosition | None, float]:
+    """Return the line that registered most of the tensors or what they're gradients of.
+
+    Also return its share of all tensors, 0 if there's none.
+    """
+    places: dict[int, CodePosition | None] = {}
+    for tensor in tensors:
+        line = places[id(tensor)] = places.get(id(tensor)) or lines.get(id(tensor))
+        if line is not None and tensor.is_leaf and tensor.grad is not None:
+            places[id(tensor.grad)] = line
+    counts = Counter(filter(None, places.values()))
+    for line, count in counts.most_common(1):
+        return line, count / len(places)
+    return None, 0.0
+
+
+def receiver_of(position: CodePosition) -> tuple[str, str]:
+    """Return the object that a line calls a method of, and the call: `model`, `model.add(x)`.
+
+    The object is the function if it's no method. Both are "" if the line calls nothing.
+    """
+    file, number = position
+    for node, _ in walk(syntax_tree(file)):
+        if isinstance(node, ast.Call) and node.lineno <= number <= (node.end_lineno or 0):
+            function = node.func
+            owner = function.value if isinstance(function, ast.Attribute) else function
+            return ast.unparse(owner), ast.unparse(function)
+    return "", ""

@@ -18,27 +18,41 @@ from __future__ import annotations
 
 import gzip
 import re
+from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Any
 
-from flask import Response, redirect, render_template, request, send_from_directory, url_for
+from flask import Response, g, redirect, render_template, request, send_from_directory, url_for
 from werkzeug.exceptions import NotFound
 from werkzeug.security import safe_join
 
 from memagent_server.http import auth, credentials
 from memagent_server.http.context import current
-from memagent_server.http.csrf import FIELD
+from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import compress
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import count_firing_incidents
 
-_FORM_TOKEN = re.compile(rf'name="{FIELD}" value="\w+"')
+RENDERED = "memagent_rendered"
+REFRESH_HEADER = "Memagent-Refresh"
+"""Marks the requests of live.js."""
+_FIELD = f'name="{FIELD}" value="'
+_FORM_TOKEN = re.compile(rf'{_FIELD}\w+"')
 REFRESH_S = 3
 REFRESH_ENDED_S = 15
 """An ended run no longer changes, except for the notifications about it."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A page without the tokens of its forms, the tag of its content, and its interval."""
+
+    html: str
+    etag: str
+    refresh_s: float = 0.0
 
 
 def render_page(template: str, session: Session, **variables: Any) -> Response:
@@ -53,13 +67,27 @@ def page_response(template: str, **variables: Any) -> Response:
     to a form isn't compressed, for it may show a secret.
     """
     html = render_template(template, **variables)
-    response = Response(html, mimetype="text/html")
+    if _FIELD in html:
+        html = _FORM_TOKEN.sub(f'{_FIELD}0"', html)
+    etag = blake2b(html.encode(), digest_size=16).hexdigest()
+    rendered = Rendered(html, etag, float(variables.get("refresh_s") or 0))
+    setattr(g, RENDERED, rendered)
+    return respond(rendered)
+
+
+def respond(rendered: Rendered) -> Response:
+    """Return a rendering with this response's tokens in its forms, or 304 if the reader has it."""
+    response = Response(mimetype="text/html")
     response.headers["Cache-Control"] = "private, no-cache"
-    content = _FORM_TOKEN.sub("", html).encode()
-    response.set_etag(blake2b(content, digest_size=16).hexdigest(), weak=True)
+    response.set_etag(rendered.etag, weak=True)
     response.make_conditional(request)
-    is_packed = request.method == "GET" and response.status_code != 304
-    return compress(response) if is_packed else response
+    if response.status_code == 304:
+        return response
+    html = rendered.html
+    if _FIELD in html:
+        html = _FORM_TOKEN.sub(f'{_FIELD}{form_token()}"', html)
+    response.set_data(html)
+    return compress(response) if request.method == "GET" else response
 
 
 def frame_variables(session: Session) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from memagent_server.store.summaries import summarize
 from memagent_server.web import query
 from memagent_server.web.api_alerts import ALERT_ACTIONS, AlertAction, act_on_alert, read_scoreboard
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
+from memagent_server.web.shared_pages import share_refreshes
 from memagent_server.web.triage import TriageGroup, triage
 
 blueprint = Blueprint("alerts", __name__, url_prefix="/alerts")
@@ -32,6 +33,7 @@ SCOREBOARD_DAYS = 90
 
 
 @blueprint.get("")
+@share_refreshes()
 def show_alerts() -> Response:
     state = query.choice("state", STATES)
     is_open = state in OPEN_STATES

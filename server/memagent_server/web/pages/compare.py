@@ -13,6 +13,7 @@ from memagent_server.store.run_list import RunQuery, list_runs
 from memagent_server.store.runs import get_run
 from memagent_server.web import compare_view, query
 from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, redirect_to, render_page
+from memagent_server.web.shared_pages import share_refreshes
 
 _MAX_CHOICE = 20
 """Runs to choose from: a screen or two."""
@@ -21,6 +22,7 @@ blueprint = Blueprint("compare", __name__, url_prefix="/compare")
 
 
 @blueprint.get("")
+@share_refreshes()
 def show_comparison() -> Response:
     names = request.args.getlist("runs")
     ids = query.run_ids("runs", names, fewest=0, most=MAX_RUNS)

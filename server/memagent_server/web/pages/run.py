@@ -6,7 +6,7 @@ renders a template.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from importlib.util import find_spec
 
 from flask import Blueprint, Response, current_app
@@ -31,6 +31,7 @@ from memagent_server.store.forecasts import first_warning, forecasts_of
 from memagent_server.store.incidents import list_incidents
 from memagent_server.store.models import RunRow, StreamRow
 from memagent_server.store.predictions import advice_for, prediction_for
+from memagent_server.store.run_version import ended_run_version
 from memagent_server.store.runs import get_run
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
@@ -38,6 +39,7 @@ from memagent_server.store.summaries import describe
 from memagent_server.web import labels, query, run_view, view_models
 from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, render_page
 from memagent_server.web.run_view import flame
+from memagent_server.web.shared_pages import share_refreshes
 
 blueprint = Blueprint("run", __name__)
 
@@ -47,7 +49,13 @@ EXPORT_FORMATS = tuple(
 """The formats that this server can write: pyarrow is an optional package."""
 
 
+def _version(run_id: str) -> Hashable:
+    with current().database.read() as session:
+        return ended_run_version(session, run_id)
+
+
 @blueprint.get("/runs/<run_id>")
+@share_refreshes(_version)
 def show_run(run_id: str) -> Response:
     rank, device = query.number("rank", least=0, most=2**31 - 1), query.text("device")
     with current().database.read() as session:

@@ -29,6 +29,7 @@ from memagent_server.store.run_list import (
 from memagent_server.store.summaries import summarize
 from memagent_server.web import labels, query
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
+from memagent_server.web.shared_pages import share_refreshes
 
 blueprint = Blueprint("runs", __name__)
 
@@ -49,6 +50,7 @@ SORT_NAMES: dict[Sort, str] = {
 
 
 @blueprint.get("/")
+@share_refreshes()
 def show_runs() -> Response:
     filters, where = read_filters(), query.text("where")
     is_filtered = filters != RunQuery(limit=PAGE_SIZE, sort=filters.sort)

@@ -35,7 +35,7 @@
 
   async function refresh() {
     try {
-      const headers = { Accept: "text/html", ...(etag && { "If-None-Match": etag }) };
+      const headers = { Accept: "text/html", "Memagent-Refresh": "1", ...(etag && { "If-None-Match": etag }) };
       const response = await fetch(location.href, { headers, cache: "no-store" });
       if (response.ok && !response.redirected) {
         etag = response.headers.get("ETag");

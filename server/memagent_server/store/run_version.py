@@ -1,7 +1,7 @@
 """The version of an ended run: equal as long as nothing that its page shows has changed.
 
-Every table that the page reads has a part in it, read by an index of the run: the newest id where
-rows are only added, a sum of times or counters where they change.
+Every table that the page reads has a part in it, read by an index of the run: the newest id of
+rows that are only added, a sum of times or counters of rows that change.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def ended_run_version(session: Session, run_id: str) -> RunVersion | None:
 
 def _query() -> Select[Any]:
     columns = [column for column in RunRow.__table__.columns if column.name not in _UNCHANGED]
-    # a retry counts before it is sent, and a time tells that it was
+    # a retry counts before it is sent, and its time counts once it was
     sends = NotificationRow.attempts + func.coalesce(NotificationRow.sent_at, 1)
     return select(
         *columns,

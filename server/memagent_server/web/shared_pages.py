@@ -7,7 +7,7 @@ a page, or comes back to it from a form, always gets a new one.
    the page's own interval. A refresh comes an interval after its page was loaded, so it never
    shows what was before the reader's own change.
 2. An ended run has a version, which one query reads. A rendering of the same version is kept on,
-   up to MAX_KEPT_S: a few words, such as the rest of a snooze, tell the time.
+   up to MAX_KEPT_S: a few words, such as the rest of a snooze, depend on the time.
 3. Readers with the same rights share a rendering. It holds no token of a form: each response gets
    its reader's own.
 """
@@ -78,7 +78,7 @@ class SharedPages:
 def share_refreshes(
     version: Callable[..., Hashable] | None = None,
 ) -> Callable[[PageView], PageView]:
-    """Decorate a view. `version` takes its arguments and returns None where there is none."""
+    """Decorate a view. `version` takes its arguments and returns None if there is none."""
 
     def decorate(view: PageView) -> PageView:
         @wraps(view)
@@ -132,7 +132,7 @@ def _longer(page: SharedPage) -> float:
 
 
 def _respond(page: SharedPage) -> Response:
-    # most refreshes end here with 304: don't unpack what nobody gets
+    # most refreshes end here with 304, which has no body: don't unpack it
     is_known = request.if_none_match.contains_weak(page.etag)
     html = "" if is_known else decompress(page.packed).decode()
     return respond(Rendered(html, page.etag, page.refresh_s))

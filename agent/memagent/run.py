@@ -142,8 +142,8 @@ class Run:
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
         """End the run: remove every hook and deliver what is left within a few seconds.
 
-        Further calls do nothing. A status other than completed, failed or oom is reported, and
-        recorded as the error of a failed run.
+        Further calls do nothing. A status other than completed, stopped, failed or oom is reported,
+        and recorded as the error of a failed run.
         """
         if status not in get_args(FinalStatus):
             with self.guard.section("finish"):
@@ -155,9 +155,9 @@ class Run:
         # release the lock.
         if self.status != "running" or not self._finish_lock.acquire(blocking=False):
             return
-        self.status = status
+        self.status, error = self._pipeline.exits.outcome(status, error)
         with self.guard.section("finish"):
-            self._pipeline.close(status, error)
+            self._pipeline.close(self.status, error)
 
     def retire(self) -> None:
         """Stop without ending the run: another `Run` of this process continues its id."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -87,6 +88,12 @@ def test_an_uncaught_exception_reaches_the_user_unchanged_and_ends_the_run_as_fa
             "failed",
             "SystemExit: 1",
         ),
+        ("sys.exit(143)", "stopped", "SystemExit: 143"),
+        (
+            "os.kill(os.getpid(), signal.SIGTERM)\nstep()",
+            "stopped",
+            "SIGTERM: the script sent it to itself",
+        ),
     ],
 )
 def test_an_exit_ends_the_run_with_its_status(run_script, recording, ending, status, error):
@@ -94,6 +101,55 @@ def test_an_exit_ends_the_run_with_its_status(run_script, recording, ending, sta
     assert (process.returncode == 0) == (status == "completed"), process.stderr
     assert (recording().finish.status, recording().finish.error) == (status, error)
     assert [event.kind for event in recording().events] == ["oom"] * (status == "oom")
+
+
+def test_an_interrupt_still_ends_the_process_by_its_signal(tmp_path):
+    # without the modules that the fork server has imported: importing them must not hide it
+    process = subprocess.run(
+        [sys.executable, "-c", STEPS + "step()\nraise KeyboardInterrupt"],
+        env={**os.environ, "MEMAGENT_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == -signal.SIGINT
+    assert "memagent: stopped after 1 step (KeyboardInterrupt: )" in process.stderr
+
+
+def test_a_signal_from_outside_stops_the_run_and_ends_the_process(run_script, recording):
+    process = run_script(
+        """
+        import os, subprocess
+        step()
+        subprocess.Popen(["kill", "-TERM", str(os.getpid())])
+        while True: step()
+        """,
+        SLURM_JOB_ID="4711",
+    )
+    assert process.returncode == -signal.SIGTERM and "stopped after" in process.stderr
+    finish = recording().finish
+    assert finish.status == "stopped" and finish.step >= 1
+    assert finish.error.startswith("SIGTERM") and "Slurm job 4711 was preempted" in finish.error
+
+
+@pytest.mark.parametrize(("planned", "status"), [("None", "stopped"), ("1", "completed")])
+def test_a_script_that_leaves_after_a_signal_was_stopped_unless_it_is_done(
+    fork_server, recording, planned, status
+):
+    code = f"""
+import signal, threading
+signals = []
+signal.signal(signal.SIGTERM, lambda *_: signals.append(1))
+{STEPS.replace("optimizer)", f"optimizer, total_steps={planned})")}
+step()
+signal.raise_signal(signal.SIGTERM)
+while not run._pipeline.exits._stop:
+    threading.Event().wait(0.01)
+print(signals)
+"""
+    process = fork_server.run("-c", code)
+    assert (process.returncode, process.stdout) == (0, "[1]\n"), process.stderr
+    assert recording().finish.status == status
 
 
 def test_it_reports_an_out_of_memory_error_of_the_training_thread(run_script, recording):

@@ -21,6 +21,7 @@ from memagent.units import format_bytes
 _STATUS_TEXTS = {
     "running": "The run is active.",
     "completed": "The run completed.",
+    "stopped": "The run was stopped from outside.",
     "failed": "The run failed.",
     "oom": "The run ran out of memory.",
     "lost_contact": "The run stopped reporting: its process was killed, or its machine is gone.",

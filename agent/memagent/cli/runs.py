@@ -22,7 +22,7 @@ from memagent.errors import DeliveryError, SettingError
 from memagent.settings import Settings
 from memagent.units import format_bytes, format_duration
 
-STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
+STATUSES = ("running", "completed", "stopped", "failed", "oom", "lost_contact")
 _MAX_RUNS = 200
 _MAX_LIST_BYTES = 16 * 2**20
 _HEADER = ("ID", "NAME", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")

@@ -16,7 +16,7 @@ from memagent.wire.columns import unpack
 from memagent.wire.fields import SCALARS_STREAM
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 
-_WORST_FIRST = ("oom", "failed", "lost_contact", "running", "completed")
+_WORST_FIRST = ("oom", "failed", "lost_contact", "running", "stopped", "completed")
 _PEAKS = ("peak_allocated_bytes", "allocated_bytes")
 
 

@@ -31,7 +31,7 @@ RUN_COLUMNS: dict[str, ColumnType] = {
     "last_seen_at": "time",
     "finished_at": "time",
 }
-STATUSES = ("running", "completed", "failed", "oom", "lost_contact")
+STATUSES = ("running", "completed", "stopped", "failed", "oom", "lost_contact")
 _SEGMENT = re.compile(r"\"([^\"]*)\"|'([^']*)'|([^.\"']+)")
 
 

@@ -19,13 +19,19 @@ _MISMATCH_RATIO, _MISMATCH_BYTES = 1.2, 512 * 2**20
 rule `prediction_mismatch`."""
 
 
-def closing_summary(report: Mapping[str, Any], location: str, roots: Sequence[str]) -> str:
-    """Return the lines for the result of `Run.report()`. Files are shown relative to `roots`."""
+def closing_summary(
+    report: Mapping[str, Any], location: str, roots: Sequence[str], reason: str | None = None
+) -> str:
+    """Return the lines for the result of `Run.report()`. Files are shown relative to `roots`.
+
+    reason: why the run was stopped, if it was.
+    """
     steps = report["steps"]
     peak = next(iter(report["peaks"].values()))
     noteworthy = next(_noteworthy(report, peak, roots), "nothing")
     return (
-        f"{report['status']} after {steps:,} step{'' if steps == 1 else 's'}\n"
+        f"{report['status']} after {steps:,} step{'' if steps == 1 else 's'}"
+        f"{f' ({reason})' if reason else ''}\n"
         f"  peak: {_peak_text(report, peak)}\n"
         f"  noteworthy: {noteworthy}\n"
         f"  more: {location}"

@@ -4,10 +4,14 @@
    how much was requested.
 2. If the process leaves without an exception that hooks can see (`sys.exit`, a thread that died),
    steps decide: another step means that it was not the end.
+3. A signal that ends the process stops the run. After one that a handler of the script's has got,
+   the run was stopped if it ends within STOP_WINDOW_S, short of its planned steps.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,6 +21,7 @@ from memagent.diagnostics import ErrorGuard
 from memagent.hooks.dispatcher import Remove
 from memagent.hooks.exit import describe_error, install_exit_hooks, status_of
 from memagent.hooks.instrumentation import ModelInstrumentation
+from memagent.hooks.termination import Termination
 from memagent.leaks.monitor import LeakMonitor
 from memagent.oom.recorder import OomRecorder
 from memagent.sampling.bus import EventSink
@@ -25,6 +30,10 @@ from memagent.wire.messages import Event, FinalStatus
 
 if TYPE_CHECKING:
     from memagent.mirror.mirror import Mirror
+
+
+STOP_WINDOW_S = 600.0
+"""Time that a script has after a signal to save and leave, or to finish an epoch."""
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
@@ -48,7 +57,11 @@ class ExitTracker:
         mirror: Mirror | None,
         events: EventSink,
         guard: ErrorGuard,
+        total_steps: int | None = None,
     ) -> None:
+        self._total_steps = total_steps
+        self._stop: tuple[float, str] | None = None
+        """Time of a signal that a handler of the script's got (monotonic clock), and its cause."""
         self._sampler = sampler
         self._instrumentation = instrumentation
         self._oom = oom
@@ -73,9 +86,25 @@ class ExitTracker:
             exit_status = self.at_exit()
             finish(exit_status.status, error=exit_status.error)
 
+        def on_termination(termination: Termination) -> None:
+            with self._guard.section("a signal"):
+                text = describe_termination(termination)
+                self._stop = (time.monotonic(), text)
+                if not termination.is_handled:
+                    finish("stopped", error=text)
+
         self.remove_hooks = install_exit_hooks(
-            fail_with, on_exit, on_possible_exit=on_possible_exit
+            fail_with, on_exit, on_possible_exit=on_possible_exit, on_termination=on_termination
         )
+
+    def outcome(self, status: FinalStatus, error: str | None) -> tuple[FinalStatus, str | None]:
+        """Return how the run ended, given what the script says: stopped, if after a signal."""
+        is_whole = self._total_steps is not None and self._sampler.step >= self._total_steps
+        if self._stop is None or status not in ("completed", "failed") or is_whole:
+            return status, error
+        stopped_at, text = self._stop
+        is_recent = time.monotonic() - stopped_at <= STOP_WINDOW_S
+        return ("stopped", text) if is_recent else (status, error)
 
     def record_oom(self, error: BaseException) -> None:
         """Record and print the report of the out-of-memory error that ends the run."""
@@ -119,3 +148,14 @@ class ExitTracker:
     def _oom_event(self, error: BaseException) -> Event:
         leaks = self._leaks
         return self._oom.build_event(error, leaks.suspects, leaks.search, list(leaks.last_peaks))
+
+
+def describe_termination(termination: Termination) -> str:
+    """Return one sentence: the signal, who sent it, and the line that it came in."""
+    cause = "the script sent it to itself"
+    if not termination.is_own:
+        from memagent.record.stop_cause import stop_cause  # most runs aren't stopped
+
+        cause = stop_cause(termination.name, os.environ, time.time())
+    place = f", in {termination.place}" if termination.place else ""
+    return f"{termination.name}{place}: {cause}"

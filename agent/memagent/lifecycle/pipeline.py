@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from memagent.mirror.trackers import Tracker
     from memagent.preflight import Preflight, PreflightRequest
 
+_PLAIN_ENDS = ("completed", "stopped", "failed")
 FINISH_DEADLINE_S = 1.5
 """Time for the last delivery; the rest waits on the disk for `memagent sync`."""
 
@@ -158,6 +159,7 @@ class Pipeline:
             self.mirror,
             self.events,
             guard,
+            options.total_steps,
         )
         self.instrumentation.add_step_listeners(
             self.scalars.flush, self.oom.after_step, self.forecast.after_step, self.leaks.after_step
@@ -254,7 +256,7 @@ class Pipeline:
         self.estimator.close()
         self.exits.remove_hooks()
         self.oom.close()
-        if status in ("completed", "failed"):
+        if status in _PLAIN_ENDS:
             with self._guard.section("the last leak diagnosis"):
                 self.leaks.conclude()
         self.leaks.close()
@@ -283,17 +285,19 @@ class Pipeline:
         # 5. Probes last: a refresh may have been under way until the collector stopped.
         for probe in self._probes:
             probe.close()
-        if status in ("completed", "failed"):
+        if status in _PLAIN_ENDS:
             with self._guard.section("closing summary"):
-                self._print_summary(status)
+                self._print_summary(status, error)
 
-    def _print_summary(self, status: str) -> None:
+    def _print_summary(self, status: str, error: str | None) -> None:
         """Print how the run ended, on its first rank; a live view or a rehearsal says it itself."""
         is_shown_elsewhere = self._is_live or REHEARSAL_FOLDER in os.environ
         if self._identity.rank == 0 and self.sampler.step and not is_shown_elsewhere:
             from memagent.lifecycle.closing_summary import closing_summary
 
-            notify_user(closing_summary(self.report(status), self.location, self.leaks.roots))
+            reason = error if status == "stopped" else None
+            report = self.report(status)
+            notify_user(closing_summary(report, self.location, self.leaks.roots, reason))
 
     def abandon(self) -> None:
         """Forget the run in a forked child: it has no threads, and the run is the parent's."""

@@ -50,7 +50,7 @@ MAX_BATCH_EVERY_S = 30.0
 
 KILLING_LIMITS = ("cgroup", "physical memory")
 """Host limits at which the kernel kills the process."""
-FinalStatus = Literal["completed", "failed", "oom"]
+FinalStatus = Literal["completed", "stopped", "failed", "oom"]
 DiagnosisMethod = Literal["census", "history", "host"]
 """Counting tensors; call stacks of the CUDA allocator; call stacks of Python's own allocations."""
 DeviceKind = Literal["cuda", "mps", "xpu", "host"]

@@ -26,6 +26,7 @@ RECENT_S = 86_400.0
 ALL_RUNS_EVERY_S = 3_600.0
 _STATUS_TEXTS = {
     "completed": "completed",
+    "stopped": "was stopped",
     "failed": "failed",
     "oom": "ran out of memory",
     "lost_contact": "fell silent",

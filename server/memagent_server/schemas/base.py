@@ -30,7 +30,7 @@ NextCursor = Annotated[
 Ratio = Annotated[float, Meta(ge=0, le=1)]
 JsonObject = dict[str, Any]
 
-RunStatus = Literal["running", "completed", "failed", "oom", "lost_contact"]
+RunStatus = Literal["running", "completed", "stopped", "failed", "oom", "lost_contact"]
 RUN_STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 AlertState = Literal["pending", "firing", "averted", "finished", "oom", "lost_contact", "ok"]
 """`ok` is an alert that was pending and never confirmed."""

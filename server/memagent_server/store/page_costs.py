@@ -21,7 +21,7 @@ from memagent_server.store.models import ForecastRow, RunRow
 THRESHOLDS = (0.25, 0.4, 0.5, 0.65, 0.9)
 """Compared with a team's own. Growth that ends by itself lies below the second, a leak between the
 third and fourth, and above those only the leak finder's lists."""
-ENDED = ("completed", "failed", "oom")
+ENDED = ("completed", "stopped", "failed", "oom")
 MAX_RUNS = 10_000
 
 

@@ -23,7 +23,7 @@ OOM_KILLER_RATIO = 0.9
 """Share of the host's limit in the last sample (up to 1 s old) that makes the OOM killer likely."""
 MAX_RANKS = 131_072
 """Limit for a run with all its launches: sixteen of 8,192 ranks."""
-_FROM_WORST = ("running", "oom", "failed", "lost_contact", "completed")
+_FROM_WORST = ("running", "oom", "failed", "lost_contact", "stopped", "completed")
 
 
 def enter_rank(

@@ -46,6 +46,9 @@ class Headline:
 _STATUSES = {
     "running": Badge("busy", "running", "Samples are arriving"),
     "completed": Badge("ok", "completed", "Ended without an error"),
+    "stopped": Badge(
+        "plain", "stopped", "Ended from outside: by a signal, a scheduler or a person"
+    ),
     "failed": Badge("warning", "failed", "Ended with an error other than out-of-memory"),
     "oom": Badge("critical", "out of memory", "The run ran out of memory"),
     "lost_contact": Badge(
@@ -54,6 +57,8 @@ _STATUSES = {
         "Stopped sending without a reason; the process may have been killed",
     ),
 }
+
+_EARLY_ENDS = {"failed": ("warning", "Failed"), "stopped": ("plain", "Stopped")}
 
 _STATES = {
     "pending": Badge("notice", "pending", "Detected once; not yet confirmed, no notification sent"),
@@ -233,8 +238,9 @@ def headline(
             f"Out of memory in step {count(failed_step)}",
             _warning_lead(failed_step, moment.warning_steps),
         )
-    if status == "failed":
-        return Headline("warning", f"Failed at step {count(step)}", _peak(run))
+    if status in _EARLY_ENDS:
+        tone, verb = _EARLY_ENDS[status]
+        return Headline(tone, f"{verb} at step {count(step)}", _peak(run))
     if status == "lost_contact":
         silence = f"No contact for {format_duration(_since(run.last_seen_at, now))}."
         return Headline(

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
+import types
 from contextlib import suppress
 
 import pytest
@@ -31,7 +33,9 @@ def chained() -> BaseException:
         (SystemExit(0), "completed"),
         (SystemExit(None), "completed"),
         (SystemExit(1), "failed"),
-        (KeyboardInterrupt(), "failed"),
+        (SystemExit("no data"), "failed"),
+        (SystemExit(143), "stopped"),
+        (KeyboardInterrupt(), "stopped"),
         (ValueError("out of memory"), "failed"),
         (MemoryError(), "oom"),
         (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),
@@ -182,3 +186,33 @@ def test_a_second_interrupt_still_prints_the_first(monkeypatch):
     sys.excepthook(KeyboardInterrupt, first, None)
     remove()
     assert printed == [first]
+
+
+def test_a_script_that_signals_itself_sees_no_frame_of_the_hooks():
+    remove = install([])
+    frames = []
+    before = signal.signal(signal.SIGUSR1, lambda _number, frame: frames.append(frame.f_code))
+    try:
+        assert os.kill.__name__ == "kill"
+        os.kill(os.getpid(), signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        with pytest.raises(ProcessLookupError) as error_info:
+            os.kill(2**22 + 1, 0)  # above the kernel's largest process id
+        with pytest.raises(TypeError, match="2 arguments"):
+            os.kill()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        remove()
+    this = sys._getframe().f_code
+    assert frames == [this, this]
+    assert error_info.traceback[-1].frame.code.raw is this
+    assert isinstance(os.kill, types.BuiltinFunctionType)
+
+
+def test_two_runs_share_a_wrapper_and_the_last_takes_it_off():
+    original = os.kill
+    first, second = install([]), install([])
+    first()
+    assert os.kill is not original
+    second()
+    assert os.kill is original

@@ -234,7 +234,7 @@ def test_a_live_process_after_a_sync_is_evaluated_again(bench):
 
 @pytest.mark.parametrize(
     ("status", "state"),
-    [(None, "lost_contact"), ("oom", "oom"), ("completed", "finished"), ("failed", "finished")],
+    [(None, "lost_contact"), ("oom", "oom"), ("completed", "finished"), ("stopped", "finished")],
 )
 def test_a_new_launch_closes_the_alerts_of_the_older_one(bench, status, state):
     bench.start()

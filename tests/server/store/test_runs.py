@@ -118,6 +118,21 @@ def test_it_ends_with_its_last_rank_and_the_worst_status(start, finish):
     assert (run.status, run.error) == ("oom", "CUDA out of memory")
 
 
+@pytest.mark.parametrize(
+    ("ends", "status"),
+    [
+        (("completed", "stopped"), "stopped"),
+        (("stopped", "failed"), "failed"),  # torchrun stops the ranks beside one that failed
+    ],
+)
+def test_a_stopped_rank_counts_unless_another_one_failed(start, finish, ends, status):
+    for rank, _ in enumerate(ends):
+        start(rank=rank, world_size=len(ends))
+    for rank, end in enumerate(ends):
+        run = finish(end, rank=rank)
+    assert run.status == status
+
+
 @pytest.mark.parametrize("order", [("failed", "oom"), ("oom", "failed"), ("completed", "oom")])
 def test_a_rank_that_ends_twice_keeps_the_worse_status(start, finish, order):
     start()

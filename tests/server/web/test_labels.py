@@ -111,6 +111,7 @@ def test_it_shows_the_end_of_other_runs():
         "Failed at step 7",
         "peak 3.10 of 8.00 GiB",
     )
+    assert headline(a_run(status="stopped", step=7))[:2] == ("plain", "Stopped at step 7")
     silent = headline(a_run(status="lost_contact"), LEAK)
     assert silent[1:] == (
         "Lost contact at step 1,000",

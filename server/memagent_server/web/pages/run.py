@@ -180,7 +180,7 @@ def _severity(forecast: Forecast) -> tuple[int, float]:
 
 def _cause(run: Run, worst: Forecast | None, first_warning: Forecast | None) -> str | None:
     """Return why memory runs out, or ran out; None for a run that ended otherwise."""
-    if run.status in ("completed", "failed"):
+    if run.status in ("completed", "stopped", "failed"):
         return None
     if worst is not None and worst.level != "ok":
         return worst.cause

@@ -95,6 +95,8 @@ class LeakMonitor:
             triggers.HOST_METHODS if kind == "host" else triggers.DEVICE_METHODS
         )
         self._failures = 0
+        self._min_window = 0
+        """Steps, if growth is rare."""
         self._check_step: int | None = None
         self._check_distance: float = FIRST_CHECK_STEPS
         self._why = ""
@@ -171,6 +173,7 @@ class LeakMonitor:
         memory grows, so that a diagnosis without suspects is followed by the next method.
         window: steps, for rare growth.
         """
+        self._min_window = max(self._min_window, window or 0)
         is_retry = is_growth and self._is_worth_a_retry()
         if not is_retry and (self._finder.is_busy or self._sampler.step < self._next_step):
             return
@@ -178,18 +181,16 @@ class LeakMonitor:
             self._notices.print_urgently()
         self._why = why
         self._saves_record = saves
-        self._request(beyond_budget=is_retry, host=host, window=window)
+        self._request(beyond_budget=is_retry, host=host)
 
-    def _request(
-        self, *, beyond_budget: bool, host: bool = False, window: int | None = None
-    ) -> None:
+    def _request(self, *, beyond_budget: bool, host: bool = False) -> None:
         """Request a diagnosis by the next method."""
         method = self._method
         self._finder.request(
             history=self._device.kind == "cuda",
             host=host or method.traces_host,
             beyond_budget=beyond_budget,
-            window=window or method.window,
+            window=max(self._min_window, method.window or 0) or None,
         )
         self._sampler.request_work()
 

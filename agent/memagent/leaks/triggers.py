@@ -45,7 +45,12 @@ class Method(msgspec.Struct, frozen=True):
     window: int | None = None
 
 
-HOST_METHODS = (Method(), Method(traces_host=True), Method(window=LONG_WINDOW_STEPS))
+HOST_METHODS = (
+    Method(),
+    Method(traces_host=True),
+    Method(window=LONG_WINDOW_STEPS),
+    Method(traces_host=True, window=MIDDLE_WINDOW_STEPS),
+)
 DEVICE_METHODS = (Method(), Method(window=LONG_WINDOW_STEPS))
 """One follows the other while no suspect was found."""
 

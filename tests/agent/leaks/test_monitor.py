@@ -9,6 +9,7 @@ import pickle
 import re
 import sys
 import time
+import zlib
 from collections import deque
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.monitor import FIRST_CHECK_STEPS
 from memagent.leaks.reachability import _Walk
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.triggers import HOST_METHODS, LONG_WINDOW_STEPS
+from memagent.leaks.triggers import HOST_METHODS, LONG_WINDOW_STEPS, MIDDLE_WINDOW_STEPS
 from memagent.wire.messages import BatchReply, Command, Suspect
 
 
@@ -462,6 +463,20 @@ def test_a_host_leak_of_a_short_run_is_traced_at_once(watched):
         texts.append(f"{step} " * 8_000)
     holders = [suspect["holder"] for suspect in run.report()["suspects"]]
     assert holders and holders[0].startswith("texts: list of")
+
+
+def test_rare_growth_of_native_memory_is_traced_over_a_longer_window(watched):
+    trainer, run = watched(leaks=False)
+    pages = []
+    for step in range(600):
+        trainer.train(1)
+        if step % 12 == 0:
+            pages.append(zlib.compressobj(level=9, memLevel=9))  # opaque, of 400 KB
+        if run.report()["suspects"]:
+            break
+    diagnosis = run._pipeline.leaks._finder.diagnosis
+    assert run.report()["suspects"][0]["holder"].startswith("pages: list of")
+    assert diagnosis.step - diagnosis.first_step == MIDDLE_WINDOW_STEPS
 
 
 def test_a_clean_loop_reports_no_suspects(watched, recording):

@@ -70,7 +70,7 @@ def test_early_growth_at_every_sixteenth_step_is_reported_by_longer_blocks():
 
 
 def test_a_longer_census_comes_before_a_trace_where_tensors_grow():
-    first, trace, longer = HOST_METHODS
+    first, trace, longer, longer_trace = HOST_METHODS
     assert trace.traces_host and not longer.traces_host
-    assert censuses_first(HOST_METHODS, 1) == (first, longer, trace)
+    assert censuses_first(HOST_METHODS, 1) == (first, longer, trace, longer_trace)
     assert censuses_first(HOST_METHODS, 2) == HOST_METHODS

@@ -23,6 +23,8 @@ from memagent.leaks.user_code import is_script
 
 _MAX_FRAMES = 100
 _MAX_NOTES = 100_000
+_KEY = -1
+"""Key of the hooks among torch's, whose own keys count from 0."""
 
 
 class Registrations:
@@ -57,9 +59,10 @@ def _begin(notes: dict[int, CodePosition]) -> None:
 
 @cache
 def _install_hooks() -> None:
+    # without the functions that register hooks: they number the hooks of the script, too
     module = sys.modules["torch"].nn.modules.module
-    module.register_module_parameter_registration_hook(_note)
-    module.register_module_buffer_registration_hook(_note)
+    module._global_parameter_registration_hooks[_KEY] = _note
+    module._global_buffer_registration_hooks[_KEY] = _note
 
 
 def _end(notes: dict[int, CodePosition]) -> None:

@@ -8,9 +8,15 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
+from torch.utils.hooks import RemovableHandle
 
 from memagent.leaks import find
-from memagent.leaks.registrations import Registrations, receiver_of, registering_line
+from memagent.leaks.registrations import (
+    Registrations,
+    _install_hooks,
+    receiver_of,
+    registering_line,
+)
 
 
 @pytest.fixture
@@ -52,6 +58,12 @@ def test_a_gradient_counts_with_its_parameter(registrations):
     tensors = [head.linear.weight, head.linear.weight.grad, *others]
     assert registering_line(tensors, registrations.lines) == (line, 0.5)
     assert registering_line(others, registrations.lines) == (None, 0.0)
+
+
+def test_it_does_not_number_the_hooks_of_the_script():
+    before = RemovableHandle.next_id
+    _install_hooks.__wrapped__()
+    assert RemovableHandle.next_id == before
 
 
 def test_nothing_is_noted_before_the_start_and_after_the_stop():

@@ -134,7 +134,10 @@ class TerminationWatcher:
         with self._lock:
             if self._watches.get(watch.number) is watch:
                 del self._watches[watch.number]
-                _restore(watch)
+                if not _restore(watch):
+                    # ends the thread; the pipe stays, since its handler may be put back
+                    with suppress(OSError):
+                        os.write(watch.writer, b"\0")
 
     def _install(self) -> None:
         caught = _caught_signals()
@@ -210,7 +213,10 @@ class TerminationWatcher:
         self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, list(self._watches))
 
     def _let_go(self) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._masks.before)
+        # a thread that was about to fork when these hooks came has held nothing back
+        mask = self._masks.__dict__.pop("before", None)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _forget(self) -> None:
         """Give a forked child the default actions: it has no thread that reads."""
@@ -245,16 +251,15 @@ def _watch(number: int, *, is_handled: bool) -> _Watch:
     )
 
 
-def _restore(watch: _Watch) -> None:
+def _restore(watch: _Watch) -> bool:
+    """Give the signal its action back, unless another one was set since."""
     import faulthandler
 
-    if _is_in_place(watch):
+    is_in_place = _is_in_place(watch)
+    if is_in_place:
         faulthandler.unregister(watch.number)
         _close(watch.writer, watch.inode)
-    else:
-        # The pipe stays: a handler that was set since may put back the one that writes to it.
-        with suppress(OSError):
-            os.write(watch.writer, b"\0")
+    return is_in_place
 
 
 def _is_in_place(watch: _Watch) -> bool:

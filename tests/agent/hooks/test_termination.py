@@ -151,6 +151,21 @@ wait()
     assert lines == [*4 * [str(-signal.SIGTERM)], "SIGTERM None False"]
 
 
+def test_a_child_of_a_script_with_its_own_handler_disturbs_nothing():
+    script = """
+termination_watcher().add(told)
+signal.signal(signal.SIGTERM, lambda *_: print("handler", flush=True))
+child = os.fork()
+if not child:
+    os._exit(0)
+os.waitpid(child, 0)
+os.kill(os.getpid(), signal.SIGTERM)
+wait()
+"""
+    status, lines = end_of(script, signal.SIGHUP)
+    assert (status, lines) == (-signal.SIGHUP, ["handler", "SIGHUP None False"])
+
+
 def test_a_script_that_closes_every_descriptor_still_ends_by_the_signal():
     script = """
 termination_watcher().add(told)

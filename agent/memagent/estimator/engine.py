@@ -29,9 +29,11 @@ from typing import Any
 from memagent.errors import EstimateError, TraceError
 from memagent.estimator.allocator import AllocatorConfig
 from memagent.estimator.estimate import Estimate
+from memagent.estimator.formula.families import ALIASES, FAMILIES
 from memagent.estimator.formula.from_model import predict
 from memagent.estimator.formula.training import estimate_formula
 from memagent.estimator.from_trace import estimate_of
+from memagent.estimator.huggingface import ConfiguredModel
 from memagent.estimator.input_specs import tensor_specs
 from memagent.estimator.model_edits import CheckpointedModel
 from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
@@ -102,11 +104,22 @@ def _versions() -> dict[str, str]:
 
 
 def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
-    """Estimate by formula. Raises EstimateError if the model cannot even be built."""
+    """Estimate by formula.
+
+    Raises EstimateError if the model cannot even be built, and TraceError for a config that no
+    formula knows: the live formula would leave out most of its activations.
+    """
     reason = f"not traced{f' at {error.op}' if error.op else ''}: {error}"
     if request.fallback is not None:
         by_shape = estimate_formula(request.fallback)
         return replace(by_shape, assumptions={**by_shape.assumptions, "trace": reason})
+    kind = request.model.config["model_type"] if isinstance(request.model, ConfiguredModel) else ""
+    if kind and ALIASES.get(kind, kind) not in FAMILIES:
+        raise TraceError(
+            f"{error}; the formula doesn't know {kind}: allow more time (--timeout), or trace it "
+            "by path.py:factory",
+            op=error.op,
+        ) from error
     model = _build_model(request.model, error)
     by_formula = predict(
         [model],

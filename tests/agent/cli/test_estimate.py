@@ -366,6 +366,14 @@ def test_a_trace_that_runs_out_of_time_says_so_in_its_first_line(estimate, confi
     assert first.startswith("By formula in place of a trace: not traced: the trace was aborted")
 
 
+@traced
+def test_no_number_without_activations_replaces_a_trace_that_fails(estimate):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    status, out, err = estimate("--model", "facebook/hubert-base-ls960", "--timeout", "0.000001")
+    assert (status, out) == (1, "")
+    assert "the formula doesn't know hubert: allow more time (--timeout)" in err
+
+
 def test_an_older_transformers_copies_the_logits_of_its_loss(estimate):
     command = ["--model", "llama-3-8b", "--lora", "8", "--checkpointing", "full", "--batch", "8"]
     needs = [

@@ -61,6 +61,9 @@ _VALUE_OPERATORS = {
 """Operators that return a Python value, with the question they answer if it is known."""
 _DROPOUT = "aten::native_dropout"
 """Its kernel allocates the mask before the output."""
+_RANDOM = "aten::rand"
+LIKELY, UNLIKELY = "a likely chance", "an unlikely chance"
+"""In place of the operator that compared a random number with a probability."""
 _DEVICE_OPERATOR = torch.ops.prim.device.default
 _META_DEVICE = torch.device("meta")
 _PLAIN_TYPES = {torch.Tensor, torch.nn.Parameter}
@@ -324,12 +327,16 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record_producer(self, output: torch.Tensor, op: str, args: tuple[Any, ...]) -> None:
         """Record the operator of a one-element tensor.
 
-        A sum that is compared with the number of its terms asks "all?".
+        A sum that is compared with the number of its terms asks "all?". A random number that is
+        compared with a probability asks whether to leave a layer out (LayerDrop).
         """
         if op in ("aten::sum", "aten::sum.dim_IntList"):
             op = f"aten::sum of {args[0].numel()}"
         elif op == "aten::eq.Scalar" and self.producer_of(args[0]) == f"aten::sum of {args[1]}":
             op = "aten::all"
+        elif op in ("aten::lt.Scalar", "aten::gt.Scalar") and self.producer_of(args[0]) == _RANDOM:
+            is_likely = (args[1] > 0.5) == (op == "aten::lt.Scalar")
+            op = LIKELY if is_likely else UNLIKELY
         self._producers[output.untyped_storage()._cdata] = op
 
     def _record_scratch(self, size: int, op: str) -> None:

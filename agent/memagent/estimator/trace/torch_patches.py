@@ -26,6 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memagent.errors import TraceError
 from memagent.estimator.trace import fake_cuda
+from memagent.estimator.trace.recorder import LIKELY, UNLIKELY
 from memagent.estimator.trace.recurrent import replace_lstm
 
 COMPILED_NOTE = (
@@ -36,6 +37,7 @@ _VALUES_NOTE = (
     "if the model asks whether all of its data are true, the answer was yes (a mask without "
     "padding); if it asks whether any is, no"
 )
+_CHANCE_NOTE = "where the model draws a random number, such as to leave out a layer, the likelier case was taken"
 _DYNAMO = "torch._dynamo"
 _CAPABILITY = (8, 0)
 """Ampere: the oldest generation with all the kernels that `kernels` chooses among."""
@@ -94,7 +96,8 @@ def unwrap_compiled(model: torch.nn.Module) -> bool:
 
 
 def answer(recorder: Any, tensor: torch.Tensor, producer: str = "") -> Any:
-    """Return a plausible value of a tensor: step counters count, "all?" is yes, "any?" is no.
+    """Return a plausible value of a tensor: step counters count, "all?" is yes, "any?" is no, and
+    chance does what is more likely.
 
     `producer` is the operator that made the tensor; the default is the recorded one. Raises
     TraceError for other questions, because the program's path depends on its data.
@@ -110,6 +113,10 @@ def answer(recorder: Any, tensor: torch.Tensor, producer: str = "") -> Any:
         if _VALUES_NOTE not in recorder.notes:
             recorder.notes.append(_VALUES_NOTE)
         return producer != "aten::any"
+    if producer in (LIKELY, UNLIKELY):
+        if _CHANCE_NOTE not in recorder.notes:
+            recorder.notes.append(_CHANCE_NOTE)
+        return producer == LIKELY
     raise TraceError(
         f"the model reads the value of a tensor made by {producer or 'an unknown operator'}, "
         "which a trace does not have",

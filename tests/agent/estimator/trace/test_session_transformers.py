@@ -22,6 +22,8 @@ from transformers import (
     T5ForConditionalGeneration,
     ViTConfig,
     ViTForImageClassification,
+    Wav2Vec2Config,
+    Wav2Vec2ForCTC,
 )
 
 from memagent.estimator.trace.tracing import record_trace
@@ -97,7 +99,25 @@ def swin():
     )
 
 
+def wav2vec2():
+    """Return an encoder that leaves out layers at random, though never in the real run."""
+    config = Wav2Vec2Config(
+        vocab_size=32,
+        **{**SMALL, "num_attention_heads": 2},
+        conv_dim=(16, 16),
+        conv_kernel=(10, 3),
+        conv_stride=(5, 2),
+        num_feat_extract_layers=2,
+        num_conv_pos_embeddings=16,
+        num_conv_pos_embedding_groups=2,
+        layerdrop=1e-9,
+        apply_spec_augment=False,
+    )
+    return Wav2Vec2ForCTC(config)
+
+
 IMAGES = {"pixel_values": torch.ones(2, 3, 32, 32), "labels": torch.ones(2).long()}
+SOUND = {"input_values": torch.ones(2, 800)}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +131,7 @@ IMAGES = {"pixel_values": torch.ones(2, 3, 32, 32), "labels": torch.ones(2).long
         (swin, IMAGES, {}),
         (t5, WORDS, {}),
         (mamba, WORDS, {}),
+        (wav2vec2, SOUND, {}),
     ],
 )
 def test_it_finds_the_peaks_of_a_real_run_to_the_byte(factory, inputs, arguments):

@@ -53,6 +53,11 @@ def add_step_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="a name as on the hub, of torchvision or timm; a config.json; or path.py:factory",
     )
+    model.add_argument(
+        "--hub",
+        action="store_true",
+        help="fetch the config.json of the name from the Hugging Face hub; needs memagent[hub]",
+    )
     model.add_argument("--batch", type=int, help="samples in one forward; default 1")
     model.add_argument(
         "--sequence", "--seq", type=int, help="tokens a sample; default the model's own length"

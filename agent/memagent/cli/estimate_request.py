@@ -53,13 +53,17 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
         raise SettingError(
             "--input is for path.py:factory: a model by name takes --batch and --sequence"
         )
-    if _is_config(model):
-        config: dict[str, Any] | None = read_config(model)
+    if arguments.hub:
+        config: dict[str, Any] | None = _from_hub(arguments)
+    elif _is_config(model):
+        config = read_config(model)
     else:
         config = model_config(model)
         if config is None and (vision := vision_model(model)) is not None:
             return _vision_request(arguments, vision)
-    if config is not None and _is_traced(arguments, by_default=not _is_preset(model)):
+    if config is not None and _is_traced(
+        arguments, by_default=arguments.hub or not _is_preset(model)
+    ):
         try:
             request = _config_request(arguments, config)
         except EstimateError:
@@ -73,12 +77,20 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
     return _formula_request(arguments, config)
 
 
+def _from_hub(arguments: argparse.Namespace) -> dict[str, Any]:
+    from memagent.estimator.hub import hub_config
+
+    if _is_config(arguments.model):
+        raise SettingError(f"--hub takes a name such as Qwen/Qwen3-8B, not {arguments.model}")
+    return hub_config(arguments.model)
+
+
 def _formula_request(
     arguments: argparse.Namespace, config: dict[str, Any] | None
 ) -> FormulaRequest:
     model = arguments.model
-    if config is not None and _is_config(model):
-        shape = from_config(config, name=_config_name(model))
+    if config is not None and (arguments.hub or _is_config(model)):
+        shape = from_config(config, name=model if arguments.hub else _config_name(model))
     else:
         shape = preset(model)
     return FormulaRequest(

@@ -181,6 +181,8 @@ def load_class(config: Config) -> tuple[Any, Any]:
         raise EstimateError(
             f"transformers {transformers.__version__} has no model_type {kind!r}"
         ) from error
+    except Exception as error:  # each config class has its own checks
+        raise EstimateError(f"the config isn't one of a {kind}: {error}") from error
     for name in config.get("architectures") or ():
         model_class = getattr(transformers, str(name), None)
         if model_class is not None:

@@ -69,6 +69,15 @@ def from_config(config: Config, *, head: HeadKind | None = None, name: str = "")
             f"model_type {kind!r} is not known to the formula ({choices}): trace it, which needs "
             "torch and transformers: pip install torch transformers"
         )
+    try:
+        return _shape(config, family, head, name)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise EstimateError(
+            f"the config of a {kind} holds another value than a number: {error}"
+        ) from error
+
+
+def _shape(config: Config, family: str, head: HeadKind | None, name: str) -> ModelShape:
     numbers = {
         field: next((int(config[name]) for name in names if config.get(name) is not None), None)
         for field, names in _FIELDS.items()
@@ -82,7 +91,7 @@ def from_config(config: Config, *, head: HeadKind | None = None, name: str = "")
         **numbers,
         "vocab": numbers["vocab"] or 0,
         "family": family,
-        "name": name or str(config.get("_name_or_path") or kind),
+        "name": name or str(config.get("_name_or_path") or config["model_type"]),
         "head": head or _head(config, family),
         "labels": len(labels) if labels else int(config.get("num_labels", 2)),
         "tied_embeddings": config.get("tie_word_embeddings"),

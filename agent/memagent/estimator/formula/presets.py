@@ -151,5 +151,6 @@ def preset(name: str) -> ModelShape:
     near = get_close_matches(name.lower().rpartition("/")[2], [*CONFIGS, *_OTHER_NAMES], 4, 0.4)
     raise UnknownModelError(
         f"model {name!r} is not known: did you mean {', '.join(near or ['gpt2', 'llama-3-8b'])}? "
-        "Any other model can be traced: give its config.json, or path.py:factory."
+        "Any other model can be traced: give its config.json (--hub fetches it), or "
+        "path.py:factory."
     )

@@ -37,7 +37,7 @@ _VALUES_NOTE = (
     "if the model asks whether all of its data are true, the answer was yes (a mask without "
     "padding); if it asks whether any is, no"
 )
-_CHANCE_NOTE = "where the model draws a random number, such as to leave out a layer, the likelier case was taken"
+_CHANCE_NOTE = "where the model draws a random number, to drop a layer, the likelier case was taken"
 _DYNAMO = "torch._dynamo"
 _CAPABILITY = (8, 0)
 """Ampere: the oldest generation with all the kernels that `kernels` chooses among."""

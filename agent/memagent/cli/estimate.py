@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-def add_step_arguments(parser: argparse.ArgumentParser) -> None:
+def add_step_arguments(
+    parser: argparse.ArgumentParser, *, timeout_s: float = 60.0, timed: str = "a trace"
+) -> None:
     """Add the options that describe a training step and its device."""
     model = parser.add_argument_group("the model")
     model.add_argument(
@@ -76,9 +78,9 @@ def add_step_arguments(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--timeout",
         type=float,
-        default=60.0,
+        default=timeout_s,
         metavar="SECONDS",
-        help="processor time of a trace; default 60",
+        help=f"processor time of {timed}; default {timeout_s:g}",
     )
     _add_training(parser.add_argument_group("the training"))
     model.add_argument(

@@ -17,6 +17,7 @@ from memagent.cli.estimate import add_step_arguments
 from memagent.cli.estimate_request import build_request
 from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
 from memagent.estimator.request import EstimateRequest, TraceRequest
+from memagent.fitting.budget import TIMEOUT_S
 from memagent.fitting.changes import ALLOWED
 from memagent.live.progress import Progress
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_step_arguments(parser)
+    add_step_arguments(parser, timeout_s=TIMEOUT_S, timed="all traces")
     output = parser.add_argument_group("the changes")
     output.add_argument(
         "--allow",
@@ -70,4 +71,10 @@ def _fitted(request: EstimateRequest, allow: tuple[str, ...]) -> FitPlan:
         optimizer = build_optimizer(request.optimizer, model, lambda _: None)
         values = {field.name: getattr(request, field.name) for field in fields(TraceRequest)}
         live = TraceRequest(**values | {"model": model, "optimizer": optimizer})
-        return fit_request(live, allow=allow)
+        return fit_request(
+            live,
+            allow=allow,
+            on_trace=lambda number, left_s: progress.show(
+                f"trace {number}, {left_s:.0f} s of processor time left"
+            ),
+        )

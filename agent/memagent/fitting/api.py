@@ -8,6 +8,7 @@ from typing import Any
 from memagent.errors import EstimateError
 from memagent.estimator.api import autocast_named, check_optimizer, check_step, device_fields
 from memagent.estimator.request import TraceRequest
+from memagent.fitting.budget import TIMEOUT_S, TraceBudget
 from memagent.fitting.changes import ALLOWED
 from memagent.fitting.plan import FitPlan
 from memagent.fitting.search import Search, applied
@@ -27,7 +28,8 @@ def fit(
     allow: Sequence[str] = ALLOWED,
     context_bytes: int | None = None,
     allocator: str | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = TIMEOUT_S,
+    on_trace: Callable[[int, float], None] | None = None,
 ) -> FitPlan:
     """Change a training step so that it fits a GPU, and prove it by a trace before the first step.
 
@@ -46,6 +48,8 @@ def fit(
       one parameter at a time, "parts" divides the batch, "host" keeps the optimizer's states on the
       host between steps, and "autocast" runs forward in bf16. All but the last leave gradients as
       they are, up to rounding. Batches of a model with batch norm aren't divided.
+    - timeout_s: processor time of all traces. When it is spent, the cheapest changes proved so far
+      are made. on_trace: called before each trace with its number and the seconds left.
 
     If nothing fits for sure, the changes of the least need are made, and `plan.estimate.outcome` is
     "tight". Raises EstimateError if even these won't fit (nothing is changed then), TraceError if
@@ -76,12 +80,20 @@ def fit(
             allocator=allocator,
         ),
     )
-    return fit_request(request, allow=allow)
+    return fit_request(request, allow=allow, on_trace=on_trace)
 
 
-def fit_request(request: TraceRequest, *, allow: Sequence[str] = ALLOWED) -> FitPlan:
-    """Fit a request whose model and optimizer are live, and which has a limit."""
-    search = Search(request, allow)
+def fit_request(
+    request: TraceRequest,
+    *,
+    allow: Sequence[str] = ALLOWED,
+    on_trace: Callable[[int, float], None] | None = None,
+) -> FitPlan:
+    """Fit a request whose model and optimizer are live, and which has a limit.
+
+    Its `timeout_s` is for all traces together.
+    """
+    search = Search(request, allow, TraceBudget(request.timeout_s, on_trace))
     fitting = search.cheapest()
     if fitting is None:
         raise EstimateError(_failure(search))

@@ -9,6 +9,8 @@
    doesn't fit, or leaves room for fewer blocks, the difference to the profile's peak is counted in,
    and they are chosen again.
 3. The live objects are as before after each attempt.
+4. All traces and choices have one budget of processor time. When it is spent, the cheapest changes
+   that have been proved so far are taken.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from memagent.estimator.estimate import Estimate
 from memagent.estimator.request import TraceRequest
 from memagent.estimator.trace.events import Trace
 from memagent.fitting.blocks import blocks_of
+from memagent.fitting.budget import BudgetSpentError, TraceBudget
 from memagent.fitting.changes import Changes
 from memagent.fitting.choice import Choice, cheapest
 from memagent.fitting.optimizer_changes import can_loop, keep_states_on_host, step_in_a_loop
@@ -57,8 +60,9 @@ class Search:
     `before` is the estimate without changes.
     """
 
-    def __init__(self, request: TraceRequest, allow: Sequence[str]) -> None:
+    def __init__(self, request: TraceRequest, allow: Sequence[str], budget: TraceBudget) -> None:
         self._request = request
+        self._budget = budget
         self._allow = frozenset(allow)
         self._unchanged = Changes(autocast=request.autocast)
         self._estimates: dict[Changes, Estimate] = {}
@@ -68,11 +72,18 @@ class Search:
     def cheapest(self) -> Fitted | None:
         """Return the cheapest changes that make it fit, else those of the least need.
 
-        None if even their estimate exceeds the limit.
+        None if even their estimate exceeds the limit. Raises BudgetSpentError if the processor time
+        didn't suffice for any that fit.
         """
-        fitting = self._attempt(self._unchanged)
-        fitting = fitting or next(filter(None, map(self._with_fewest_parts, self._tiers())), None)
-        return fitting or self._tightest()
+        try:
+            fitting = self._attempt(self._unchanged)
+            tiers = map(self._with_fewest_parts, self._tiers())
+            return fitting or next(filter(None, tiers), None) or self._tightest()
+        except BudgetSpentError:
+            proved = [item for item in self._estimates.items() if is_enough(item[1])]
+            if not proved:
+                raise
+            return min(proved, key=lambda item: _cost(item[0]))
 
     def _tightest(self) -> Fitted | None:
         changes, estimate = min(self._estimates.items(), key=lambda item: item[1].needed_bytes)
@@ -156,16 +167,28 @@ class Search:
         """Trace the live objects with the changes applied, once."""
         if changes in self._estimates:
             return self._estimates[changes]
-        request = _changed(self._request, changes)
+        timeout_s = self._budget.begin_trace()
+        request = replace(_changed(self._request, changes), timeout_s=timeout_s)
         undo = applied(changes, request.model, request.optimizer)
         try:
             trace = engine.record(request)
+        except TraceError as error:
+            if "processor time" in str(error):
+                self._budget.add(timeout_s)
+            raise
         finally:
             undo()
+        self._budget.add(trace.processor_s)
         if not changes.blocks:
             self._profiles[changes] = _profile(trace, request.model)
         self._estimates[changes] = engine.estimate_trace(request, trace)
         return self._estimates[changes]
+
+
+def _cost(changes: Changes) -> tuple[bool, bool, int, float]:
+    """Return a key by which cheaper changes come first: the order in which they are tried."""
+    is_cast = changes.autocast is not None
+    return is_cast, changes.states_on_host, changes.parts, changes.recompute_share
 
 
 def _changed(request: TraceRequest, changes: Changes) -> TraceRequest:

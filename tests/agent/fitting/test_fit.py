@@ -12,10 +12,13 @@ from torch import nn
 import memagent
 from memagent.cli import main
 from memagent.errors import EstimateError
+from memagent.estimator.request import TraceRequest
 from memagent.fitting.blocks import ModelBlock
+from memagent.fitting.budget import BudgetSpentError, TraceBudget
 from memagent.fitting.changes import Changes
 from memagent.fitting.pasted_code import code_of
 from memagent.fitting.plan import FitPlan
+from memagent.fitting.search import Search
 from tests.agent.fitting.conftest import BATCH, Residual, convnet, gradients_of, named_gradients
 
 TARGETS = torch.randint(0, 4, (BATCH, 256), generator=torch.Generator().manual_seed(2))
@@ -29,7 +32,7 @@ def fitted(model: nn.Module, inputs: torch.Tensor, share: float, **options):
     """Fit to a share of what the step would take."""
     optimizer = torch.optim.AdamW(model.parameters())
     step = {"targets": TARGETS, "loss": loss_of, "context_bytes": 0} | options
-    of_step = {key: value for key, value in step.items() if key != "allow"}
+    of_step = {key: step[key] for key in step.keys() - {"allow", "timeout_s", "on_trace"}}
     before = memagent.estimate(model, inputs, optimizer=optimizer, **of_step)
     limit = round(share * before.peak_device_bytes)
     return memagent.fit(model, optimizer, inputs, limit=limit, **step)
@@ -190,6 +193,45 @@ def test_without_a_gpu_a_limit_is_asked_for(residual: Residual, rows: torch.Tens
         memagent.fit(residual, torch.optim.SGD(residual.parameters()), rows)
 
 
+def test_a_budget_that_is_spent_ends_the_search(wide: Residual, rows: torch.Tensor) -> None:
+    plain = copy.deepcopy(wide.state_dict())
+    traces: list[int] = []
+    with pytest.raises(EstimateError, match=r"after 1e-09 s of processor time and 1 traces"):
+        fitted(wide, rows, 0.6, timeout_s=1e-9, on_trace=lambda number, _: traces.append(number))
+    assert traces == [1]
+    assert all(torch.equal(plain[name], value) for name, value in wide.state_dict().items())
+
+
+class Limited(TraceBudget):
+    """A budget of so many traces."""
+
+    def __init__(self, traces: int) -> None:
+        super().__init__(1e9)
+        self.most = traces
+
+    def begin_trace(self) -> float:
+        if self.traces == self.most:
+            raise BudgetSpentError("spent")
+        return super().begin_trace()
+
+
+def test_what_was_proved_before_the_budget_was_spent_is_taken(
+    wide: Residual, rows: torch.Tensor
+) -> None:
+    plan = fitted(wide, rows, 0.45, allow=("parts",))
+    plan.undo()
+    request = TraceRequest(
+        model=wide, inputs=rows, targets=TARGETS, loss=loss_of, context_bytes=0,
+        optimizer=torch.optim.AdamW(wide.parameters()), limit_bytes=plan.estimate.limit_bytes,
+    )  # fmt: skip
+    whole = Search(request, ("parts",), Limited(99))
+    best = whole.cheapest()
+    assert best is not None and best[0] == plan.changes
+    proofs = Search(request, ("parts",), Limited(2)).cheapest()
+    assert proofs is not None and proofs[1].outcome == "fits"
+    assert proofs[0].parts > best[0].parts
+
+
 def test_the_command_prints_the_code(tmp_path, capsys) -> None:
     script = tmp_path / "net.py"
     script.write_text(
@@ -204,5 +246,7 @@ def test_the_command_prints_the_code(tmp_path, capsys) -> None:
     assert document["changes"]["blocks"]
     assert document["estimate"]["verdict"] == "fits"
     assert "block.forward = partial(checkpoint" in document["code"]
+    assert main([*arguments, "--gpu", "110MiB", "--timeout", "0.000001"]) == 1
+    assert "--timeout allows more" in capsys.readouterr().err
     assert main(arguments) == 2
     assert "fit needs --gpu" in capsys.readouterr().err

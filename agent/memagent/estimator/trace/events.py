@@ -79,7 +79,8 @@ class Trace:
     """The events of one traced run, and the device rules that it ran under.
 
     `device_rules` is "cuda" (CUDA tensors), "cuda-on-cpu" (CPU tensors with some of CUDA's rules:
-    see `notes`) or "cpu". `parameters_bytes` counts each storage once.
+    see `notes`) or "cpu". `parameters_bytes` counts each storage once. `processor_s` is the time
+    that the trace took of its process.
 
     By the path of a module: `operations` are floating-point operations of its own, in all forwards
     (torch/utils/flop_counter.py), and `outputs` the storages of what it returned.
@@ -93,7 +94,7 @@ class Trace:
     torch_version: str = ""
     optimizer: str = ""
     notes: tuple[str, ...] = ()
-    duration_s: float = 0.0
+    processor_s: float = 0.0
     growth_bytes: int = 0
     hidden_ops: tuple[str, ...] = ()
     operations: dict[str, int] = field(default_factory=dict)

@@ -68,7 +68,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
     from memagent.estimator.trace.recorder import StorageRecorder
     from memagent.estimator.trace.steps import StepPlan, record_model, run_steps
 
-    started, notes = time.perf_counter(), list[str]()
+    started, notes = time.process_time(), list[str]()
     growth = MemoryGrowth(job.limit_growth_bytes)
     device = torch.device("cuda:0" if job.device_rules == CUDA else "cpu")
     torch_patches.apply(job.device_rules, notes)
@@ -135,7 +135,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
         torch_version=str(torch.__version__),
         optimizer=type(optimizer).__name__ if optimizer is not None else "",
         notes=(*notes, *recorder.notes),
-        duration_s=time.perf_counter() - started,
+        processor_s=time.process_time() - started,
         growth_bytes=growth.bytes(),
         hidden_ops=tuple(sorted(recorder.hidden_ops)),
         operations=dict(recorder.operations),

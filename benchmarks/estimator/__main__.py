@@ -89,6 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import intervals
 
         return intervals.main(write=options.write)
+    if options.verb == "scoreboard":
+        from benchmarks.estimator import scoreboard
+
+        return scoreboard.main(options.json, write=options.write)
     if options.verb == "histories":
         from benchmarks.estimator import strangers
 
@@ -185,6 +189,11 @@ def _parser() -> argparse.ArgumentParser:
         "intervals", help="calibrate intervals on half of the corpus; coverage of the other half"
     )
     intervals.add_argument("--write", action="store_true", help="also write the package's table")
+    scoreboard = verbs.add_parser(
+        "scoreboard", help="memagent beside other estimators, on measurements of strangers"
+    )
+    scoreboard.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
+    scoreboard.add_argument("--write", action="store_true", help="also write the table of the docs")
     histories = verbs.add_parser(
         "histories", help="the allocator simulator on snapshots that others recorded on GPUs"
     )

@@ -159,6 +159,27 @@ def deepspeed_zero3_rule(case: Case, _: Where) -> Prediction:
     return Prediction(18 * _count(model) + 4 * largest)
 
 
+def kitsune(case: Case, _: Where) -> Prediction:
+    """Ask torch-kitsune's `predict_memory`, which knows neither autocast, adapters nor
+    checkpointing.
+    """
+    if find_spec("kitsune") is None:
+        raise LeftOutError("torch-kitsune is not installed")
+    from kitsune.predict import predict_memory
+
+    workload = meta(case)
+    batch, *shape = next(iter(workload.batch()[0].values())).shape
+    predicted = predict_memory(
+        workload.model,
+        tuple(shape),
+        batch_size=batch,
+        dtype=case.dtype,
+        optimizer="sgd" if case.optimizer == "sgd" else "adamw",
+        training=True,
+    )
+    return Prediction(int(predicted.total_bytes))
+
+
 def sixteen_bytes(case: Case, _: Where) -> Prediction:
     """Return parameters x 16, the rule of thumb for Adam in mixed precision."""
     return Prediction(16 * _count(meta(case).model))
@@ -172,6 +193,7 @@ ESTIMATORS: dict[str, Callable[[Case, Where], Prediction]] = {
     "accelerate": accelerate_rule,
     "DeepSpeed ZeRO-2": deepspeed_zero2_rule,
     "DeepSpeed ZeRO-3": deepspeed_zero3_rule,
+    "torch-kitsune": kitsune,
     "parameters x 16": sixteen_bytes,
 }
 

@@ -4,45 +4,31 @@ Some holders don't show up as referrers: numpy arrays, dicts without tracked val
 A long chain takes the search upwards one pass over all objects per link; downwards, one pass is
 enough.
 
-1. Start at the globals of the script's modules, the variables of its running functions, the context
-   variables, and the finalizers of weak references. Visit what they refer to, nearest first, and
-   note what each object was reached from.
+1. Walk from the script's variables to the tensors, nearest objects first (`variable_walk`).
 2. The container is the lowest object that leads to most of the tensors.
 3. Its name is the first on the way back up, as seen from the objects on that way.
 """
 
 from __future__ import annotations
 
-import contextvars
-import sys
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from memagent.components import safe_reads
 from memagent.leaks.object_names import ObjectName, name_from, variable_names
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.user_code import (
-    UserScopes,
-    is_own,
-    is_own_frame,
-    is_script_class,
-    namespace,
-    script_code,
+from memagent.leaks.user_code import UserScopes, is_script_class
+from memagent.leaks.variable_walk import (
+    CONTAINERS,
+    MAX_OBJECTS,
+    VariableWalk,
+    finalizers,
+    parts_with_arrays,
 )
 
-_MAX_OBJECTS = 100_000
-_CHUNK_SIZE = 64
-_MAX_LENGTH = 2_000
-"""Items from which a container is visited after the others."""
-_MAX_CHECKED = 50_000
-"""Items up to which it's looked at with the others for what it holds itself."""
-_CONTAINERS = frozenset((list, dict, tuple, set, deque))
-_OBJECTS_PER_CHECK = 10_000
 _MAX_SAMPLE = 200
 _MIN_COVERAGE = 0.6
 _MIN_BRANCH = 0.2
@@ -63,7 +49,7 @@ def holders_from_variables(
     without: ids of objects that the search doesn't go through.
     """
     wanted = set(map(id, tensors))
-    walk = _Walk(lambda items: wanted.intersection(map(id, items)), len(wanted), without)
+    walk = VariableWalk(lambda items: wanted.intersection(map(id, items)), len(wanted), without)
     walk.run(scopes, budget)
     return _holders(scopes, walk.ways_up(tensors), len(tensors))
 
@@ -88,7 +74,7 @@ def holders_of_kept(
     without: set[int] = set()
     fixed: list[HolderPath] = []
     for _ in range(_MAX_TRIES):
-        walk = _Walk(find, _MAX_SAMPLE, without, find_owners)
+        walk = VariableWalk(find, _MAX_SAMPLE, without, find_owners)
         walk.run(scopes, budget)
         ways = walk.ways_up(walk.reached.values())
         if (common := _common_place(ways)) is None:
@@ -111,7 +97,7 @@ def _is_fixed(
 ) -> bool:
     """Return True for a container that hasn't grown, nor most of those in it, nor is in a chain."""
     container = way[place]
-    if type(container) not in _CONTAINERS or growth_of(container):
+    if type(container) not in CONTAINERS or growth_of(container):
         return False
     # a dict of a few keys keeps as much as the lists that it leads to
     inner = (way[: _index(way, container)] for way in ways)
@@ -157,7 +143,7 @@ def _end_of_chain(way: list[Any], place: int) -> int:
     """Return the place of the outermost link, if the item is one of a chain: `node.previous`."""
     kind = type(way[place])
     links = [index for index in range(place, len(way)) if type(way[index]) is kind]
-    if kind in _CONTAINERS - {tuple} or len(links) < _MIN_LINKS:
+    if kind in CONTAINERS - {tuple} or len(links) < _MIN_LINKS:
         return place
     return links[-1]
 
@@ -168,7 +154,7 @@ def _outer_links(longest: list[Any], way: list[Any]) -> list[int]:
     `data.transform = Compose([data.transform, x])` adds a link outside of the others, and
     `self.best = deepcopy(self)` one below the outermost. way: from the list or dict upwards.
     """
-    if type(way[0]) not in _CONTAINERS - {tuple}:
+    if type(way[0]) not in CONTAINERS - {tuple}:
         return []
     kind = next((type(item) for item in way if is_script_class(type(item))), None)
     links = [index for index, item in enumerate(longest) if type(item) is kind]
@@ -180,9 +166,9 @@ def ids_below(container: Any) -> set[int]:
     known: set[int] = set()
     level = [container]
     for _ in range(_MAX_DEPTH):
-        level = [part for part in _parts(level) if id(part) not in known]
+        level = [part for part in parts_with_arrays(level) if id(part) not in known]
         known.update(map(id, level))
-        if len(known) > _MAX_OBJECTS:
+        if len(known) > MAX_OBJECTS:
             return set()
     return known
 
@@ -195,7 +181,7 @@ def nearest_name(
     without: ids of objects that the search downwards doesn't go through.
     """
     wanted = {id(target)}
-    walk = _Walk(lambda items: wanted.intersection(map(id, items)), 1, without)
+    walk = VariableWalk(lambda items: wanted.intersection(map(id, items)), 1, without)
     walk.run(search.scopes, budget)
     holders = (_named(search.scopes, way, 0, 1.0) for way in walk.ways_up([target]))
     return next(filter(None, holders), None) or search.name(target)
@@ -234,7 +220,7 @@ def _named(scopes: UserScopes, way: list[Any], place: int, coverage: float) -> H
         if names:
             name, top = min(names, key=lambda item: item[0].rank)
             break
-    if name is None and way[top] is _finalizers():
+    if name is None and way[top] is finalizers():
         text = "weakref.finalize._registry"
         name = ObjectName(text, (), str(weakref.__file__), "<module>", owner=weakref.finalize)
     if name is None:
@@ -242,171 +228,3 @@ def _named(scopes: UserScopes, way: list[Any], place: int, coverage: float) -> H
     return HolderPath(
         way[place], coverage, name, tuple(way[:place][::-1]), tuple(way[place + 1 : top + 1])
     )
-
-
-# -- visiting -----------------------------------------------------------------------------------
-
-
-class _Walk:
-    """Visits what the script's variables lead to, nearest first, in chunks.
-
-    A chunk's parts are listed in one call. They know the chunk that they were reached from, whose
-    few objects tell the parent.
-    """
-
-    def __init__(
-        self,
-        find: Callable[[list[Any]], set[int]],
-        count: int,
-        without: Collection[int] = (),
-        find_owners: Callable[[list[Any]], set[int]] | None = None,
-    ) -> None:
-        """`find` returns the ids of wanted objects among some; the walk ends after `count`."""
-        self._without = without
-        self._find = find
-        self._find_owners = find_owners
-        self._count = count
-        self.reached: dict[int, Any] = {}
-        """The wanted objects by id."""
-        self._chunk_of: dict[int, int] = {}
-        """Number of the chunk that each object was reached from, -1 for variables."""
-        self._chunks: list[list[Any]] = []
-        self._large: list[Any] = []
-        """Containers to visit last."""
-        self._passes: dict[type, bool | None] = {}
-        """By class: whether the walk goes through its instances, None if they differ."""
-
-    def run(self, scopes: UserScopes, budget: TimeBudget) -> None:
-        roots = [item for item in _roots(scopes) if id(item) not in self._without]
-        self._chunk_of = dict.fromkeys(map(id, roots), -1)
-        wanted = self._find(roots)
-        self.reached = {id(item): item for item in roots if id(item) in wanted}
-        self._walk(roots, budget)
-        while self._large and not self._is_over(budget):
-            container = self._large.pop(0)
-            self._walk(self._visit([container], _contents(container)), budget)
-
-    def _walk(self, level: list[Any], budget: TimeBudget) -> None:
-        next_check = _OBJECTS_PER_CHECK
-        while level and len(self.reached) < self._count:
-            following: list[Any] = []
-            for start in range(0, len(level), _CHUNK_SIZE):
-                chunk = self._without_large(level[start : start + _CHUNK_SIZE])
-                following += self._visit(chunk, _parts(chunk))
-                if len(self._chunk_of) >= next_check:
-                    next_check = len(self._chunk_of) + _OBJECTS_PER_CHECK
-                    if self._is_over(budget):
-                        return
-            level = following
-
-    def _is_over(self, budget: TimeBudget) -> bool:
-        is_full = len(self._chunk_of) >= _MAX_OBJECTS or len(self.reached) >= self._count
-        return is_full or budget.is_over()
-
-    def _without_large(self, chunk: list[Any]) -> list[Any]:
-        """Put long containers off, but look for wanted objects that they hold themselves."""
-        large = [item for item in chunk if type(item) in _CONTAINERS and len(item) > _MAX_LENGTH]
-        if not large:
-            return chunk
-        for item in large:
-            contents = _contents(item) if len(item) <= _MAX_CHECKED else []
-            if wanted := self._find(contents):
-                self._visit([item], [part for part in contents if id(part) in wanted])
-        self._large += large
-        return [item for item in chunk if not any(item is other for other in large)]
-
-    def ways_up(self, targets: Iterable[Any]) -> list[list[Any]]:
-        """Return for each reached object those from it up to the variable that leads to it."""
-        parents: dict[int, Any] = {}
-        ways = [[target] for target in targets if id(target) in self.reached]
-        todo = {id(way[0]) for way in ways}
-        while todo:
-            by_chunk: dict[int, set[int]] = {}
-            for key in todo:
-                by_chunk.setdefault(self._chunk_of[key], set()).add(key)
-            by_chunk.pop(-1, None)
-            for number, keys in by_chunk.items():
-                for item in self._chunks[number]:
-                    for key in keys.intersection(map(id, _parts([item]))):
-                        parents.setdefault(key, item)
-            # another thread may have changed what led there
-            keys_up = {key for keys in by_chunk.values() for key in keys} & parents.keys()
-            todo = {id(parents[key]) for key in keys_up} - parents.keys()
-        for way in ways:
-            while (parent := parents.get(id(way[-1]))) is not None:
-                way.append(parent)
-        return ways
-
-    def _visit(self, chunk: list[Any], parts: list[Any]) -> list[Any]:
-        """Note the parts of a chunk that are new. Return those to go on from."""
-        number, known = len(self._chunks), self._chunk_of
-        wanted = self._find(parts).difference(self._without)
-        following = []
-        if self._find_owners is not None and (owners := self._find_owners(chunk)):
-            self.reached.update((id(item), item) for item in chunk if id(item) in owners)
-        for part in parts:
-            key = id(part)
-            if key in wanted:
-                if key not in known:
-                    known[key] = number
-                    self.reached[key] = part
-                    following.append(part)  # the next link of a chain may be an attribute
-            elif key not in known and key not in self._without:
-                passes = self._passes.get(type(part))
-                if passes is None:
-                    passes = self._does_pass(part)
-                if passes:
-                    known[key] = number
-                    following.append(part)
-        self._chunks.append(chunk)
-        return following
-
-    def _does_pass(self, item: Any) -> bool:
-        """Return False for plain values, modules, their globals, and what is memagent's."""
-        kind = type(item)
-        if issubclass(kind, type):
-            return is_script_class(item)
-        if issubclass(kind, dict):
-            return "__builtins__" not in item
-        if kind is FrameType:
-            return not is_own_frame(item)
-        if kind is FunctionType:  # a hook of the agent leads to its rows
-            return not is_own(item.__code__.co_filename)
-        passes = not issubclass(kind, _PLAIN) and not kind.__module__.startswith("memagent.")
-        self._passes[kind] = passes
-        return passes
-
-
-_PLAIN = (str, bytes, int, float, complex, ModuleType, CodeType, type(None))
-
-
-def _roots(scopes: UserScopes) -> Iterator[Any]:
-    for name in scopes.script_modules:
-        if (space := namespace(sys.modules.get(name))) is not None:
-            yield space
-    for reading in script_code():
-        yield from (reading.globals,) if reading.is_module else reading.variables.values()
-    yield from contextvars.copy_context().values()
-    yield _finalizers()
-
-
-def _finalizers() -> Any:
-    """Return the registry of `weakref.finalize`, which keeps the arguments of the callbacks."""
-    return getattr(weakref.finalize, "_registry", None)
-
-
-def _contents(container: Any) -> list[Any]:
-    return safe_reads.items_of(container.values() if type(container) is dict else container).others
-
-
-def _parts(items: list[Any]) -> list[Any]:
-    parts = safe_reads.parts_of(*items).others
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        # the collector doesn't see what an array shows a part of, nor its objects
-        for array in [item for item in items if type(item) is numpy.ndarray]:
-            if array.base is not None:
-                parts.append(array.base)
-            elif array.dtype.hasobject and array.dtype.names is None:
-                parts += array.ravel().tolist()
-    return parts

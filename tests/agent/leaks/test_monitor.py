@@ -22,9 +22,9 @@ from memagent.forecast import Forecast
 from memagent.leaks.confirmation import HostGrowthCheck
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.monitor import FIRST_CHECK_STEPS
-from memagent.leaks.reachability import _Walk
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.triggers import HOST_METHODS, LONG_WINDOW_STEPS, MIDDLE_WINDOW_STEPS
+from memagent.leaks.variable_walk import VariableWalk
 from memagent.wire.messages import BatchReply, Command, Suspect
 
 
@@ -427,7 +427,7 @@ def test_a_search_from_the_variables_does_not_enter_the_agent(watched):
     track = run._pipeline.sampler.tracks[0]  # which keeps rows
 
     def found(root) -> bool:
-        walk = _Walk(lambda items: {id(track)}.intersection(map(id, items)), 1)
+        walk = VariableWalk(lambda items: {id(track)}.intersection(map(id, items)), 1)
         walk._walk(walk._visit([[root]], [root]), TimeBudget(60.0))
         return bool(walk.reached)
 

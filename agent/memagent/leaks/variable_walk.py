@@ -1,0 +1,201 @@
+"""Walk over what the script's variables lead to, nearest first.
+
+Start at the globals of the script's modules, the variables of its running functions, the context
+variables, and the finalizers of weak references. Visit what they refer to, and note what each
+object was reached from.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sys
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+from memagent.components import safe_reads
+from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.user_code import (
+    UserScopes,
+    is_own,
+    is_own_frame,
+    is_script_class,
+    namespace,
+    script_code,
+)
+
+CONTAINERS = frozenset((list, dict, tuple, set, deque))
+MAX_OBJECTS = 100_000
+_CHUNK_SIZE = 64
+_MAX_LENGTH = 2_000
+"""Items from which a container is visited after the others."""
+_MAX_CHECKED = 50_000
+"""Items up to which it's looked at with the others for what it holds itself."""
+_OBJECTS_PER_CHECK = 10_000
+
+
+class VariableWalk:
+    """Visits what the script's variables lead to, nearest first, in chunks.
+
+    A chunk's parts are listed in one call. They know the chunk that they were reached from, whose
+    few objects tell the parent.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[list[Any]], set[int]],
+        count: int,
+        without: Collection[int] = (),
+        find_owners: Callable[[list[Any]], set[int]] | None = None,
+    ) -> None:
+        """`find` returns the ids of wanted objects among some; the walk ends after `count`."""
+        self._without = without
+        self._find = find
+        self._find_owners = find_owners
+        self._count = count
+        self.reached: dict[int, Any] = {}
+        """The wanted objects by id."""
+        self._chunk_of: dict[int, int] = {}
+        """Number of the chunk that each object was reached from, -1 for variables."""
+        self._chunks: list[list[Any]] = []
+        self._large: list[Any] = []
+        """Containers to visit last."""
+        self._passes: dict[type, bool | None] = {}
+        """By class: whether the walk goes through its instances, None if they differ."""
+
+    def run(self, scopes: UserScopes, budget: TimeBudget) -> None:
+        roots = [item for item in _roots_of(scopes) if id(item) not in self._without]
+        self._chunk_of = dict.fromkeys(map(id, roots), -1)
+        wanted = self._find(roots)
+        self.reached = {id(item): item for item in roots if id(item) in wanted}
+        self._walk(roots, budget)
+        while self._large and not self._is_over(budget):
+            container = self._large.pop(0)
+            self._walk(self._visit([container], _contents_of(container)), budget)
+
+    def _walk(self, level: list[Any], budget: TimeBudget) -> None:
+        next_check = _OBJECTS_PER_CHECK
+        while level and len(self.reached) < self._count:
+            following: list[Any] = []
+            for start in range(0, len(level), _CHUNK_SIZE):
+                chunk = self._without_large(level[start : start + _CHUNK_SIZE])
+                following += self._visit(chunk, parts_with_arrays(chunk))
+                if len(self._chunk_of) >= next_check:
+                    next_check = len(self._chunk_of) + _OBJECTS_PER_CHECK
+                    if self._is_over(budget):
+                        return
+            level = following
+
+    def _is_over(self, budget: TimeBudget) -> bool:
+        is_full = len(self._chunk_of) >= MAX_OBJECTS or len(self.reached) >= self._count
+        return is_full or budget.is_over()
+
+    def _without_large(self, chunk: list[Any]) -> list[Any]:
+        """Put long containers off, but look for wanted objects that they hold themselves."""
+        large = [item for item in chunk if type(item) in CONTAINERS and len(item) > _MAX_LENGTH]
+        if not large:
+            return chunk
+        for item in large:
+            contents = _contents_of(item) if len(item) <= _MAX_CHECKED else []
+            if wanted := self._find(contents):
+                self._visit([item], [part for part in contents if id(part) in wanted])
+        self._large += large
+        return [item for item in chunk if not any(item is other for other in large)]
+
+    def ways_up(self, targets: Iterable[Any]) -> list[list[Any]]:
+        """Return for each reached object those from it up to the variable that leads to it."""
+        parents: dict[int, Any] = {}
+        ways = [[target] for target in targets if id(target) in self.reached]
+        todo = {id(way[0]) for way in ways}
+        while todo:
+            by_chunk: dict[int, set[int]] = {}
+            for key in todo:
+                by_chunk.setdefault(self._chunk_of[key], set()).add(key)
+            by_chunk.pop(-1, None)
+            for number, keys in by_chunk.items():
+                for item in self._chunks[number]:
+                    for key in keys.intersection(map(id, parts_with_arrays([item]))):
+                        parents.setdefault(key, item)
+            # another thread may have changed what led there
+            keys_up = {key for keys in by_chunk.values() for key in keys} & parents.keys()
+            todo = {id(parents[key]) for key in keys_up} - parents.keys()
+        for way in ways:
+            while (parent := parents.get(id(way[-1]))) is not None:
+                way.append(parent)
+        return ways
+
+    def _visit(self, chunk: list[Any], parts: list[Any]) -> list[Any]:
+        """Note the parts of a chunk that are new. Return those to go on from."""
+        number, known = len(self._chunks), self._chunk_of
+        wanted = self._find(parts).difference(self._without)
+        following = []
+        if self._find_owners is not None and (owners := self._find_owners(chunk)):
+            self.reached.update((id(item), item) for item in chunk if id(item) in owners)
+        for part in parts:
+            key = id(part)
+            if key in wanted:
+                if key not in known:
+                    known[key] = number
+                    self.reached[key] = part
+                    following.append(part)  # the next link of a chain may be an attribute
+            elif key not in known and key not in self._without:
+                passes = self._passes.get(type(part))
+                if passes is None:
+                    passes = self._does_pass(part)
+                if passes:
+                    known[key] = number
+                    following.append(part)
+        self._chunks.append(chunk)
+        return following
+
+    def _does_pass(self, item: Any) -> bool:
+        """Return False for plain values, modules, their globals, and what is memagent's."""
+        kind = type(item)
+        if issubclass(kind, type):
+            return is_script_class(item)
+        if issubclass(kind, dict):
+            return "__builtins__" not in item
+        if kind is FrameType:
+            return not is_own_frame(item)
+        if kind is FunctionType:  # a hook of the agent leads to its rows
+            return not is_own(item.__code__.co_filename)
+        passes = not issubclass(kind, _PLAIN) and not kind.__module__.startswith("memagent.")
+        self._passes[kind] = passes
+        return passes
+
+
+_PLAIN = (str, bytes, int, float, complex, ModuleType, CodeType, type(None))
+
+
+def _roots_of(scopes: UserScopes) -> Iterator[Any]:
+    for name in scopes.script_modules:
+        if (space := namespace(sys.modules.get(name))) is not None:
+            yield space
+    for reading in script_code():
+        yield from (reading.globals,) if reading.is_module else reading.variables.values()
+    yield from contextvars.copy_context().values()
+    yield finalizers()
+
+
+def finalizers() -> Any:
+    """Return the registry of `weakref.finalize`, which keeps the arguments of the callbacks."""
+    return getattr(weakref.finalize, "_registry", None)
+
+
+def _contents_of(container: Any) -> list[Any]:
+    return safe_reads.items_of(container.values() if type(container) is dict else container).others
+
+
+def parts_with_arrays(items: list[Any]) -> list[Any]:
+    parts = safe_reads.parts_of(*items).others
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        # the collector doesn't see what an array shows a part of, nor its objects
+        for array in [item for item in items if type(item) is numpy.ndarray]:
+            if array.base is not None:
+                parts.append(array.base)
+            elif array.dtype.hasobject and array.dtype.names is None:
+                parts += array.ravel().tolist()
+    return parts

@@ -122,3 +122,32 @@ def test_runs_are_compared_with_a_baseline(server, scenarios, replay, open_page,
     page.get_by_label("Use gpt2-medium, context 2048 as the baseline").click()
     page.wait_for_url("**/compare?runs=sweep1,sweep0&relative=1")
     until(lambda: "−6." in legend.inner_text())
+
+
+def test_a_slider_shows_what_the_forecast_said(server, replay, scenarios, open_page, until):
+    replay(scenarios.leaking())
+    page = wait_for_chart(open_page(f"{server.url}/runs/k3v9leak"))
+    page.locator("#forecast-history summary").click()
+    text = page.locator("#forecast-text")
+    until(lambda: "notice, leak, 40 % likely, limit at about step 2,300" in text.inner_text())
+    page.locator("#forecast-step").fill("900")
+    assert "After step 900: warning, leak, 93 % likely" in text.inner_text()
+    assert text.inner_text().endswith("limit at about step 1,610, made at step 870.")
+    assert page.locator("#memory-chart").get_attribute("data-forecast") == "1610"
+    page.locator("#forecast-step").fill("100")
+    assert text.inner_text() == "After step 100: no forecast yet."
+    page.locator("#forecast-history summary").click()
+    until(lambda: pixels(page, "bar-critical") > 300)
+
+
+def test_the_flame_graph_is_searched(server, replay, scenarios, open_page, until):
+    replay(scenarios.leaking())
+    page = open_page(f"{server.url}/runs/k3v9leak")
+    page.locator("#flame-search").fill("forward")
+    found = page.locator("#flame-found")
+    until(lambda: "frame" in found.inner_text())
+    number, share = found.inner_text().split(" frame")[0], found.inner_text().split(", ")[1]
+    assert int(number) >= 1 and share == "78 % of the memory"
+    assert page.locator("#flame .is-faded").count() > 3
+    page.locator("#flame-search").fill("")
+    until(lambda: page.locator("#flame .is-faded").count() == 0)

@@ -3,6 +3,7 @@
 // server, down to single steps. Everything besides the series is in #chart-facts, refreshed by live.js.
 import { drawForecast, drawLevels, drawMarkers, drawPhases } from "./marks.js";
 import { axis, entry, isMove, newest, property, selection, size, whenColorsChange } from "./plot.js";
+import { followForecasts } from "./forecast_history.js";
 import { bindKeys } from "./keys.js";
 import { savePicture } from "./picture.js";
 import { drawScalars, forgetScalars, readScalarView, redrawScalars } from "./scalars.js";
@@ -37,6 +38,7 @@ const MARKER_PX = 6;
 let facts = readFacts();
 let colors = readColors();
 let zoom = readZoom(); // [from, to] in steps, or null for the whole run
+let past; // the forecast of the slider, null for none; undefined while it is closed
 let isByClock = new URLSearchParams(location.search).get("axis") === "time";
 let isLog = new URLSearchParams(location.search).get("scale") === "log";
 let isOverRanks = ranksButton !== null && new URLSearchParams(location.search).get("ranks") === "all";
@@ -188,11 +190,20 @@ function steps() {
 
 // The end of the forecast's cone, unless it would squeeze the data into less than about half of the width.
 function forecastEnd(begin, last) {
-  const forecast = facts.forecast;
-  if (!forecast) return last;
+  const shown = forecast();
+  if (!shown) return last;
   const span = Math.max(last - begin, 20);
-  if (forecast.eta_step > last + 0.8 * span) return forecast.growth_bytes_per_step ? last + 0.25 * span : last;
-  return Math.min(last + 0.8 * span, (forecast.eta_high ?? forecast.eta_step) + 0.02 * span);
+  if (shown.eta_step > last + 0.8 * span) return shown.growth_bytes_per_step ? last + 0.25 * span : last;
+  return Math.max(last, Math.min(last + 0.8 * span, (shown.eta_high ?? shown.eta_step) + 0.02 * span));
+}
+
+// That of the slider, or the newest.
+const forecast = () => (past === undefined ? facts.forecast : past);
+
+function showForecast(chosen) {
+  past = chosen;
+  container.dataset.forecast = chosen?.eta_step ?? "";
+  chart?.setData(chart.data);
 }
 
 function extremes() {
@@ -274,7 +285,7 @@ function build(columns, kind) {
       bands,
       plugins: [tooltip(describe)],
       hooks: {
-        drawAxes: [(u) => drawForecast(u, facts, colors, toX)],
+        drawAxes: [(u) => drawForecast(u, { ...facts, forecast: forecast() }, colors, toX)],
         draw: [(u) => drawLevels(u, facts, colors), (u) => drawMarkers(u, facts, colors, toX), (u) => drawPhases(u, phaseSteps(), colors, toX)],
         setSelect: [zoomToSelection],
         setCursor: [(u) => showValues(u.cursor.idx)],
@@ -448,6 +459,7 @@ function scaleByLogarithm() {
 
 scaleButton.addEventListener("click", scaleToLimit);
 logButton.addEventListener("click", scaleByLogarithm);
+followForecasts({ facts: () => facts, show: showForecast, hide: () => showForecast(undefined) });
 bindKeys(container, { chart: () => chart, zoomTo: zoomToX, toggles: { l: scaleByLogarithm, m: scaleToLimit } });
 document.addEventListener("memagent:zoom", ({ detail }) => (detail ? setZoom(...detail) : zoom && setZoom(null)));
 resetButton.addEventListener("click", () => setZoom(null));

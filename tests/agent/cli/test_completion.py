@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from memagent.cli import VERBS, main
+from memagent.cli.runs import STATUSES
 
 ASK = {
     "bash": """
@@ -62,7 +63,7 @@ def complete(capsys, tmp_path):
     [
         ("memagent ", set(VERBS)),
         ("memagent runs --stat", {"--status"}),
-        ("memagent runs --status ", {"running", "completed", "failed", "oom", "lost_contact"}),
+        ("memagent runs --status ", set(STATUSES)),
         ("memagent token ", {"create", "list", "revoke", "link"}),
         ("memagent token create x --scope ", {"ingest", "read", "admin"}),
         ("memagent run --report r", {"report.json"}),

@@ -78,7 +78,7 @@ def test_it_reads_a_filter(text, expression):
         ("status in 3", "expected a list in parentheses, not '3'"),
         ("status in ()", "expected a number, or text in quotes, not ')'"),
         ('status = "oomm"', "status is never 'oomm'; the nearest is 'oom'"),
-        ('status = "x"', "it is one of running, completed, failed, oom, lost_contact"),
+        ('status = "x"', "it is one of running, completed, stopped, failed, oom, lost_contact"),
         ("name = 3", 'name is compared with "text" in quotes, not 3'),
         ('step = "3"', "step is compared with a number, not '3'"),
         ("step = true", "step is compared with a number, not true"),

@@ -336,7 +336,10 @@ def test_a_mistake_is_one_line_that_says_what_to_do(estimate, arguments, words):
 def test_an_unknown_model_gets_no_number_and_exit_status_1(estimate, name):
     status, out, err = estimate("--model", name, "--batch", "256", "--gpu", "a10")
     assert (status, out) == (1, "") and err.count("\n") == 1
-    assert "did you mean" in err and "give its config.json, or path.py:factory" in err
+    assert (
+        "did you mean" in err
+        and "give its config.json (--hub fetches it), or path.py:factory" in err
+    )
 
 
 @traced

@@ -62,7 +62,8 @@ class TensorDetector(Detector):
 
     def _take_with_nodes(self, step: int) -> Census:
         tensors = self._live_tensors()
-        result = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
+        nodes = autograd_graphs.count_nodes(tensors)
+        result = census.take(step, tensors, nodes, self._first)
         return replace(result, newest_node=autograd_graphs.newest_node(tensors))
 
     def begin(self, step: int) -> None:
@@ -74,7 +75,8 @@ class TensorDetector(Detector):
         self.middle_census = self._take_with_nodes(step)
 
     def before_last(self, step: int) -> None:
-        self._before_last = census.take(step, self._live_tensors())
+        earlier = self.middle_census or self._first
+        self._before_last = census.take(step, self._live_tensors(), earlier=earlier)
 
     def measure_growth(self, step: int) -> int | None:
         """Return by how much memory in use grew per step, None if unknown. Reads it once."""

@@ -263,3 +263,25 @@ def test_what_each_step_makes_anew_is_no_suspect(generation):
 
 def test_objects_of_memagent_are_not_suspects():
     assert suspected(lambda number: format_bytes(number * 2.0**30)) == []
+
+
+def test_blocks_by_stack_are_those_of_a_snapshot():
+    if tracemalloc.is_tracing():
+        pytest.skip("another tool traces")
+    tracemalloc.start(6)
+    try:
+        kept = [bytearray(100 + index % 7) for index in range(500)]
+        kept += [str(index) * 40 for index in range(300)]
+        blocks, _ = traced_blocks()
+        snapshot = tracemalloc.take_snapshot()
+    finally:
+        tracemalloc.stop()
+    ours = {stack: sizes for stack, sizes in blocks.items() if stack[-1][0] == __file__}
+    theirs: dict[tuple, tuple[int, int]] = {}
+    for trace in snapshot.traces:
+        stack = tuple((frame.filename, frame.lineno) for frame in trace.traceback)
+        size, count = theirs.get(stack, (0, 0))
+        theirs[stack] = size + trace.size, count + 1
+    assert len(ours) >= 2 and sum(count for _, count in ours.values()) >= len(kept)
+    # the readings themselves make a few blocks in between, in other lines
+    assert {stack: theirs.get(stack) for stack in ours} == ours

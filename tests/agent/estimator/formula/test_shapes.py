@@ -56,6 +56,7 @@ def config_of(zoo, shape: ModelShape):
     if family == "t5":
         named = {
             "num_layers": shape.layers,
+            "num_decoder_layers": shape.decoder_layers,
             "d_model": shape.hidden,
             "num_heads": shape.heads,
             "d_ff": shape.ffn_width,

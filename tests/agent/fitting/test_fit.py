@@ -196,7 +196,9 @@ def test_without_a_gpu_a_limit_is_asked_for(residual: Residual, rows: torch.Tens
 def test_a_budget_that_is_spent_ends_the_search(wide: Residual, rows: torch.Tensor) -> None:
     plain = copy.deepcopy(wide.state_dict())
     traces: list[int] = []
-    with pytest.raises(EstimateError, match=r"after 1e-09 s of processor time and 1 traces"):
+    # on a slow machine the first trace, which gets half a second in any case, isn't done by then
+    spent = r"after 1e-09 s of processor time and 1 traces|not done after 0.5 s"
+    with pytest.raises(EstimateError, match=spent):
         fitted(wide, rows, 0.6, timeout_s=1e-9, on_trace=lambda number, _: traces.append(number))
     assert traces == [1]
     assert all(torch.equal(plain[name], value) for name, value in wide.state_dict().items())

@@ -416,7 +416,7 @@ def test_an_invalid_status_ends_the_run_as_failed(training, recording, monkeypat
     monkeypatch.setenv("MEMAGENT_RAISE", "0")
     model, optimizer, _ = training
     memagent.attach(model, optimizer).finish("crashed")
-    assert "use completed, failed, oom" in capsys.readouterr().err
+    assert "use completed, stopped, failed, oom" in capsys.readouterr().err
     assert (recording().finish.status, recording().finish.error) == (
         "failed",
         "finished with the status 'crashed'",

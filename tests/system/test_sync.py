@@ -183,14 +183,15 @@ def wait_for_line(process, text):
 
 
 @pytest.mark.parametrize(
-    ("how", "is_away"),
+    ("how", "is_away", "end"),
     [
-        pytest.param(signal.SIGKILL, False, id="SIGKILL, server up"),
-        pytest.param(signal.SIGTERM, True, id="SIGTERM, server away"),
+        pytest.param(signal.SIGKILL, False, None, id="SIGKILL, server up"),
+        pytest.param(signal.SIGKILL, True, None, id="SIGKILL, server away"),
+        pytest.param(signal.SIGTERM, True, "stopped", id="SIGTERM, server away"),
     ],
 )
 def test_files_of_a_killed_run_are_uploaded(
-    shared_server, train, sync, steps_on, status_on, folder, how, is_away
+    shared_server, train, sync, steps_on, status_on, folder, how, is_away, end
 ):
     process = train(LATE_BATCHES, MEMAGENT_SERVER=AWAY if is_away else shared_server.url)
     wait_for_line(process, "stepped")
@@ -200,9 +201,9 @@ def test_files_of_a_killed_run_are_uploaded(
     assert process.wait() == -how
     assert steps_on(shared_server)[-1:] != [70]
     status, (file,) = sync(shared_server)
-    assert (status, file["outcome"], file["status"]) == (0, "uploaded", None)
+    assert (status, file["outcome"], file["status"]) == (0, "uploaded", end)
     assert steps_on(shared_server) == list(range(71))
-    assert status_on(shared_server) == "lost_contact"
+    assert status_on(shared_server) == (end or "lost_contact")
     assert list(folder.iterdir()) == [] and sync(shared_server) == (0, [])
 
 

@@ -22,7 +22,6 @@ import re
 import select
 import signal
 import sys
-import sysconfig
 import threading
 import weakref
 from collections.abc import Callable
@@ -47,23 +46,20 @@ _FRAME = re.compile(r'  File "(.+)", line (\d+) in ')
 
 
 class Termination(msgspec.Struct, frozen=True):
-    """A signal: its name, the line of the script that it came in, and who takes it."""
+    """A signal: its name, the stack that it came in, and who takes it."""
 
     name: str
-    place: str | None
+    frames: tuple[tuple[str, int], ...] = ()
+    """Files and lines, innermost first."""
     is_handled: bool = False
     """A handler of the script's has it, and may let the process live."""
     is_own: bool = False
     """The script sends it to itself."""
 
 
-def place_of_stack(stack: str) -> str | None:
-    """Return `train.py:42`, the innermost line outside of libraries in a stack of faulthandler."""
-    libraries = (*sysconfig.get_paths().values(), str(Path(__file__).parent.parent))
-    for path, line in _FRAME.findall(stack):
-        if not path.startswith(("<", *libraries)) and "-packages/" not in path:
-            return f"{Path(path).name}:{line}"
-    return None
+def frames_of(stack: str) -> tuple[tuple[str, int], ...]:
+    """Return files and lines of a stack that faulthandler wrote, innermost first."""
+    return tuple((path, int(line)) for path, line in _FRAME.findall(stack))
 
 
 class _Pipe:
@@ -178,24 +174,24 @@ class TerminationWatcher:
                     poll.unregister(reader)
                     _close(reader, by_reader.pop(reader).inode)
                 if stack:
-                    self._handle(watch, place_of_stack(stack))
+                    self._handle(watch, frames_of(stack))
 
     def end_by_own(self, number: int) -> None:
         """Have the listeners end the run, before the script sends itself this signal."""
         watch = self._watches.get(number)
         if watch is not None:
-            self._end_by(watch, Termination(signal.Signals(number).name, None, is_own=True))
+            self._end_by(watch, Termination(signal.Signals(number).name, is_own=True))
 
     def _end_by(self, watch: _Watch, termination: Termination) -> None:
         self._tell(termination, END_DEADLINE_S)
         self._release(watch)
 
-    def _handle(self, watch: _Watch, place: str | None) -> None:
+    def _handle(self, watch: _Watch, frames: tuple[tuple[str, int], ...]) -> None:
         name = signal.Signals(watch.number).name
         if watch.is_handled:
-            self._tell(Termination(name, place, is_handled=True), timeout_s=0.0)
+            self._tell(Termination(name, frames, is_handled=True), timeout_s=0.0)
             return
-        self._end_by(watch, Termination(name, place))
+        self._end_by(watch, Termination(name, frames))
         os.kill(os.getpid(), watch.number)
 
     def _tell(self, termination: Termination, timeout_s: float) -> None:

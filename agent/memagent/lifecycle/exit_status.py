@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -152,10 +153,14 @@ class ExitTracker:
 
 def describe_termination(termination: Termination) -> str:
     """Return one sentence: the signal, who sent it, and the line that it came in."""
+    from memagent.leaks.user_code import is_script
+
     cause = "the script sent it to itself"
     if not termination.is_own:
         from memagent.record.stop_cause import stop_cause  # most runs aren't stopped
 
         cause = stop_cause(termination.name, os.environ, time.time())
-    place = f", in {termination.place}" if termination.place else ""
-    return f"{termination.name}{place}: {cause}"
+    lines = (
+        f", in {Path(file).name}:{line}" for file, line in termination.frames if is_script(file)
+    )
+    return f"{termination.name}{next(lines, '')}: {cause}"

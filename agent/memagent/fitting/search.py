@@ -26,6 +26,7 @@ from memagent.estimator.advice.catalog import batch_divisors, is_enough
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.request import TraceRequest
 from memagent.estimator.trace.events import Trace
+from memagent.estimator.trace.tracing import TimeoutSpentError
 from memagent.fitting.blocks import blocks_of
 from memagent.fitting.budget import BudgetSpentError, TraceBudget
 from memagent.fitting.changes import Changes
@@ -172,9 +173,8 @@ class Search:
         undo = applied(changes, request.model, request.optimizer)
         try:
             trace = engine.record(request)
-        except TraceError as error:
-            if "processor time" in str(error):
-                self._budget.add(timeout_s)
+        except TimeoutSpentError:
+            self._budget.add(timeout_s)
             raise
         finally:
             undo()

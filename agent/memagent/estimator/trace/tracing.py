@@ -30,6 +30,10 @@ _ENGINE_REFUSES = "autograd's threading"
 _EVENT_FIELDS = tuple(field.name for field in fields(MemoryEvent))
 
 
+class TimeoutSpentError(TraceError):
+    """The trace has taken its processor time."""
+
+
 class ChildDiedError(TraceError):
     """The child ended without a result: killed by a signal, or aborted."""
 
@@ -174,7 +178,7 @@ def _run_and_encode(job: TraceJob) -> bytes:
 
 def _decode(result: bytes | None, timeout_s: float, exit_code: int) -> Trace:
     if result is None:
-        raise TraceError(
+        raise TimeoutSpentError(
             f"the trace was aborted: it was not done after {timeout_s:g} s of "
             "processor time; --timeout or timeout_s allows more"
         )

@@ -80,3 +80,12 @@ def format_duration(seconds: float | None) -> str:
         return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     days, hours = divmod(round(total / 3600), 24)
     return f"{days} d {hours} h" if hours else f"{days} d"
+
+
+def format_step_time(seconds: float | None) -> str:
+    """Return a step's time with three digits, in milliseconds below a second."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{1000 * seconds:.3g} ms"
+    return f"{seconds:.3g} s" if seconds < 100 else format_duration(seconds)

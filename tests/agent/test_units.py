@@ -5,7 +5,7 @@ import math
 import pytest
 
 from memagent.errors import SettingError
-from memagent.units import format_bytes, format_duration, parse_bytes
+from memagent.units import format_bytes, format_duration, format_step_time, parse_bytes
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,11 @@ def test_it_formats_sizes(size, text):
 )
 def test_it_writes_durations_in_at_most_two_units(seconds, text):
     assert format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.00012, "0.12 ms"), (0.1334, "133 ms"), (3.42, "3.42 s"), (240, "4 min"), (None, "–")],
+)
+def test_it_writes_the_time_of_a_step_in_three_digits(seconds, text):
+    assert format_step_time(seconds) == text

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from memagent.units import format_bytes, format_duration
+from memagent.units import format_bytes, format_step_time
 from memagent.wire.fields import COMPONENTS
 from memagent_server.compare.components import OTHER_TENSORS
 from memagent_server.schemas.predictions import ComponentResidual
@@ -98,7 +98,7 @@ def _figures(run: ComparedRun, first: ComparedRun, now: float) -> list[Cell]:
         _headroom(run),
         Cell(format_bytes(predicted)),
         Cell(signed_bytes(residual), tone=residual_tone(residual, predicted)),
-        Cell(_seconds(run.step_s), _step_time_change(run, first)),
+        Cell(format_step_time(run.step_s), _step_time_change(run, first)),
         Cell(count(run.step), total_steps),
         Cell(duration_between(started_at, run.finished_at, now)),
     ]
@@ -177,15 +177,6 @@ def _step_time_change(run: ComparedRun, first: ComparedRun) -> str:
         return ""
     percent = round(min(100 * (run.step_s / first.step_s - 1), _MAX_PERCENT))
     return f"{percent:+} %".replace("-", "−") if percent else "the same"
-
-
-def _seconds(seconds: float | None) -> str:
-    """Return a step's time with three digits, in milliseconds below a second."""
-    if seconds is None:
-        return "–"
-    if seconds < 1:
-        return f"{1000 * seconds:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 100 else format_duration(seconds)
 
 
 def _headroom(run: ComparedRun) -> Cell:

@@ -11,7 +11,7 @@ from flask import Blueprint, Response, render_template
 from flask.blueprints import BlueprintSetupState
 from markupsafe import Markup
 
-from memagent.units import format_bytes, format_duration
+from memagent.units import format_bytes, format_duration, format_step_time
 from memagent_server.http.context import current
 from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import ERROR_PAGE
@@ -54,6 +54,7 @@ def _install(state: BlueprintSetupState) -> None:
     app.jinja_env.filters.update(
         bytes=format_bytes,
         duration=format_duration,
+        step_time=format_step_time,
         count=labels.count,
         signed_bytes=labels.signed_bytes,
         humanize=labels.humanize,

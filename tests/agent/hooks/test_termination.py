@@ -16,8 +16,11 @@ _BEGIN = """
 import faulthandler, os, signal, sys, time
 from memagent.hooks.termination import termination_watcher
 
+heard = []
+
 def told(termination):
     print(termination.name, bool(termination.frames), termination.is_handled, flush=True)
+    heard.append(termination)
 
 def caught(name):
     bits = next(line for line in open("/proc/self/status") if line.startswith("SigCgt"))
@@ -66,7 +69,8 @@ signal.signal(signal.SIGTERM, stop)
 termination_watcher().add(told)
 try:
     print("ready", flush=True)
-    time.sleep(0.5)
+    while not heard:
+        time.sleep(0.01)
     wait()
 finally:
     assert signal.getsignal(signal.SIGTERM) is stop

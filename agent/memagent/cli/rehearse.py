@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=Script.patience_s,
         metavar="SECONDS",
-        help="end the script if it makes no step for so long; default %(default)g",
+        help="processor time without a step that ends the script; default %(default)g",
     )
     add_target(parser)
 

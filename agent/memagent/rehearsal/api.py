@@ -46,7 +46,8 @@ def rehearse(
     such as "a100", or "NAME:24GiB". gpus: cards in the machine. ranks: processes that train
     together, the first of which is rehearsed. steps: optimizer steps; default: until the peak
     repeats. held_bytes: memory of other processes on each card. context_bytes: memory of the CUDA
-    context. patience_s: the script ends if it makes no step for so long. silent: drop its output.
+    context. patience_s: the script ends if it makes no step in so much processor time, or in six
+    times as much wall time. silent: drop its output.
 
     With a server (MEMAGENT_SERVER) the result is stored there, and runs of the same script and
     configuration are compared with it.

@@ -21,6 +21,8 @@ from memagent.rehearsal.sandbox import Sandbox
 
 CHANGE_VARIABLE = REHEARSAL_PREFIX + "CHANGE"
 _POLL_S = 0.1
+_WALL_RATIO = 6.0
+"""Wall time over processor time that a script may take for a step: others share the machine."""
 _END_S = 15.0
 """Time that a script has to end after an interrupt."""
 
@@ -34,7 +36,7 @@ class Script:
     is_module: bool = False
     steps: int | None = None
     patience_s: float = 600.0
-    """Time without a step after which the script is ended."""
+    """Processor time without a step after which the script is ended; see `is_stuck`."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables beside those of this process."""
     change: str = ""
@@ -112,6 +114,29 @@ def read_state(sandbox: Sandbox) -> dict[str, Any]:
     return {}
 
 
+def is_stuck(wall_s: float, processor_s: float, patience_s: float) -> bool:
+    """Return True for a script that made no step in this time.
+
+    1. It has computed for longer than the patience: a busy machine only delays it.
+    2. It waits, for six times as long: a deadlock computes nothing.
+    3. Threads that compute at once don't shorten its time.
+    """
+    return wall_s > patience_s and max(processor_s, wall_s / _WALL_RATIO) > patience_s
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time of a process and of its descendants, ended ones included."""
+    import psutil  # slow to import, and the script's process imports this module
+
+    total = 0.0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += sum(one.cpu_times()[:4])  # user, system, and those of ended children
+    return total
+
+
 def _wait(
     process: subprocess.Popen[bytes],
     sandbox: Sandbox,
@@ -119,7 +144,7 @@ def _wait(
     on_state: Callable[[Mapping[str, Any]], None],
 ) -> str | None:
     """Wait for the end of the process. Return why it has to be ended, or None."""
-    steps, moved_at = 0, time.monotonic()
+    steps, moved_at, used_s = 0, time.monotonic(), 0.0
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
@@ -127,7 +152,9 @@ def _wait(
         on_state(state)
         if state.get("steps", 0) > steps:
             steps, moved_at = state["steps"], time.monotonic()
-        if time.monotonic() - moved_at > patience_s:
+            used_s = processor_s(process.pid)
+        wall_s = time.monotonic() - moved_at
+        if wall_s > patience_s and is_stuck(wall_s, processor_s(process.pid) - used_s, patience_s):
             return "stuck"
     return None
 

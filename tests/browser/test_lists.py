@@ -60,9 +60,30 @@ def test_runs_are_searched_and_filtered(server, replay, scenarios, open_page):
     assert names(page) == ["vit-b16 lr sweep"]
 
 
-def test_a_row_summarises_a_run(server, replay, scenarios, open_page):
+def test_a_filter_is_written_with_completed_columns(server, replay, scenarios, open_page):
+    replay(scenarios.failed())
     replay(scenarios.leaking())
     page = open_page(server.url)
+    field = page.get_by_label("Filter", exact=True)
+    field.press_sequentially('status = "running" and config.optimizer.l')
+    options = page.locator("#columns option")
+    assert options.evaluate_all("all => all.map(option => option.value)") == [
+        'status = "running" and config.optimizer.lr'
+    ]
+    field.fill('status = "running" and config.optimizer.lr < 0.001')
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("where=status"))
+    assert names(page) == ["gpt2-medium, longer context"]
+    field.fill("peak_ration > 1")
+    page.keyboard.press("Enter")
+    page.get_by_role("alert").wait_for()
+    assert "the nearest is 'peak_ratio'" in page.get_by_role("alert").inner_text()
+    assert len(names(page)) == 2
+
+
+def test_a_row_summarises_a_run(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
+    page = open_page(server.url, width=1600)
     row = page.locator("table.runs tbody tr").inner_text()
     for words in (
         "running",

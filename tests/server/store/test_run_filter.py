@@ -6,13 +6,14 @@ import itertools
 import random
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from memagent.filters.columns import RUN_COLUMNS
 from memagent.filters.expression import Condition, Conjunction, Negation, config_values, matches
 from memagent.filters.parser import parse
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.store.models import RunRow, StreamRow
+from memagent_server.store.run_filter import column_names, condition_of
 from memagent_server.store.run_list import RunQuery, find_runs, list_runs
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
@@ -187,3 +188,16 @@ def test_the_api_filters_and_names_the_wrong_column(client):
     assert answer.status_code == 422
     assert answer.json["field"] == "where"
     assert "the nearest is 'peak_ratio'" in answer.json["detail"]
+
+
+def test_each_named_column_selects_the_runs_that_have_a_value(database, runs):
+    with database.read() as session:
+        names = column_names(session, [*CONFIGS])
+        assert 'config.optimizer."a.b"' in names
+        assert "scalar.eval/acc" in names
+        assert "scalar.step" not in names
+        dialect = session.get_bind().dialect.name
+        for name in names:
+            chosen = condition_of(parse(f"{name} != null"), dialect)
+            if name.startswith(("config.", "scalar.")) and name != "config.optimizer.name":
+                assert session.scalars(select(RunRow.id).where(chosen)).all(), name

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import cast
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
 
+from memagent.errors import FilterError
+from memagent.filters.expression import Expression
 from memagent.filters.parser import parse
 from memagent_server.http import credentials
 from memagent_server.http.api_route import require_scope
@@ -17,6 +20,7 @@ from memagent_server.schemas.base import RUN_STATUSES
 from memagent_server.schemas.runs import RunSummary
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
+from memagent_server.store.run_filter import column_names
 from memagent_server.store.run_list import (
     SORTS,
     RunQuery,
@@ -37,6 +41,8 @@ PAGE_SIZE = 50
 MAX_ENDANGERED = 200
 MAX_SHOWN_ENDANGERED = 6
 MAX_SELECTED = 200
+MAX_RUNS_FOR_COLUMNS = 10
+"""Newest runs of a page whose settings and scalars complete a filter: reading them takes time."""
 MAX_TAG_LENGTH = 200
 ACTIONS = ("tag", "untag", "archive", "restore")
 SORT_NAMES: dict[Sort, str] = {
@@ -52,8 +58,10 @@ SORT_NAMES: dict[Sort, str] = {
 @blueprint.get("/")
 @share_refreshes()
 def show_runs() -> Response:
-    filters, where = read_filters(), query.text("where")
-    is_filtered = filters != RunQuery(limit=PAGE_SIZE, sort=filters.sort)
+    where = query.text("where")
+    expression, mistake = _parse_filter(where)
+    filters = replace(read_filters(), where=expression)
+    is_filtered = bool(where) or filters != RunQuery(limit=PAGE_SIZE, sort=filters.sort)
     context = current()
     with context.database.read() as session:
         page = list_runs(session, filters)
@@ -65,6 +73,8 @@ def show_runs() -> Response:
             runs=runs,
             filters=filters,
             where=where,
+            mistake=mistake,
+            columns=column_names(session, [run.id for run in runs[:MAX_RUNS_FOR_COLUMNS]]),
             address=partial(list_address, filters, where=where),
             projects=list_projects(session, is_archived=filters.is_archived),
             statuses=RUN_STATUSES,
@@ -84,16 +94,25 @@ def _endangered(session: Session, now: float) -> list[RunSummary]:
     return sorted(runs, key=labels.seconds_left)
 
 
+def _parse_filter(text: str | None) -> tuple[Expression | None, str | None]:
+    """Return a filter, or what is wrong with it: then the page lists the runs without it."""
+    try:
+        return parse(text) if text else None, None
+    except FilterError as error:
+        return None, str(error).removeprefix("where: ")
+
+
 def read_filters() -> RunQuery:
-    """Return the filters and the order that the address names. Raises Problem 422, FilterError."""
-    where = query.text("where")
+    """Return the order and the filters that the address names, except `where`.
+
+    Raises Problem 422.
+    """
     sort = query.choice("sort", SORTS) or "-created_at"
     return RunQuery(
         project=query.text("project"),
         status=query.choice("status", RUN_STATUSES),
         tag=query.text("tag"),
         q=query.text("q"),
-        where=parse(where) if where else None,
         is_archived=query.choice("archived", ("1",)) is not None,
         sort=cast("Sort", sort),
         limit=PAGE_SIZE,

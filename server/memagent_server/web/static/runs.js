@@ -1,10 +1,11 @@
-// The list of runs: a filter searches at once, and selected runs can be compared, tagged and archived together.
+// The list of runs: a choice searches at once, the filter completes columns, and selected runs can be compared, tagged and archived together.
 "use strict";
 
 (() => {
   const MAX_COMPARED = 20;
   const form = document.getElementById("selected");
   for (const select of document.querySelectorAll(".filters select")) select.addEventListener("change", () => select.form.requestSubmit());
+  completeColumns(document.getElementById("where"));
   if (!form) {
     // The first run arrived on an empty page: reload it to get the form for selected runs.
     document.addEventListener("memagent:refreshed", () => document.querySelector("table.runs") && location.reload(), { once: true });
@@ -25,6 +26,18 @@
     all().hidden = false;
     all().checked = selected > 0 && selected === boxes().length;
     all().indeterminate = selected > 0 && selected < boxes().length;
+  }
+
+  // Complete the word at the end of a filter: a datalist completes the whole text.
+  function completeColumns(where) {
+    if (!where) return;
+    const columns = [...where.list.options].map((option) => option.value);
+    where.addEventListener("input", () => {
+      const word = /[\w./@-]*$/.exec(where.value)[0];
+      const before = where.value.slice(0, where.value.length - word.length);
+      const fitting = columns.filter((column) => column.startsWith(word));
+      where.list.replaceChildren(...fitting.map((column) => new Option(column, before + column)));
+    });
   }
 
   document.addEventListener("change", (event) => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from urllib.parse import quote
 
 import pytest
@@ -45,13 +46,27 @@ def test_a_filter_of_the_address_stays_in_every_link_until_it_is_removed(client,
     assert listed(f"/?where={where}&sort=name") == ["a", "c"]
     assert listed(f"/?where={where}&tag=y") == ["c"]
     page = client.get(f"/?where={where}&sort=name", headers=HTML).text
-    assert 'filter name != &#34;run b&#34; and &#34;x&#34; in tags <a href="/?sort=name"' in page
-    assert 'type="hidden" name="where"' in page
+    assert 'name="where" list="columns" value="name != &#34;run b&#34; and' in page
     links = re.findall(r'class="sorts" href="([^"]*)"', page)
     assert links and all("where=name" in link for link in links)
-    refused = client.get("/?where=peak_ration>1", headers=HTML)
-    assert refused.status_code == 422
-    assert "the nearest is &#39;peak_ratio&#39;" in refused.text
+
+
+def test_a_wrong_filter_lists_the_runs_with_the_mistake_beside_its_field(client, listed):
+    assert sorted(listed("/?where=peak_ration>1")) == ["a", "b", "c"]
+    page = client.get("/?where=peak_ration>1", headers=HTML)
+    assert page.status_code == 200
+    assert "the nearest is &#39;peak_ratio&#39;" in page.text
+    assert 'value="peak_ration&gt;1"' in page.text
+    assert 'aria-invalid="true" aria-describedby="mistake"' in page.text
+    assert listed("/?where=peak_ration>1&tag=y") == ["c"]
+
+
+def test_the_columns_of_the_listed_runs_complete_a_filter(client):
+    config = {"optimizer": {"lr": 1e-3, "a.b": 1, 'no"quote': 1}}
+    client.post("/api/v1/runs", json={"run_id": "a", "config": config})
+    page = client.get("/", headers=HTML).text
+    options = [unescape(name) for name in re.findall(r'<option value="([^"]+\.[^"]+)"', page)]
+    assert options == ['config.optimizer."a.b"', "config.optimizer.lr"]
 
 
 def test_archived_runs_leave_the_list_and_come_back(client, listed):

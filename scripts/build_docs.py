@@ -36,6 +36,7 @@ API: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "step",
             "prediction",
             "log",
+            "alert",
             "phase",
             "expect",
             "snapshot",

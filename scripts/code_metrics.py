@@ -28,8 +28,8 @@ from scripts.style_rules import Finding
 ROOT = Path(__file__).resolve().parents[1]
 MIN_MODULE_LINES = 40
 BOUNDS: dict[str, float] = {
-    "lines of agent, server and demo": 79_255,
-    "modules of agent, server and demo": 504,
+    "lines of agent, server and demo": 79_678,
+    "modules of agent, server and demo": 506,
     "share of modules under 40 lines": 0.114,
     "share of lines that are module heads": 0.138,
     "share of lines with a comment": 0.013,
@@ -285,7 +285,7 @@ def measure(base: CodeBase) -> list[Figure]:
             len(base.findings(style_rules.bad_identifiers)),
             0,
         ),
-        Figure("lines of run.py", run.lines, 220),
+        Figure("lines of run.py", run.lines, 230),
         Figure("imports of run.py", base.project_imports(run.place), 14),
         Figure("layers of the agent", base.layers("agent-layers"), 11),
         Figure("loose modules of the agent", base.loose_modules("agent/memagent"), 10),
@@ -315,7 +315,7 @@ def measure(base: CodeBase) -> list[Figure]:
             len(base.prose_findings(style_rules.long_sentences)),
             None,
         ),
-        Figure("words of prose in docs", base.docs_words(), 38_487),
+        Figure("words of prose in docs", base.docs_words(), 38_665),
         Figure("fmt: skip", base.count(r"# fmt: skip", base.product), 14),
         Figure(
             "tuple assignments of attributes", len(base.findings(style_rules.tuple_assignments)), 0

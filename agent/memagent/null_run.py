@@ -19,6 +19,9 @@ class NullRun:
     def log(self, values: Mapping[str, Any], *, step: int | None = None) -> None:
         return None
 
+    def alert(self, title: str, text: str = "", level: str = "warning") -> None:
+        return None
+
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         yield

@@ -17,7 +17,7 @@ from memagent.lifecycle.options import AttachOptions
 from memagent.lifecycle.pipeline import Pipeline
 from memagent.record.identity import Identity
 from memagent.settings import Settings
-from memagent.wire.messages import FinalStatus
+from memagent.wire.messages import AlertLevel, FinalStatus
 
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
@@ -78,6 +78,16 @@ class Run:
         if self.status == "running":
             with self.guard.section("run.log"):
                 self._pipeline.scalars.log(self.step if step is None else step, values)
+
+    def alert(self, title: str, text: str = "", level: AlertLevel = "warning") -> None:
+        """Notify people of a problem that the script has found, on the server's channels.
+
+        level: note (listed, not sent), warning or critical. Alerts of one title are one incident: a
+        minute sends each once, and 20 titles. Without a server it's printed on stderr.
+        """
+        if self.status == "running":
+            with self.guard.section("run.alert"):
+                self._pipeline.alert(title, text, level)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         """Count everything inside as phase `name` (`eval`, `checkpoint`, ...).

@@ -382,3 +382,26 @@ def test_a_callback_that_fails_does_not_stop_the_training(training, monkeypatch,
     step()
     run.finish()
     assert run.guard.errors["on_risk"] == 1 and run.step == 1
+
+
+def test_an_alert_is_recorded_and_printed_without_a_server(training, recording, capfd):
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    step()
+    for _ in range(3):
+        run.alert("Loss is NaN", "at lr 1e-3")
+    run.finish()
+    alerts = [event for event in recording().events if event.kind == "alert"]
+    assert [(event.step, event.data["title"]) for event in alerts] == [(1, "Loss is NaN")]
+    assert capfd.readouterr().err.count("warning at step 1: Loss is NaN: at lr 1e-3") == 1
+
+
+def test_a_wrong_alert_is_reported_and_stops_nothing(training, monkeypatch, capfd):
+    monkeypatch.setenv("MEMAGENT_RAISE", "0")
+    model, optimizer, step = training
+    run = memagent.attach(model, optimizer)
+    run.alert("Loss is NaN", level="fatal")
+    step()
+    run.finish()
+    assert run.step == 1
+    assert "run.alert() got level='fatal': use note, warning, critical." in capfd.readouterr().err

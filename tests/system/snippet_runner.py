@@ -86,6 +86,29 @@ def api() -> Setup:
     assert names["frame"].height == 0
 
 
+def alerts() -> Setup:
+    import math
+
+    import torch
+
+    import memagent
+
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run = memagent.attach(model, optimizer)
+    yield {
+        "math": math,
+        "loss": torch.tensor(float("nan")),
+        "scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer),
+        "run": run,
+    }
+    (events,) = [run._pipeline.events._events]
+    assert [event.data["title"] for event in events if event.kind == "alert"] == [
+        "Loss is not finite"
+    ]
+    run.finish()
+
+
 def allocator() -> Setup:
     names = yield {}
     assert names["allocator"].peak_allocated == 300 * 2**20 <= names["allocator"].reserved
@@ -228,7 +251,7 @@ def trace() -> Setup:
 
 
 SETUPS = {
-    "README.md": readme, "api.md": api, "allocator.md": allocator, "estimator.md": estimator, "forecast.md": forecast, "integrations.md": integrations,
+    "README.md": readme, "alerts.md": alerts, "api.md": api, "allocator.md": allocator, "estimator.md": estimator, "forecast.md": forecast, "integrations.md": integrations,
     "leaks.md": leaks, "notifications.md": notifications, "preflight.md": preflight, "trace.md": trace,
 }  # fmt: skip
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from memagent.mirror.mirror import Mirror
     from memagent.mirror.trackers import Tracker
     from memagent.preflight import Preflight, PreflightRequest
+    from memagent.sampling.script_alerts import ScriptAlerts
 
 _PLAIN_ENDS = ("completed", "stopped", "failed")
 FINISH_DEADLINE_S = 1.5
@@ -111,6 +112,7 @@ class Pipeline:
             refresh=self._refresh_probes,
             time_left_s=self._time_left_s,
         )
+        self._script_alerts: ScriptAlerts | None = None
         self.forecast = LocalForecast(
             identity.rank,
             self.sampler,
@@ -187,6 +189,17 @@ class Pipeline:
         if self._options.preflight is not None:
             with self._guard.section("preflight"):
                 self.run_preflight(self._options.preflight)
+
+    def alert(self, title: str, text: str, level: str) -> None:
+        """See `Run.alert`."""
+        if self._script_alerts is None:
+            from memagent.sampling.script_alerts import ScriptAlerts  # most runs raise none
+
+            self._script_alerts = ScriptAlerts(self._emit)
+        event = self._script_alerts.report(self.sampler.step, title, text, level)
+        if event is not None and not self._has_server:
+            details = f": {event.data['text']}" if event.data["text"] else ""
+            notify_user(f"{level} at step {event.step:,}: {event.data['title']}{details}")
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

@@ -56,6 +56,12 @@ DiagnosisMethod = Literal["census", "history", "host"]
 DeviceKind = Literal["cuda", "mps", "xpu", "host"]
 
 
+SCRIPT_ALERT = "alert"
+"""Kind of the event that `run.alert` emits."""
+AlertLevel = Literal["note", "warning", "critical"]
+MAX_ALERT_TITLE = 200
+MAX_ALERT_TEXT = 4_000
+
 FRACTION_LIMIT = "per-process fraction"
 """`limit_source` of a limit of the process's own allocator, beside which others use the device."""
 

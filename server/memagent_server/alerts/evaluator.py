@@ -7,7 +7,7 @@
 3. Results are written together (`result_writer`): a restarted worker, or a second one on the same
    database, decides nothing twice.
 4. Rules about whole runs (one rank against the others, a stalled run) are evaluated every few
-   seconds, with or without new samples.
+   seconds, with or without new samples, and scripts' own alerts in each turn (`script_alerts`).
 5. When a run has ended, its streams are read to the end, and its alerts are closed (`run_end`).
 6. A run that can't be evaluated is retried at growing intervals, and stops no other run.
 7. Every few hundred samples the state of a forecaster is saved, so that another worker can take
@@ -31,6 +31,7 @@ from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
 from memagent_server.alerts.run_end import UnreportedDeaths, end_alerts
 from memagent_server.alerts.run_rules import RunRules, isolated
+from memagent_server.alerts.script_alerts import ScriptAlertWriter
 from memagent_server.alerts.sharding import AllShards, LostShards, Share
 from memagent_server.alerts.stream_state import (
     StreamEvaluation,
@@ -84,6 +85,7 @@ class Evaluator:
         self._deaths = UnreportedDeaths()
         self._evaluations: dict[int, StreamEvaluation] = {}
         self._run_rules = RunRules(database, self._share, self._writer)
+        self._script_alerts = ScriptAlertWriter(database, channels, self._share)
         self._hints: dict[str, RunHints] = {}
         self._secondary_hosts: set[int] = set()
         self._without_limit: dict[int, StreamHead] = {}
@@ -110,6 +112,8 @@ class Evaluator:
         for batch in self._moved_streams(streams):
             is_busy = self._evaluate_streams(batch, runs, now) or is_busy
         self._run_rules.turn(runs, streams, self._evaluations, self._policies, now)
+        # before ended runs are closed: an alert of a script's last moment must notify people
+        is_busy = self._script_alerts.turn(self._policies, now) or is_busy
         followed = {stream.id for stream in streams}
         for run_id in self._runs_to_close(followed, now):
             with isolated(f"run {run_id}"):

@@ -5,7 +5,7 @@
 2. `flush` gives each incident that changed the worst state and severity of its alerts.
 3. An incident notifies when it starts to fire, when it escalates, and when it ends, if its start
    was notified or its end is a death. An incident that fires and ends within one transaction
-   notifies no one.
+   notifies no one. The end of a rule without `tells_end` notifies no one either.
 4. A snoozed incident notifies only about its end; a false alarm only about a death.
 """
 
@@ -68,9 +68,14 @@ class IncidentTransaction:
                 data=result.data,
                 cause=result.cause,
             )
-        is_worse = worst_severity(state.severity, alert.severity) != alert.severity
+        is_worse = self.is_worse(alert, state.severity)
         if state.state == "firing" and (alert.state != "firing" or is_worse):
             self.escalate(alert, severity=state.severity, step=change.step, data=result.data)
+
+    @staticmethod
+    def is_worse(alert: AlertRow, severity: str) -> bool:
+        """Return True if `severity` is higher than the alert's."""
+        return worst_severity(severity, alert.severity) != alert.severity
 
     def open(
         self,
@@ -194,12 +199,13 @@ def needs_notification(
     (old_state, old_severity), (state, severity) = before, after
     if severity == "note" or state in ("ok", "pending"):
         return False
+    tells_end = incident.rule not in RULES or RULES[incident.rule].tells_end
     if state in DEATHS:
-        return state != old_state
+        return tells_end and state != old_state
     if incident.false_alarm_at is not None:
         return False
     if state != "firing":
-        return old_state == "firing" and old_severity != "note"
+        return tells_end and old_state == "firing" and old_severity != "note"
     if incident.snoozed_until is not None and now < incident.snoozed_until:
         return False
     is_worse = SEVERITIES.index(severity) > SEVERITIES.index(old_severity)

@@ -10,6 +10,16 @@ from memagent.forecast import Forecast
 
 
 @dataclass(frozen=True)
+class ScriptAlert:
+    """A problem that a script reported by `run.alert`, `count` times since its last report."""
+
+    title: str
+    text: str = ""
+    level: str = "warning"
+    count: int = 1
+
+
+@dataclass(frozen=True)
 class RuleInput:
     """Sizes in bytes, times in seconds; None means unknown.
 
@@ -37,6 +47,7 @@ class RuleInput:
     status: str = "running"
     error: str | None = None
     was_warned: bool = False
+    script_alert: ScriptAlert | None = None
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
 from memagent_server.alerts.state import PER_SAMPLE, Hysteresis
 
 Thresholds = Mapping[str, float]
-Schedule = Literal["sample", "turn", "run", "end"]
+Schedule = Literal["sample", "turn", "run", "event", "end"]
 """Time at which a rule is evaluated.
 
 - `sample`: with each sample whose forecast pages, and with every sample while the alert is open.
@@ -32,6 +32,8 @@ Schedule = Literal["sample", "turn", "run", "end"]
 - `turn`: once per turn of the worker that has new samples.
 
 - `run`: for the whole run, with or without new samples.
+
+- `event`: with each event of the script.
 
 - `end`: when the run has ended.
 """
@@ -41,6 +43,8 @@ TELLS = ("notice", "warning", "critical", "never")
 RELEASE_RATIO = 0.97
 """A firing alert is released below this share of its threshold."""
 PER_TURN = Hysteresis(confirm=3, calm=3, hold_s=60.0)
+MAX_CAUSE_LENGTH = 40
+"""Characters of an incident's cause: alerts whose titles begin with the same ones share it."""
 MIN_SETTLED_STEP = 10
 """Earlier steps of a launch (lazy allocation, autotuning) say little about the rest."""
 
@@ -69,6 +73,8 @@ class Rule:
     tells: str = "never"
     thresholds: tuple[Threshold, ...] = ()
     hysteresis: Hysteresis = PER_TURN
+    tells_end: bool = True
+    """False if the end of an alert sends no notification."""
 
     @property
     def tells_options(self) -> tuple[str, ...]:
@@ -388,6 +394,37 @@ LOST_CONTACT = Rule(
     tells="warning",
 )
 
+
+# -- script: the script itself reports a problem ---------------------------------------------------
+
+
+def _decide_script(rule_input: RuleInput, _thresholds: Thresholds, _is_open: bool) -> RuleResult:
+    alert = rule_input.script_alert
+    if alert is None:
+        return CALM
+    data = {
+        "title": alert.title,
+        "text": alert.text,
+        "level": alert.level,
+        "count": alert.count,
+        "step": rule_input.step,
+    }
+    return RuleResult(alert.level, alert.title[:MAX_CAUSE_LENGTH], data)
+
+
+SCRIPT = Rule(
+    "script",
+    "The script has reported a problem by run.alert.",
+    _decide_script,
+    summaries.script,
+    schedule="event",
+    tells="warning",
+    tells_end=False,
+    thresholds=(
+        Threshold("quiet_s", 3_600, 60, 604_800, "s", "over if it isn't repeated for this long"),
+    ),
+)
+
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
@@ -401,5 +438,6 @@ RULES: dict[str, Rule] = {
         PREDICTION_MISMATCH,
         RANK_IMBALANCE,
         STALLED,
+        SCRIPT,
     )
 }

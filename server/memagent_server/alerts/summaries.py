@@ -93,6 +93,11 @@ def stalled(data: Data) -> str:
     )
 
 
+def script(data: Data) -> str:
+    times = f" ({data['count']:,} times)" if data["count"] > 1 else ""
+    return f"reports: {data['title']}{times}"
+
+
 def oom(data: Data) -> str:
     text = f"ran out of memory in step {data['step'] + 1:,}"
     return text if data.get("was_warned") else f"{text}, without a warning before"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
-from memagent_server.alerts.rules import RULES
+from memagent_server.alerts.rules import RULES, SCRIPT
 from memagent_server.alerts.summaries import format_chance, format_eta
 from memagent_server.notify.channel import AlertMessage
 
 LATE_S = 120.0
 """A message that waited longer says so: its ETA is outdated."""
 MAX_FOLDED_LINES = 25
+MAX_SCRIPT_TEXT = 1_500
+"""Characters of a script's text in a message: half of what fits into a section of Slack's."""
 RESOLVED_STATES = ("averted", "finished")
 _REPEAT = "This may repeat an earlier message, whose delivery was interrupted"
 _RUNBOOK_STATES = ("firing", "oom", "lost_contact")
@@ -149,6 +151,10 @@ def _ranks(message: AlertMessage) -> str:
 
 def _warning_details(message: AlertMessage) -> list[str]:
     facts = message.facts
+    if message.rule == SCRIPT.name:
+        text = facts.get("text") or ""
+        lines = truncate(text, MAX_SCRIPT_TEXT).splitlines()[:MAX_FOLDED_LINES]
+        return lines + _checkpoint_lines(message)
     lines = []
     if facts.get("used_bytes") is not None:
         step = facts.get("used_step", facts.get("step", message.step))

@@ -140,6 +140,16 @@ def open_alerts(session: Session, run_id: str) -> list[AlertRow]:
     return list(session.scalars(query.order_by(AlertRow.id)))
 
 
+def open_alerts_of_rule(session: Session, rule: str, run_id: str | None = None) -> list[AlertRow]:
+    """Return the open alerts of a rule by id, of all runs or one."""
+    query = select(AlertRow).where(AlertRow.rule == rule, AlertRow.state.in_(OPEN_ALERT_STATES))
+    if run_id is not None:
+        query = query.where(AlertRow.run_id == run_id)
+    return list(
+        session.scalars(query.order_by(AlertRow.id).execution_options(populate_existing=True))
+    )
+
+
 def open_alerts_by_run(session: Session, run_ids: Collection[str]) -> dict[str, list[AlertRow]]:
     """Return the open alerts of many runs; a run without open alerts is missing."""
     if not run_ids:

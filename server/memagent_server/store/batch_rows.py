@@ -126,7 +126,9 @@ _ADD_CHUNK = compile_insert(
     "stats",
     "packed",
 )
-_ADD_EVENT = compile_insert(EventRow, "run_id", "rank", "attempt", "step", "at", "kind", "data")
+_ADD_EVENT = compile_insert(
+    EventRow, "run_id", "rank", "attempt", "step", "at", "kind", "data", "is_pending"
+)
 # not run_id: an update reserves its columns' names for the values that it sets
 _of_run: BindParameter[Any] = bindparam("of_run")
 _UPDATE_RANK = CompiledWrite(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from memagent_server.schemas.base import JsonObject
@@ -12,6 +12,8 @@ from memagent_server.schemas.runs import EventPage, RunEvent
 from memagent_server.store.models import EventRow, RankRow
 from memagent_server.store.reading import newest_page, text_keys, to_schema
 
+MAX_PENDING = 1_000
+"""Events of a run that a turn takes: as many as one batch has at most."""
 EventFields = tuple[str, int, str, int, int, JsonObject]
 
 
@@ -40,6 +42,28 @@ def events_after(session: Session, last_ids: Mapping[str, int]) -> Iterable[Even
         .join(EventRow, (EventRow.run_id == keys.c.first) & (EventRow.id > keys.c.second))
     )
     return session.execute(query.order_by(EventRow.id))
+
+
+def runs_with_pending_events(session: Session) -> list[str]:
+    """Return the ids of runs with events that no alert was made of yet."""
+    query = select(EventRow.run_id).where(EventRow.is_pending).distinct().limit(MAX_PENDING)
+    return list(session.scalars(query))
+
+
+def pending_events(session: Session, run_id: str) -> list[EventRow]:
+    """Return the oldest MAX_PENDING of a run's events that no alert was made of yet."""
+    query = select(EventRow).where(EventRow.run_id == run_id, EventRow.is_pending)
+    return list(session.scalars(query.order_by(EventRow.id).limit(MAX_PENDING)))
+
+
+def take_events(session: Session, run_id: str, event_ids: Sequence[int]) -> None:
+    """Mark events as done. The run's row must be locked."""
+    if event_ids:
+        session.execute(
+            update(EventRow)
+            .where(EventRow.run_id == run_id, EventRow.id.in_(event_ids))
+            .values(is_pending=False)
+        )
 
 
 def oom_events(session: Session, run_id: str) -> list[EventRow]:

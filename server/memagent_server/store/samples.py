@@ -108,7 +108,8 @@ def store_batch(
         _add_chunks(connection, run_id, state.streams, chunks, now)
         write_states(connection, run_id, [state.streams[device] for device in devices])
     if batch.events:
-        batch_rows.add_event_rows(connection, [_event_row(key, event) for event in batch.events])
+        rows = [_event_row(key, event, live=live) for event in batch.events]
+        batch_rows.add_event_rows(connection, rows)
     # cumulative counts: one that comes late must not lower a newer one
     for reason, count in batch.dropped_samples.items():
         dropped_key = {
@@ -169,7 +170,7 @@ def _add_chunks(
     batch_rows.add_chunk_rows(connection, rows)
 
 
-def _event_row(key: BatchKey, event: messages.Event) -> dict[str, Any]:
+def _event_row(key: BatchKey, event: messages.Event, *, live: bool) -> dict[str, Any]:
     return {
         "run_id": key.run_id,
         "rank": key.rank,
@@ -178,4 +179,6 @@ def _event_row(key: BatchKey, event: messages.Event) -> dict[str, Any]:
         "at": event.time_s,
         "kind": event.kind,
         "data": event.data,
+        # what is uploaded later is history, and alerts nobody
+        "is_pending": live and event.kind == messages.SCRIPT_ALERT,
     }

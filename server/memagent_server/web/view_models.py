@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from memagent.units import format_bytes
 from memagent.wire.fields import PHASES
+from memagent.wire.messages import SCRIPT_ALERT
+from memagent_server.alerts.rules import MAX_CAUSE_LENGTH, SCRIPT
 from memagent_server.schemas.alerts import Alert, Incident
 from memagent_server.schemas.base import JsonObject, RunStatus
 from memagent_server.schemas.predictions import (
@@ -52,8 +54,8 @@ _FORECAST_FIELDS = (
     "eta_high",
     "growth_bytes_per_step",
 )
-_HIDDEN_EVENTS = ("phase", "attach", "finish", "hints", "diagnosis")
-"""Events of every run, or too frequent for the chart."""
+_HIDDEN_EVENTS = ("phase", "attach", "finish", "hints", "diagnosis", SCRIPT_ALERT)
+"""Events of every run, too frequent for the chart, or there already: a script's are alerts."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +267,11 @@ def chart_facts(
         ),
         "phases": rare_phases(stream),
         "markers": markers(
-            _of_stream(run.alerts, stream),
+            # a script's alerts are about the run, not about a device
+            [
+                *_of_stream(run.alerts, stream),
+                *(alert for alert in run.alerts if alert.rule == SCRIPT.name),
+            ],
             [event for event in run.events if event.rank == stream.rank],
         ),
     }
@@ -312,7 +318,7 @@ def markers(alerts: Sequence[Alert], events: Sequence[RunEvent]) -> list[JsonObj
             if change.from_state != change.to_state and change.to_state in ("firing", "averted"):
                 fires, is_note = change.to_state == "firing", alert.severity == "note"
                 tone = "plain" if is_note else alert.severity if fires else "ok"
-                label = humanize(alert.rule) if is_note else "warning" if fires else "averted"
+                label = _label_of(alert, fires=fires)
                 if fires or not is_note:
                     lines.append({"step": change.step, "label": label, "tone": tone})
     for event in events:
@@ -322,6 +328,15 @@ def markers(alerts: Sequence[Alert], events: Sequence[RunEvent]) -> list[JsonObj
             lines.append({"step": step_of(event), "label": label, "tone": tone})
     distinct = {(marker["step"], marker["label"]): marker for marker in lines}
     return sorted(distinct.values(), key=lambda marker: int(marker["step"]))[-MAX_MARKERS:]
+
+
+def _label_of(alert: Alert, *, fires: bool) -> str:
+    if alert.rule == SCRIPT.name:
+        title = str(alert.data.get("title", ""))[:MAX_CAUSE_LENGTH]
+        return title if fires else f"{title}: over"
+    if alert.severity == "note":
+        return humanize(alert.rule)
+    return "warning" if fires else "averted"
 
 
 def step_of(event: RunEvent) -> int:
@@ -338,6 +353,8 @@ def event_details(event: RunEvent) -> list[tuple[str, str]]:
     data = event.data
     if event.kind == "diagnosis" and data.get("text"):
         return [("", str(data["text"]))]
+    if event.kind == SCRIPT_ALERT and data.get("title"):
+        return [("", str(data["title"]))]
     if event.kind == "preflight" and data.get("verdict"):
         return [("", str(data["verdict"]).removeprefix("preflight: "))]
     if event.kind != "oom":

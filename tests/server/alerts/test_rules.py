@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from memagent.forecast import Forecast
 from memagent_server.alerts.rule_config import configure_rule
-from memagent_server.alerts.rule_input import RuleInput
+from memagent_server.alerts.rule_input import RuleInput, ScriptAlert
 from memagent_server.alerts.rules import PER_TURN, RULES, TELLS
 from memagent_server.alerts.summaries import closing_summary
 
@@ -40,6 +40,7 @@ FINDS = [
     ("prediction_mismatch", RuleInput(step=50, launch_peak_bytes=13 * GIB, predicted_peak_bytes=10 * GIB), "warning", "1.3 times the"),
     ("rank_imbalance", RuleInput(step=50, peak_by_rank={0: 10 * GIB, 1: 10 * GIB, 2: 14 * GIB}), "warning", "rank 2 peaks at 14.00 GiB"),
     ("stalled", RuleInput(step=50, silent_s=700.0, step_s=1.0), "warning", "no step for 12 min since step 50"),
+    ("script", RuleInput(step=9, script_alert=ScriptAlert("Loss is NaN", level="critical", count=1200)), "critical", "reports: Loss is NaN (1,200 times)"),
 ]  # fmt: skip
 FINDS_NOTHING = [
     ("oom_forecast", RuleInput(forecast=replace(GROWING, level="ok"))),
@@ -72,6 +73,7 @@ FINDS_NOTHING = [
     ("rank_imbalance", RuleInput(step=50, peak_by_rank={0: 10 * GIB})),
     ("stalled", RuleInput(silent_s=700.0, step_s=60.0)),  # a step takes a minute
     ("stalled", RuleInput(silent_s=100.0, step_s=1.0)),
+    ("script", RuleInput(step=9)),
 ]
 
 
@@ -141,6 +143,7 @@ def test_only_urgent_rules_notify_by_default():
         "oom": "warning",
         "lost_contact": "warning",
         "host_memory": "critical",
+        "script": "warning",
     }
 
 
@@ -354,6 +357,7 @@ def test_thresholds_have_the_documented_defaults_and_these_limits():
         ("host_memory", "critical_ratio"): (0.1, 1, "ratio"),
         ("stalled", "silent_s"): (30, 7 * 24 * 3600, "s"),
         ("stalled", "silent_steps"): (1, 100_000, "ratio"),
+        ("script", "quiet_s"): (60, 7 * 24 * 3600, "s"),
     }
 
 
@@ -363,7 +367,7 @@ def test_rules_of_a_turn_fire_after_three_and_clear_after_three_and_a_minute():
     assert per_turn == set(RULES) - {"oom_forecast"}
     assert {name: rule.schedule for name, rule in RULES.items() if rule.schedule != "turn"} == {
         "oom_forecast": "sample", "oom": "end", "lost_contact": "end",
-        "rank_imbalance": "run", "stalled": "run",
+        "rank_imbalance": "run", "stalled": "run", "script": "event",
     }  # fmt: skip
 
 

@@ -136,8 +136,19 @@ class EventRow(Base):
     at: Mapped[float]
     kind: Mapped[str] = mapped_column(String(64))
     data: Mapped[JsonObject] = mapped_column(default=dict)
+    is_pending: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """True until the worker has made an alert of it: see `alerts/script_alerts.py`."""
 
-    __table_args__ = (Index("ix_events_run", "run_id", "id"),)
+    __table_args__ = (
+        Index("ix_events_run", "run_id", "id"),
+        Index(
+            "ix_events_pending",
+            "run_id",
+            "id",
+            sqlite_where=text("is_pending"),
+            postgresql_where=text("is_pending"),
+        ),
+    )
 
 
 class PredictionRow(Base):

@@ -32,7 +32,15 @@ from memagent.leaks.object_names import file_of
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, SourceScope, root_of
 from memagent.leaks.suspect import is_cache
-from memagent.leaks.syntax import FUNCTIONS, Parents, function_name, is_mention, syntax_tree, walk
+from memagent.leaks.syntax import (
+    FUNCTIONS,
+    Parents,
+    function_name,
+    functions,
+    is_mention,
+    syntax_tree,
+    walk,
+)
 from memagent.leaks.user_code import is_script_class, main_file, namespace
 
 _SIZE_ATTRIBUTES = ("maxsize", "max_size", "maxlen", "capacity")
@@ -205,11 +213,9 @@ class _Values:
         )
 
     def _called_takes_out(self, call: ast.Call) -> bool:
-        called = function_name(call)
         return any(
             takes_out(part, (), self._names, 0)
-            for node, _ in walk(syntax_tree(self._file))
-            if isinstance(node, FUNCTIONS) and node.name == called
+            for node in functions(self._file).get(function_name(call), ())
             for part in ast.walk(node)
         )
 

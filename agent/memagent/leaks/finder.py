@@ -26,6 +26,7 @@ from memagent.leaks.finder_state import FinderState
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.native_suspects import without_tensors
 from memagent.leaks.suspect import Diagnosis, scale_confidence, with_opaque_holders
+from memagent.leaks.trace_pause import untraced
 from memagent.leaks.window import ReadingWindow, WindowRequest
 from memagent.wire.messages import Suspect
 
@@ -281,7 +282,8 @@ class Finder(FinderState):
         earlier_s = budget.used_s()
         budget.begin_slice(self.max_slice_s)
         try:
-            yield
+            with untraced():
+                yield
         except BaseException:
             self.close()
             raise

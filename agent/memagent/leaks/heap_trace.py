@@ -22,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, ClassVar
 
@@ -32,8 +33,11 @@ from memagent.leaks.user_code import is_own, is_script
 MAX_STEPS = 40
 MAX_STEP_S, MAX_S = 0.1, 1.0
 """Processor time of the readings of one step, and of all."""
-_LINE, _RETURN = 2, 3
-"""`PyTrace_LINE` and `PyTrace_RETURN` of the interpreter."""
+_CALL, _LINE, _RETURN = 0, 2, 3
+"""`PyTrace_CALL`, `PyTrace_LINE` and `PyTrace_RETURN` of the interpreter."""
+_SUSPENDED_FLAGS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+_CALL_S = 2e-6
+"""Processor time of a call and return that are reported, on a 2.6 GHz core with Python 3.11."""
 _MAX_FRAMES = 200
 _PAUSE_S = 1e-4
 
@@ -61,7 +65,7 @@ class HeapTrace:
         self._read = read
         self._clock = clock
         self._pid = os.getpid()
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         self._are_scripts: dict[str, bool] = {}
         self._excluded: set[tuple[str, int]] = set()
         self._is_over = False
@@ -103,7 +107,17 @@ class HeapTrace:
     @property
     def is_here(self) -> bool:
         """Return True in the thread and process that are traced."""
-        return os.getpid() == self._pid and threading.get_ident() == self._thread
+        return os.getpid() == self._pid and threading.get_ident() == self.thread
+
+    def skip_library(self, frame: FrameType) -> None:
+        """Ask for no lines of a library's function: the interpreter reports them slowly.
+
+        A frame that may be suspended is left alone, since a debugger may trace it later.
+        """
+        code = frame.f_code
+        self.spent_s += _CALL_S
+        if not self._is_traced_code(code) and not code.co_flags & _SUSPENDED_FLAGS:
+            frame.f_trace_lines = False
 
     def handle(self, frame: FrameType, event: int) -> None:
         """Read the heap if a line of the script begins, or a function of it returns."""
@@ -158,8 +172,10 @@ def _is_traced() -> bool:
 def _handle(_: object, frame: FrameType, event: int, __: object) -> int:
     trace = HeapTrace.active
     try:
-        if trace is None or not trace.is_here:
+        if trace is None or trace.thread != threading.get_ident():
             _remove()
+        elif event == _CALL:
+            trace.skip_library(frame)
         elif event in (_LINE, _RETURN):
             trace.handle(frame, event)
     except BaseException as error:  # noqa: BLE001 - a trace function in C can't raise
@@ -213,6 +229,19 @@ def _remove() -> None:
     # what `sys.settrace` has set meanwhile stays: it returns None for ours
     if sys.gettrace() is None:
         ctypes.pythonapi.PyEval_SetTrace(None, ctypes.py_object(None))
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:  # a debugger may trace what still runs
+        frame.f_trace_lines = True
+        frame = frame.f_back
+
+
+def _forget() -> None:
+    """Stop in a forked process: its thread goes on with the trace function."""
+    HeapTrace.active = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 # for good: the interpreter may call it until it's removed

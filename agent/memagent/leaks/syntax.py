@@ -31,9 +31,20 @@ def syntax_tree(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
+@lru_cache(maxsize=64)
+def functions(file: str) -> dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]]:
+    """Return the functions of a file, also the inner ones, by name."""
+    by_name: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+    for node in ast.walk(syntax_tree(file)):
+        if isinstance(node, FUNCTIONS):
+            by_name.setdefault(node.name, []).append(node)
+    return by_name
+
+
 def clear_cache() -> None:
     """Drop the syntax trees: megabytes, and objects that slow down the next census."""
     syntax_tree.cache_clear()
+    functions.cache_clear()
 
 
 def walk(root: ast.AST) -> Iterator[tuple[ast.AST, Parents]]:

@@ -202,3 +202,30 @@ def test_compiled_code_stays_as_it_is_and_the_trace_is_not_compiled(tmp_path):
     print(dict(counters["frames"]) == before, len(trace.steps))
     """
     assert printed(script, tmp_path) == "True 3\n"
+
+
+def test_lines_of_libraries_are_left_out_until_it_stops(tmp_path):
+    """Their calls count as time, and a debugger finds frames as they were."""
+    script = """
+    import sys, textwrap
+    frames = []
+    lines = {"library": 0}
+    original = HeapTrace.handle
+    def handle(self, frame, event):
+        lines["library"] += frame.f_code.co_filename == textwrap.__file__
+        original(self, frame, event)
+    HeapTrace.handle = handle
+    class Text(str):
+        def expandtabs(self, *_):  # called by textwrap
+            frames.append(sys._getframe(1))
+            shown.append(frames[-1].f_trace_lines)
+            trace.stop()
+            shown.append(frames[-1].f_trace_lines)
+            return "a b"
+    shown = []
+    trace.start()
+    before = trace.spent_s
+    textwrap.wrap(Text("a b"))
+    print(shown, lines["library"] <= 2, trace.spent_s > before)
+    """
+    assert printed(script, tmp_path) == "[False, True] True True\n"

@@ -25,6 +25,7 @@ from memagent.leaks.pattern_fixes import with_call_fix
 from memagent.leaks.source_lines import code_text, lengthens, lines_of_later_uses
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.trace_pause import TracePause, clear_free_lists
 from memagent.leaks.traced_blocks import (
     TracedBlocks,
     allocation_site,
@@ -126,6 +127,7 @@ class HostMemoryDetector(Detector):
             self._first_half = HalfWindow(step - self._first_step, growth, size_of_blocks(blocks))
             self._middle = blocks
             self._middle_tensors = tensors
+            clear_free_lists()  # of what the readings have freed, untraced
             self._middle_bytes = self._allocated_bytes()  # with what the readings keep
             if (read := native_reader()) is not None:
                 self._trace = HeapTrace(read)
@@ -212,7 +214,7 @@ class HostMemoryDetector(Detector):
             self.thread_s = self._trace.spent_s
 
     def _start(self) -> None:
-        tracemalloc.start(FRAMES)
+        TracePause.start_tracing(FRAMES)
         self._is_tracing = True
 
     def _stop(self) -> None:

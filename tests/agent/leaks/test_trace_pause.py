@@ -1,0 +1,105 @@
+"""Pauses of tracemalloc: what is allocated in one isn't traced, and all else is."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from memagent.leaks.trace_pause import TracePause, clear_free_lists, untraced
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def _tracing():
+    TracePause.start_tracing(2)
+    yield
+    tracemalloc.stop()
+
+
+def are_traced(items):
+    return [tracemalloc.get_object_traceback(item) is not None for item in items]
+
+
+@pytest.mark.usefixtures("_tracing")
+def test_what_is_allocated_in_a_pause_is_not_traced():
+    before = [bytes(400)]
+    with untraced():
+        meanwhile = [bytes(400), {f"{number}": number for number in range(9)}]
+    after = [bytes(400)]
+    assert are_traced([*before, *after]) == [True, True]
+    assert are_traced(meanwhile) == [False, False]
+
+
+@pytest.mark.usefixtures("_tracing")
+def test_what_is_freed_or_resized_in_a_pause_is_known():
+    items = [bytes(5_000 + number) for number in range(100)]
+    rows = [0]
+    before = tracemalloc.get_traced_memory()[0]
+    with untraced():
+        items.clear()
+        rows.extend([1] * 30_000)  # resized: it's traced, with its new size
+    freed = before - tracemalloc.get_traced_memory()[0]
+    assert 500_000 - 240_000 - 20_000 < freed < 500_000 - 240_000 + 20_000
+
+
+@pytest.mark.usefixtures("_tracing")
+def test_the_hooks_are_back_after_an_error_and_after_a_pause_in_a_pause():
+    with pytest.raises(ValueError, match="within"), untraced():
+        with untraced():
+            pass
+        inner = bytes(400)
+        raise ValueError("within")
+    assert are_traced([inner, bytes(400)]) == [False, True]
+
+
+@pytest.mark.usefixtures("_tracing")
+def test_tracing_may_stop_and_start_within_a_pause():
+    with untraced():
+        tracemalloc.stop()
+        TracePause.start_tracing(2)
+        meanwhile = bytes(400)
+    assert are_traced([meanwhile, bytes(400)]) == [True, True]
+    with untraced():
+        tracemalloc.stop()
+    assert not tracemalloc.is_tracing() and are_traced([bytes(400)]) == [False]
+    TracePause.start_tracing(2)  # for the fixture
+
+
+@pytest.mark.parametrize("are_frozen", [False, True])
+@pytest.mark.usefixtures("_tracing")
+def test_free_lists_leave_nothing_untraced(are_frozen):
+    """A tuple that a pause has freed is used again: without a trace."""
+    gc.unfreeze()
+    gc.collect()
+    if are_frozen:
+        gc.freeze()
+    count = gc.get_freeze_count()
+    with untraced():
+        del [*zip(range(5_000), range(5_000), strict=True)][:]
+    clear_free_lists()
+    assert gc.get_freeze_count() == count
+    assert all(are_traced([(number, number) for number in range(3_000)]))
+
+
+def test_nothing_pauses_where_allocators_need_their_context():
+    """Those of a debugging interpreter: the trace goes on."""
+    script = """if True:
+    import tracemalloc
+    from memagent.leaks.trace_pause import TracePause, untraced
+    TracePause.start_tracing(2)
+    with untraced():
+        item = bytes(400)
+    print(TracePause.plain, tracemalloc.get_object_traceback(item) is not None)
+    """
+    environ = {**os.environ, "PYTHONMALLOC": "debug", "PYTHONPATH": str(ROOT / "agent")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environ
+    )
+    assert done.stdout == "{} True\n"

@@ -26,7 +26,7 @@ def test_a_box_at_the_cursor_has_all_curves_and_what_happened(
     hover(page, "#memory-chart", 870 / 1725)
     until(lambda: len(visible_tips(page)) == 1)
     [text] = visible_tips(page)
-    for name in ("Step 8", "Allocated", "Peak", "Reserved", "Device used", "GiB", "72 %"):
+    for name in ("Step 8", "Allocated", "Peak", "Reserved", "Device used", "GiB", "73 %"):
         assert name in text, name
     assert "warning at step 870" in text
     hover(page, ".scalar-chart", 0.4)

@@ -98,12 +98,17 @@ RECORD = {
 """16 MiB that are freed, 8 MiB that stay, and 6 MiB from before, of which 4 are freed."""
 
 
-def test_the_allocators_timeline_is_drawn_offline(server, replay, scenarios, open_page, until):
+def test_a_timeline_that_arrives_later_is_drawn_offline(
+    server, replay, scenarios, open_page, until
+):
     replay(scenarios.leaking())
+    page = open_page(f"{server.url}/runs/k3v9leak")
+    page.wait_for_selector("#memory-chart[data-drawn]")
+    assert not page.locator("#timeline").count()
     viewer = compressed_page(RECORD, 2**20)
     message = SnapshotMessage(rank=0, step=700, seq=7, method="history", viewer=viewer)
     assert server.post("/api/v1/runs/k3v9leak/snapshots", encode(message)).status == 201
-    page = open_page(f"{server.url}/runs/k3v9leak")
+    page.wait_for_selector("#timeline")  # by a refresh
     urls = []
     page.on("request", lambda request: urls.append(request.url))
     assert not page.locator("#timeline-body").is_visible()

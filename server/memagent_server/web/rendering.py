@@ -10,7 +10,8 @@ Static files have addresses with a digest of their content, so that browsers cac
 2. An address with another digest, or none, is served uncached: a page loaded before an upgrade
    still finds its scripts.
 3. Text is sent with gzip if accepted, at a third to a quarter of its size. It is compressed once.
-4. Digest and compressed text live as long as the process: restart the server after editing a file
+4. A page's scripts are joined into one (`script_bundle`), named `bundle/time+live+run.js`.
+5. Digest and compressed text live as long as the process: restart the server after editing a file
    here.
 """
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 import gzip
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from mimetypes import guess_type
 from pathlib import Path
@@ -35,6 +36,7 @@ from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import compress
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import count_firing_incidents
+from memagent_server.web.script_bundle import bundle
 
 RENDERED = "memagent_rendered"
 REFRESH_HEADER = "Memagent-Refresh"
@@ -121,6 +123,7 @@ FOLDER = Path(__file__).parent / "static"
 FOREVER = "public, max-age=31536000, immutable"
 _GZIP_LEVEL = 9
 _TEXT_SUFFIXES = (".css", ".js", ".svg")
+_BUNDLE = re.compile(r"bundle/([a-z_]{1,30}(?:\+[a-z_]{1,30}){0,9})\.js")
 
 
 def address(name: str) -> str:
@@ -128,13 +131,21 @@ def address(name: str) -> str:
     return url_for("web.static", digest=_current_digest(), filename=name)
 
 
+def bundle_address(*scripts: str) -> str:
+    """Return the address of scripts that are sent as one."""
+    return address(f"bundle/{'+'.join(scripts)}.js")
+
+
 def send(filename: str, digest: str | None = None) -> Response:
-    """Return one file. Raises NotFound, also for a path outside the folder."""
+    """Return one file, or a bundle. Raises NotFound, also for a path outside the folder."""
     is_text = filename.endswith(_TEXT_SUFFIXES)
     is_compressed = is_text and "gzip" in request.headers.get("Accept-Encoding", "")
-    response = (
-        _send_compressed(filename) if is_compressed else send_from_directory(FOLDER, filename)
-    )
+    if named := _BUNDLE.fullmatch(filename):
+        response = _send_text(_bundled(named[1]), filename, is_compressed=is_compressed)
+    elif is_compressed:
+        response = _send_compressed(filename)
+    else:
+        response = send_from_directory(FOLDER, filename)
     response.headers["Cache-Control"] = (
         FOREVER if digest is not None and digest == _current_digest() else "no-cache"
     )
@@ -147,17 +158,31 @@ def _send_compressed(filename: str) -> Response:
     path = safe_join(str(FOLDER), filename)
     if path is None or not Path(path).is_file():
         raise NotFound
+    return _send_text(Path(path).read_bytes(), filename, is_compressed=True)
+
+
+def _send_text(text: bytes, filename: str, *, is_compressed: bool) -> Response:
     response = Response(
-        _compressed(Path(path)), mimetype=guess_type(path)[0], headers={"Content-Encoding": "gzip"}
+        _compressed(text) if is_compressed else text, mimetype=guess_type(filename)[0]
     )
+    if is_compressed:
+        response.headers["Content-Encoding"] = "gzip"
     response.add_etag()
     response.make_conditional(request)
     return response
 
 
-@cache
-def _compressed(path: Path) -> bytes:
-    return gzip.compress(path.read_bytes(), _GZIP_LEVEL, mtime=0)
+@lru_cache(maxsize=64)
+def _compressed(text: bytes) -> bytes:
+    return gzip.compress(text, _GZIP_LEVEL, mtime=0)
+
+
+@lru_cache(maxsize=32)
+def _bundled(names: str) -> bytes:
+    try:
+        return bundle(FOLDER, names.split("+")).encode()
+    except FileNotFoundError:
+        raise NotFound from None
 
 
 @cache

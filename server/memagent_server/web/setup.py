@@ -64,6 +64,7 @@ def _install(state: BlueprintSetupState) -> None:
     )
     app.jinja_env.globals.update(
         asset=rendering.address,
+        scripts=rendering.bundle_address,
         labels=labels,
         view_models=view_models,
         request_id=request_id,

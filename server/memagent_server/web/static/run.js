@@ -21,6 +21,8 @@ const NAMES = {
 };
 const STRENGTHS = { allocated_bytes: 2, peak_allocated_bytes: 1.5, reserved_bytes: 1.25, device_used_bytes: 1.25 };
 const LAST_STEPS = 200;
+const BUCKET_PX = 2; // of the memory chart's whole run: a bucket is drawn from its minimum to its maximum
+const SCALAR_BUCKET_PX = 6; // their charts are a third as wide
 const MIN_NEW_STEPS = 0.005; // share of the chart: two to five pixels
 
 const note = document.getElementById("chart-note");
@@ -92,8 +94,10 @@ function keep(parameters) {
 
 // Data
 
+const points = (width) => Math.max(50, Math.min(1000, Math.round(container.clientWidth / width)));
+
 async function fetchSeries(parameters, url = container.dataset.seriesUrl) {
-  const query = new URLSearchParams({ points: Math.max(50, Math.min(1000, Math.round(container.clientWidth))), ...parameters });
+  const query = new URLSearchParams({ points: points(zoom ? 1 : BUCKET_PX), ...parameters });
   if (zoom) {
     query.set("from", zoom[0]);
     query.set("to", zoom[1]);
@@ -112,7 +116,7 @@ async function load() {
       isOverRanks
         ? fetchSeries({ field: "peak_allocated_bytes", points: GRID_POINTS }, container.dataset.ranksUrl).then(overRanks)
         : fetchSeries({ rank: facts.rank, device: facts.device, fields: [...FIELDS, ...facts.phases.map(columnOf)].join(",") }),
-      fetchSeries({ rank: facts.rank, device: "scalars", fields: "*" }),
+      fetchSeries({ rank: facts.rank, device: "scalars", fields: "*", points: points(zoom ? BUCKET_PX : SCALAR_BUCKET_PX) }),
     ]);
     [shown, scalars] = [memory, logged];
     draw();

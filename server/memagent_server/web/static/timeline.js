@@ -7,14 +7,8 @@ import { BEFORE, OTHERS, replay } from "./allocations.js";
 import { readPickle } from "./pickle.js";
 import { bindKeys } from "./keys.js";
 
-const section = document.getElementById("timeline");
-const open = document.getElementById("timeline-open");
-const body = document.getElementById("timeline-body");
-const container = document.getElementById("timeline-chart");
-const note = document.getElementById("timeline-note");
-const legend = document.getElementById("timeline-legend");
-const table = document.getElementById("timeline-sites");
-
+// The parts of the page; a refresh with a newer record replaces them.
+let section, open, body, container, note, legend, table;
 let record = null; // the result of `replay`
 let window_ = null; // [from, to] in events, or null for all
 let chart = null;
@@ -101,7 +95,20 @@ function tableRow(site, index) {
   return row;
 }
 
-open.addEventListener("click", load);
-bindKeys(container, { chart: () => chart, zoomTo });
+function attach() {
+  const newest = document.getElementById("timeline");
+  if (!newest || newest === section) return;
+  const part = (name) => document.getElementById(`timeline-${name}`);
+  section = newest;
+  [open, body, container, note, legend, table] = ["open", "body", "chart", "note", "legend", "sites"].map(part);
+  chart?.destroy();
+  [record, window_, chart] = [null, null, null];
+  open.disabled = false;
+  open.addEventListener("click", load);
+  bindKeys(container, { chart: () => chart, zoomTo });
+  new ResizeObserver(() => chart?.setSize(size(container))).observe(container);
+}
+
 whenColorsChange(() => chart?.redraw(true, true));
-new ResizeObserver(() => chart?.setSize(size(container))).observe(container);
+document.addEventListener("memagent:refreshed", attach);
+attach();

@@ -333,6 +333,7 @@ def test_static_files_are_kept_forever_under_an_address_of_their_content(client)
         assert client.get(other, buffered=True).headers["Cache-Control"] == "no-cache"
     for nothing in (
         f"{address}nothing.css",
+        f"{address}bundle/time+nothing.js",
         f"{address}../pages.py",
         f"{address}..%2fpages.py",
         "/static/../pages.py",
@@ -343,9 +344,10 @@ def test_static_files_are_kept_forever_under_an_address_of_their_content(client)
         )
 
 
-def test_static_text_is_compressed_if_accepted(client):
-    plain = client.get("/static/run.js", buffered=True)
-    packed = client.get("/static/run.js", headers={"Accept-Encoding": "br, gzip"}, buffered=True)
+@pytest.mark.parametrize("path", ["/static/run.js", "/static/bundle/time+run.js"])
+def test_static_text_is_compressed_if_accepted(client, path):
+    plain = client.get(path, buffered=True)
+    packed = client.get(path, headers={"Accept-Encoding": "br, gzip"}, buffered=True)
     assert (plain.headers.get("Content-Encoding"), packed.headers["Content-Encoding"]) == (
         None,
         "gzip",
@@ -354,7 +356,7 @@ def test_static_text_is_compressed_if_accepted(client):
     assert int(packed.headers["Content-Length"]) == len(packed.data) < len(plain.data) / 2
     assert "Accept-Encoding" in plain.headers["Vary"]
     again = {"Accept-Encoding": "gzip", "If-None-Match": packed.headers["ETag"]}
-    assert (client.get("/static/run.js", headers=again).status_code) == 304
+    assert (client.get(path, headers=again).status_code) == 304
 
 
 def test_a_long_series_and_pages_are_compressed(client):

@@ -26,6 +26,7 @@ PAGES = {
     "estimate": "/estimate?model=gpt2-xl&batch=4&gpu=rtx4090",
     "estimate-wrong": "/estimate?model=gpt2-xl&batch=x",
     "settings": "/settings",
+    "columns": "/settings/columns",
     "channels": "/settings/channels",
     "tokens": "/settings/tokens",
     "retention": "/settings/retention?older_than=1",

@@ -40,12 +40,14 @@ BODIES = {
     "post_snapshot": {"method": "census", "seq": 1},
     "post_finish": {"status": "completed"},
     "put_rules": {"rules": {"leak": {"is_on": False}}},
+    "put_column_rules": {"rules": {"Loss": {"column": "loss", "test": "above"}}},
     "post_estimate": {"model": "gpt2", "batch": 1},
 }
 QUERIES = {
     "get_comparison": "runs={run_id},seen-too",
     "show_comparison": "runs={run_id},seen-too",
     "put_rules": "project={project}",
+    "put_column_rules": "project={project}",
 }
 FORMS = {
     "change_alert": {"what": "ack"},
@@ -53,6 +55,12 @@ FORMS = {
     "choose_runs": {"runs": "{run_id},seen-too"},
     "change_runs": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
     "change_rules": {"project": "{project}"},
+    "change_column_rules": {
+        "project": "{project}",
+        "name": "Loss",
+        "column": "loss",
+        "test": "above",
+    },
     "change_channels": {"retry": "{notification_id}"},
 }
 

@@ -29,6 +29,7 @@ POLLED = [
     "/api/v1/runs/a/components",
     "/api/v1/runs/a/suspects",
     "/api/v1/rules",
+    "/api/v1/column-rules",
     "/api/v1/scoreboard",
     "/api/v1/compare?runs=a,b",
     "/openapi.json",

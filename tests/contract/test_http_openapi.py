@@ -191,6 +191,8 @@ def test_example_bodies_are_accepted(sqlite_client, fill):
         response = sqlite_client.post(f"/api/v1{path}", json=EXAMPLES[name])
         assert response.status_code in (200, 201), (name, response.text)
     assert sqlite_client.put("/api/v1/rules", json=EXAMPLES["RuleChanges"]).status_code == 200
+    columns = EXAMPLES["ColumnRuleChanges"]
+    assert sqlite_client.put("/api/v1/column-rules", json=columns).status_code == 200
 
 
 def test_the_document_names_the_required_scopes(document):

@@ -7,7 +7,8 @@
 3. Results are written together (`result_writer`): a restarted worker, or a second one on the same
    database, decides nothing twice.
 4. Rules about whole runs (one rank against the others, a stalled run) are evaluated every few
-   seconds, with or without new samples, and scripts' own alerts in each turn (`script_alerts`).
+   seconds, with or without new samples, with projects' rules about columns (`column_rules`), and
+   scripts' own alerts in each turn (`script_alerts`).
 5. When a run has ended, its streams are read to the end, and its alerts are closed (`run_end`).
 6. A run that can't be evaluated is retried at growing intervals, and stops no other run.
 7. Every few hundred samples the state of a forecaster is saved, so that another worker can take
@@ -26,6 +27,7 @@ from typing import Any
 from memagent.errors import WireError
 from memagent.forecast import Hints
 from memagent.forecast.replay_columns import FORECAST_COLUMNS
+from memagent_server.alerts.column_rules import ColumnRuleEvaluator
 from memagent_server.alerts.hint_reader import RunHints, read_new_hints, secondary_hosts
 from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
@@ -85,6 +87,7 @@ class Evaluator:
         self._deaths = UnreportedDeaths()
         self._evaluations: dict[int, StreamEvaluation] = {}
         self._run_rules = RunRules(database, self._share, self._writer)
+        self._column_rules = ColumnRuleEvaluator(database, self._writer)
         self._script_alerts = ScriptAlertWriter(database, channels, self._share)
         self._hints: dict[str, RunHints] = {}
         self._secondary_hosts: set[int] = set()
@@ -112,6 +115,7 @@ class Evaluator:
         for batch in self._moved_streams(streams):
             is_busy = self._evaluate_streams(batch, runs, now) or is_busy
         self._run_rules.turn(runs, streams, self._evaluations, self._policies, now)
+        self._column_rules.turn(runs, self._policies, now)
         # before ended runs are closed: an alert of a script's last moment must notify people
         is_busy = self._script_alerts.turn(self._policies, now) or is_busy
         followed = {stream.id for stream in streams}

@@ -49,7 +49,7 @@ class IncidentTransaction:
 
     def apply(self, run_id: str, stream_id: int | None, change: AlertChange) -> None:
         """Apply one change to the alert that it's about, unless the store is past it already."""
-        alert = find_open(self._session, run_id, change.rule, stream_id)
+        alert = find_open(self._session, run_id, change.rule, stream_id, change.cause)
         state, result = change.state, change.result
         if not state.is_open:
             open_state = "firing" if state.state == "averted" else "pending"

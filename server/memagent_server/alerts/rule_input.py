@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memagent.forecast import Forecast
+from memagent_server.alerts.column_monitor import ColumnFinding
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class RuleInput:
     error: str | None = None
     was_warned: bool = False
     script_alert: ScriptAlert | None = None
+    column: ColumnFinding | None = None
 
 
 @dataclass(frozen=True)

@@ -425,6 +425,28 @@ SCRIPT = Rule(
     ),
 )
 
+
+# -- column: a column or scalar fails a test of the project ----------------------------------------
+
+
+def _decide_column(rule_input: RuleInput, _thresholds: Thresholds, _is_open: bool) -> RuleResult:
+    finding = rule_input.column
+    if finding is None:
+        return CALM
+    return RuleResult(finding.rule.level, finding.rule.name, finding.to_data())
+
+
+COLUMN = Rule(
+    "column",
+    "A column or scalar fails a test that the project has set.",
+    _decide_column,
+    summaries.column,
+    schedule="run",
+    tells="warning",
+    hysteresis=Hysteresis(confirm=1, calm=3, hold_s=60.0),
+    tells_end=False,
+)
+
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
@@ -439,5 +461,6 @@ RULES: dict[str, Rule] = {
         RANK_IMBALANCE,
         STALLED,
         SCRIPT,
+        COLUMN,
     )
 }

@@ -165,5 +165,6 @@ def _close_quiet(
     quiet_s = config.thresholds["quiet_s"] if config.is_on else 0.0
     reason = f"not repeated for {format_duration(quiet_s)}" if config.is_on else SWITCHED_OFF
     for alert in open_alerts_of_rule(session, SCRIPT.name, run_id):
+        # one of this transaction isn't quiet, even if the rule is off
         if now - alert.updated_at >= quiet_s and alert.updated_at < now:
             incidents.end(alert, "averted", step=alert.step, reason=reason)

@@ -54,6 +54,8 @@ class AlertChange:
     result: RuleResult
     step: int
     reason: str = ""
+    cause: str | None = None
+    """Cause of the alert's incident, for a rule with several alerts a stream."""
 
 
 @dataclass

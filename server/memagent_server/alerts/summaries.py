@@ -98,6 +98,30 @@ def script(data: Data) -> str:
     return f"reports: {data['title']}{times}"
 
 
+def column(data: Data) -> str:
+    name, test = data["column"], data["test"]
+    value, reference = (_format_value(name, data[key]) for key in ("value", "reference"))
+    lasting = f" for {format_duration(data['lasts_s'])}" if data.get("lasts_s") else ""
+    if test == "not_finite":
+        return f"{name} is {value}"
+    if test == "spike":
+        return (
+            f"{name} jumped to {value}, {data['deviations']:.3g} deviations above its median of "
+            f"{reference}"
+        )
+    if test in ("above", "below"):
+        return f"{name} has been {test} {reference}{lasting}: {value}"
+    extreme = test.removeprefix("no_new_")
+    best = f"{reference} at step {data['reference_step']:,}"
+    return f"{name} has had no new {extreme}{lasting}: the last is {best}"
+
+
+def _format_value(name: str, value: Any) -> str:
+    if isinstance(value, int | float) and name.endswith("_bytes"):
+        return format_bytes(int(value))
+    return f"{value:.4g}" if isinstance(value, int | float) else str(value)
+
+
 def oom(data: Data) -> str:
     text = f"ran out of memory in step {data['step'] + 1:,}"
     return text if data.get("was_warned") else f"{text}, without a warning before"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
-from memagent_server.alerts.rules import RULES, SCRIPT
+from memagent_server.alerts.rules import COLUMN, RULES, SCRIPT
 from memagent_server.alerts.summaries import format_chance, format_eta
 from memagent_server.notify.channel import AlertMessage
 
@@ -151,7 +151,7 @@ def _ranks(message: AlertMessage) -> str:
 
 def _warning_details(message: AlertMessage) -> list[str]:
     facts = message.facts
-    if message.rule == SCRIPT.name:
+    if message.rule in (SCRIPT.name, COLUMN.name):
         text = facts.get("text") or ""
         lines = truncate(text, MAX_SCRIPT_TEXT).splitlines()[:MAX_FOLDED_LINES]
         return lines + _checkpoint_lines(message)

@@ -180,6 +180,25 @@ class Rules(Schema):
     rules: dict[str, Rule]
 
 
+class ColumnRule(Schema):
+    """A rule about a column or scalar. `project` is `*` for a rule of every project."""
+
+    name: str
+    project: str
+    column: str
+    test: str
+    value: float
+    for_s: float
+    level: str
+    updated_at: Timestamp
+    updated_by: str | None
+
+
+class ColumnRules(Schema):
+    project: str
+    rules: list[ColumnRule]
+
+
 class Score(Schema):
     """Accuracy of warnings; a ratio is null if its denominator is 0."""
 

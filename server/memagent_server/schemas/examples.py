@@ -82,6 +82,9 @@ EXAMPLES: dict[str, Any] = {
     },
     "AlertAction": {"by": "ana", "note": "on it"},
     "RuleChanges": {"rules": {"leak": _LEAK_RULE, "stalled": None}},
+    "ColumnRuleChanges": {
+        "rules": {"Loss diverges": {"column": "loss", "test": "above", "value": 10, "for_s": 60}}
+    },
     "RunStarted": {"run_id": "k3v9", "url": "http://127.0.0.1:8420/runs/k3v9", "next_seq": 0},
     "RunEnded": {"run_id": "k3v9", "status": "completed"},
     "Series": {

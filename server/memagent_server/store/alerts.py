@@ -162,13 +162,21 @@ def open_alerts_by_run(session: Session, run_ids: Collection[str]) -> dict[str, 
     return by_run
 
 
-def find_open(session: Session, run_id: str, rule: str, stream_id: int | None) -> AlertRow | None:
-    """Return a rule's newest open alert for a stream, or for the run if `stream_id` is None."""
+def find_open(
+    session: Session, run_id: str, rule: str, stream_id: int | None, cause: str | None = None
+) -> AlertRow | None:
+    """Return a rule's newest open alert for a stream, or for the run if `stream_id` is None.
+
+    With `cause`, the alert of an incident with it.
+    """
     query = select(AlertRow).where(
         AlertRow.run_id == run_id, AlertRow.rule == rule, AlertRow.state.in_(OPEN_ALERT_STATES)
     )
     if stream_id is not None:
         query = query.where(AlertRow.stream_id == stream_id)
+    if cause is not None:
+        query = query.join(IncidentRow, IncidentRow.id == AlertRow.incident_id)
+        query = query.where(IncidentRow.cause == cause)
     return session.scalar(
         query.order_by(AlertRow.id.desc()).limit(1).execution_options(populate_existing=True)
     )

@@ -107,6 +107,14 @@ def heads_of_running(session: Session) -> list[StreamHead]:
     return [StreamHead._make(row) for row in _HEADS_OF_RUNNING.rows(session.connection(), {})]
 
 
+def current_heads(session: Session) -> list[StreamHead]:
+    """Return the current streams of all running runs by run, scalars too."""
+    query = select(*_HEAD_COLUMNS).join(RunRow, RunRow.id == StreamRow.run_id)
+    query = query.where(RunRow.status == "running", StreamRow.is_current)
+    query = query.order_by(StreamRow.run_id, StreamRow.id)
+    return [StreamHead._make(row) for row in session.execute(query)]
+
+
 def heads_of_run(session: Session, run_id: str) -> list[StreamHead]:
     """Return all streams of a run by id, running or not."""
     query = select(*_HEAD_COLUMNS).join(RunRow, RunRow.id == StreamRow.run_id)

@@ -26,6 +26,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from memagent_server.store.models import (
     AlertRow,
     Base,
+    ColumnRuleRow,
     DeviceContextRow,
     RuleSettingRow,
     RunRow,
@@ -35,6 +36,8 @@ from memagent_server.store.rules import EVERY_PROJECT
 
 SHARED_TABLES: tuple[type[Base], ...] = (DeviceContextRow,)
 """Tables of the server's own that hold nothing of a single run."""
+OF_EVERY_PROJECT: tuple[type[Base], ...] = (RuleSettingRow, ColumnRuleRow)
+"""Tables whose rows of EVERY_PROJECT anyone may read."""
 _INFO_KEY = "memagent_project_scope"
 
 
@@ -79,7 +82,7 @@ def _criteria(projects: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
         model: type[Base] = mapper.class_
         if model in SHARED_TABLES:
             continue
-        readable = (*projects, EVERY_PROJECT) if model is RuleSettingRow else projects
+        readable = (*projects, EVERY_PROJECT) if model in OF_EVERY_PROJECT else projects
         read_criteria.append(
             _ProjectCriterion(model, belongs(model, readable), include_aliases=True)
         )

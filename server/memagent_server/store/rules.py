@@ -1,4 +1,6 @@
-"""Projects' settings of alert rules: a row per project and rule that differs from the default."""
+"""Projects' settings of alert rules, a row for each that differs from the default, and their own
+rules about columns.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from memagent_server.store.models import RuleSettingRow, RunRow
+from memagent_server.store.models import ColumnRuleRow, RuleSettingRow, RunRow
 from memagent_server.store.statements import upsert
 
 EVERY_PROJECT = "*"
@@ -60,3 +62,34 @@ def known_projects(session: Session) -> list[str]:
     with_runs = set(session.scalars(select(RunRow.project).distinct()))
     with_settings = set(session.scalars(select(RuleSettingRow.project).distinct()))
     return sorted((with_runs | with_settings) - {EVERY_PROJECT})
+
+
+# -- rules about columns --------------------------------------------------------------------------
+
+
+def all_column_rules(session: Session) -> list[ColumnRuleRow]:
+    """Return the rules of all projects by name."""
+    return list(session.scalars(select(ColumnRuleRow).order_by(ColumnRuleRow.name)))
+
+
+def column_rules(session: Session, project: str) -> list[ColumnRuleRow]:
+    """Return a project's rules by name: its own, and those of every project."""
+    query = select(ColumnRuleRow).where(ColumnRuleRow.project.in_((EVERY_PROJECT, project)))
+    rows = sorted(session.scalars(query), key=lambda row: row.project != EVERY_PROJECT)
+    by_name = {row.name: row for row in rows}
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def put_column_rule(
+    session: Session, *, project: str, name: str, by: str | None, now: float, **rule: Any
+) -> None:
+    """Store a rule of a project, in place of one with its name."""
+    values = {**rule, "updated_at": now, "updated_by": by}
+    key = {"project": project, "name": name}
+    upsert(session, ColumnRuleRow, {**key, **values}, update=tuple(values))
+
+
+def forget_column_rule(session: Session, project: str, name: str) -> None:
+    session.execute(
+        delete(ColumnRuleRow).where(ColumnRuleRow.project == project, ColumnRuleRow.name == name)
+    )

@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from memagent.forecast import Forecast
+from memagent_server.alerts.column_monitor import ColumnCheck, ColumnFinding
 from memagent_server.alerts.rule_config import configure_rule
 from memagent_server.alerts.rule_input import RuleInput, ScriptAlert
 from memagent_server.alerts.rules import PER_TURN, RULES, TELLS
@@ -41,6 +42,11 @@ FINDS = [
     ("rank_imbalance", RuleInput(step=50, peak_by_rank={0: 10 * GIB, 1: 10 * GIB, 2: 14 * GIB}), "warning", "rank 2 peaks at 14.00 GiB"),
     ("stalled", RuleInput(step=50, silent_s=700.0, step_s=1.0), "warning", "no step for 12 min since step 50"),
     ("script", RuleInput(step=9, script_alert=ScriptAlert("Loss is NaN", level="critical", count=1200)), "critical", "reports: Loss is NaN (1,200 times)"),
+    ("column", RuleInput(column=ColumnFinding(ColumnCheck("Loss", "loss", "above", 5.0, 60.0), 9, 7.25, 5.0, lasts_s=90.0)), "warning", "loss has been above 5 for 2 min: 7.25"),
+    ("column", RuleInput(column=ColumnFinding(ColumnCheck("Loss", "loss", "not_finite", level="critical"), 9, float("nan"))), "critical", "loss is nan"),
+    ("column", RuleInput(column=ColumnFinding(ColumnCheck("Loss", "loss", "spike", 10.0), 9, 57.0, 2.0, 123.4)), "warning", "loss jumped to 57, 123 deviations above its median of 2"),
+    ("column", RuleInput(column=ColumnFinding(ColumnCheck("Val", "val", "no_new_low", 0.0, 60.0), 9, 1.0, 0.5, reference_step=1200, lasts_s=7200.0)), "warning", "val has had no new low for 2 h: the last is 0.5 at step 1,200"),
+    ("column", RuleInput(column=ColumnFinding(ColumnCheck("Mem", "allocated_bytes", "above", 2.0**30), 9, 2.0**31, 2.0**30)), "warning", "allocated_bytes has been above 1.00 GiB: 2.00 GiB"),
 ]  # fmt: skip
 FINDS_NOTHING = [
     ("oom_forecast", RuleInput(forecast=replace(GROWING, level="ok"))),
@@ -74,6 +80,7 @@ FINDS_NOTHING = [
     ("stalled", RuleInput(silent_s=700.0, step_s=60.0)),  # a step takes a minute
     ("stalled", RuleInput(silent_s=100.0, step_s=1.0)),
     ("script", RuleInput(step=9)),
+    ("column", RuleInput(step=9)),
 ]
 
 
@@ -144,6 +151,7 @@ def test_only_urgent_rules_notify_by_default():
         "lost_contact": "warning",
         "host_memory": "critical",
         "script": "warning",
+        "column": "warning",
     }
 
 
@@ -364,10 +372,11 @@ def test_thresholds_have_the_documented_defaults_and_these_limits():
 def test_rules_of_a_turn_fire_after_three_and_clear_after_three_and_a_minute():
     assert (PER_TURN.confirm, PER_TURN.calm, PER_TURN.hold_s) == (3, 3, 60.0)
     per_turn = {name for name, rule in RULES.items() if rule.hysteresis is PER_TURN}
-    assert per_turn == set(RULES) - {"oom_forecast"}
+    assert per_turn == set(RULES) - {"oom_forecast", "column"}
     assert {name: rule.schedule for name, rule in RULES.items() if rule.schedule != "turn"} == {
         "oom_forecast": "sample", "oom": "end", "lost_contact": "end",
         "rank_imbalance": "run", "stalled": "run", "script": "event",
+        "column": "run",
     }  # fmt: skip
 
 

@@ -15,7 +15,14 @@ from memagent_server.store.tokens import create_token
 
 HTML = {"Accept": "text/html"}
 TEMPLATES = Path(memagent_server.__file__).parent / "web" / "templates"
-FORMS = ("/settings", "/settings/channels", "/alerts/1/say", "/login", "/logout")
+FORMS = (
+    "/settings",
+    "/settings/columns",
+    "/settings/channels",
+    "/alerts/1/say",
+    "/login",
+    "/logout",
+)
 
 
 @pytest.fixture

@@ -172,6 +172,21 @@ class RuleSettingRow(Base):
     updated_by: Mapped[str | None] = mapped_column(String(200))
 
 
+class ColumnRuleRow(Base):
+    """A project's rule about a column: see `alerts/column_monitor.py`. Project `*` is every one."""
+
+    __tablename__ = "column_rules"
+    project: Mapped[str] = mapped_column(String(200), primary_key=True)
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    column: Mapped[str] = mapped_column(String(128))
+    test: Mapped[str] = mapped_column(String(20))
+    value: Mapped[float]
+    for_s: Mapped[float]
+    level: Mapped[str] = mapped_column(String(20))
+    updated_at: Mapped[float]
+    updated_by: Mapped[str | None] = mapped_column(String(200))
+
+
 class FeedbackRow(Base):
     """People's feedback on an incident. It outlives the run: the forecaster is judged by it."""
 

@@ -159,16 +159,23 @@ def test_retention_shows_periods_and_old_samples(database, make_settings):
 
 
 def test_the_settings_pages_link_to_each_other(sqlite_client):
-    for path in ("/settings", "/settings/channels", PAGE, "/settings/retention"):
+    for path in (
+        "/settings",
+        "/settings/columns",
+        "/settings/channels",
+        PAGE,
+        "/settings/retention",
+    ):
         html = sqlite_client.get(path, headers=HTML).text
         links = re.findall(
             r'href="(/settings[^"?]*)"( aria-current="page")?',
             html.partition('aria-label="Settings"')[2],
         )
-        assert [link for link, _ in links][:4] == [
+        assert [link for link, _ in links][:5] == [
             "/settings",
+            "/settings/columns",
             "/settings/channels",
             PAGE,
             "/settings/retention",
         ]
-        assert [link for link, mark in links[:4] if mark] == [path]
+        assert [link for link, mark in links[:5] if mark] == [path]

@@ -304,6 +304,18 @@ class Scenarios:
         )  # fmt: skip
 
     @staticmethod
+    def eight_ranks() -> Scenario:
+        """Seven alike, and rank 3, which leaks."""
+        last = 300
+        devices = [{**H100, "id": f"GPU-{rank}", "index": rank} for rank in range(8)]
+        leak = {3: {"leak_from": 100, "growth": 60 * MIB}}
+        streams = {
+            (rank, device["id"]): gpu_columns(last, seed=5, base=40 * GIB, **leak.get(rank, {}))
+            for rank, device in enumerate(devices)
+        }
+        return Scenario("fsdp8", "llama-3b fsdp", streams, devices, total_steps=900)
+
+    @staticmethod
     def sweep() -> list[Scenario]:
         """Two short runs that differ in context and batch; both count tokens, the second at
         twice the speed.

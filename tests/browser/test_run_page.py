@@ -232,10 +232,26 @@ def test_ranks_are_a_heat_map_and_a_band_by_step_or_by_clock(
     until(lambda: any("/ranks?" in url and f"from={first}&to={last}" in url for url in urls))
     page.locator("#zoom-reset").click()
     page.get_by_role("button", name="All ranks").click()
-    until(lambda: "emptiest to the fullest" in page.locator("#chart-legend").inner_text())
+    until(lambda: "Range of 2 ranks" in page.locator("#chart-legend").inner_text())
     assert "axis=time" in page.url and "ranks=all" in page.url
     until(lambda: pixels(page, "curve-peak") > 300)
     assert pixels(page, "curve-device") == 0
+
+
+def test_ranks_that_differ_are_named_beside_the_range_of_all(
+    server, replay, scenarios, open_page, until
+):
+    replay(scenarios.eight_ranks())
+    page = wait_for_chart(open_page(f"{server.url}/runs/fsdp8?ranks=all"))
+    legend = page.locator("#chart-legend")
+    until(lambda: "Range of 8 ranks" in legend.inner_text())
+    names = legend.get_by_role("button").evaluate_all(
+        "all => all.map(b => b.firstChild.nextSibling.textContent)"
+    )
+    assert names == ["Rank 3", "Median of the ranks", "Range of 8 ranks"]
+    assert "Uneven: rank 3" in page.locator("#imbalance").inner_text()
+    for curve in ("curve-peak", "run-1"):
+        until(lambda curve=curve: pixels(page, curve) > 300)
 
 
 def test_the_chart_is_saved_as_a_picture_and_the_samples_as_a_table(
@@ -400,6 +416,20 @@ def test_the_page_says_what_a_diagnosis_does(server, replay, scenarios, open_pag
     page = open_page(f"{server.url}/runs/ddp2")
     assert page.locator("#suspects p").all_inner_texts() == [text]
     assert text in page.locator(".events").inner_text()
+
+
+def test_an_ended_run_promises_no_further_diagnosis(server, replay, scenarios, open_page):
+    scenario = scenarios.two_ranks()
+    text = (
+        "No suspect was found in steps 620 to 640. If memory still grows, another method follows."
+    )
+    event = Event(kind="diagnosis", step=640, data={"state": "found", "text": text})
+    end = {"status": "completed", "step": 640}
+    replay(replace(scenario, events=[*scenario.events, event], finish=end))
+    page = open_page(f"{server.url}/runs/ddp2")
+    assert page.locator("#suspects p").all_inner_texts() == [
+        "No suspect was found in steps 620 to 640."
+    ]
 
 
 def test_components_are_stacked_over_steps_when_the_chart_scrolls_into_view(

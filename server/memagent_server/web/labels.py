@@ -127,11 +127,12 @@ class IncidentView:
     hidden_changes: int = 0
 
 
-def incident_view(incident: Incident) -> IncidentView:
+def incident_view(incident: Incident, run: RunSummary | None = None) -> IncidentView:
     """Return an incident's view, with the newest MAX_CHANGES_SHOWN changes of all its alerts in
     order.
 
-    The summary is that of the first alert in the incident's state.
+    The summary is that of the first alert in the incident's state. If the incident is open and its
+    run is given, the forecast is evaluated at the run's newest step.
     """
     alerts = incident.alerts
     changes = [(change, alert.rank) for alert in alerts for change in alert.transitions]
@@ -140,9 +141,19 @@ def incident_view(incident: Incident) -> IncidentView:
     notifications = [item for alert in alerts for item in alert.notifications]
     hidden_changes = max(0, len(merged) - MAX_CHANGES_SHOWN)
     newest = [_without_repetition(change, leading.summary) for change in merged[hidden_changes:]]
-    return IncidentView(
-        leading.summary, leading.step, leading.updated_at, newest, notifications, hidden_changes
-    )
+    summary, step, at = leading.summary, leading.step, leading.updated_at
+    if run is not None and run.last_seen_at and (sentence := _sentence_now(incident, run)):
+        summary, step, at = sentence, run.step, run.last_seen_at
+    return IncidentView(summary, step, at, newest, notifications, hidden_changes)
+
+
+def _sentence_now(incident: Incident, run: RunSummary) -> str:
+    """Return the newest forecast of an open incident's cause, empty if there is none."""
+    forecast = run.forecast
+    if forecast is None or run.status != "running" or incident.closed_at is not None:
+        return ""
+    is_same = incident.rule == "oom_forecast" and incident.cause in (None, forecast.cause)
+    return f"{_forecast_sentence(run, forecast)}." if is_same and forecast.level != "ok" else ""
 
 
 def _without_repetition(change: Change, summary: str) -> Change:
@@ -354,10 +365,14 @@ def _running_headline(
 ) -> Headline:
     if forecast is None:
         return Headline("busy", f"Running: {_peak(run)}", "No forecast yet.")
-    level, remaining = forecast.level, steps_left(run, forecast)
-    if level == "ok":
+    if forecast.level == "ok":
         return Headline("ok", f"Fits: {_peak(run)}", "No sign of running out of memory.")
-    verb = "runs" if level in PAGING_LEVELS else "may run"
+    return Headline(forecast.level, _forecast_sentence(run, forecast), _growth(forecast, moment))
+
+
+def _forecast_sentence(run: RunSummary, forecast: Forecast | ForecastSummary) -> str:
+    remaining = steps_left(run, forecast)
+    verb = "runs" if forecast.level in PAGING_LEVELS else "may run"
     text = f"{_subject(run, forecast)}{verb} out of memory"
     if remaining is None:
         when = ""
@@ -365,8 +380,7 @@ def _running_headline(
         when = " any moment now"
     else:
         when = f" in about {steps(remaining)}{_time_left(forecast, remaining)}"
-    text = f"{text[0].upper()}{text[1:]}{when}"
-    return Headline(level, text, _growth(forecast, moment))
+    return f"{text[0].upper()}{text[1:]}{when}"
 
 
 def _subject(run: RunSummary, forecast: Forecast | ForecastSummary) -> str:

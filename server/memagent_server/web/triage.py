@@ -38,6 +38,7 @@ class TriageRow:
     user: str
     suspect: str
     is_handled: bool
+    run: RunSummary | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ def _row(
         (run.user or "") if run is not None else "",
         place,
         _is_handled(incident, now),
+        run,
     )
 
 

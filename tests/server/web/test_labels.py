@@ -12,7 +12,15 @@ from memagent_server.schemas.alerts import Incident, IncidentSummary
 from memagent_server.schemas.base import ALERT_STATES, NOTIFICATION_STATES, RUN_STATUSES
 from memagent_server.schemas.snapshots import SuspectLine
 from memagent_server.web import labels
-from tests.server.web.schema_examples import ALERT, FIRED, LEAK, LEAK_SUMMARY, RUN, STREAM
+from tests.server.web.schema_examples import (
+    ALERT,
+    FIRED,
+    LEAK,
+    LEAK_SUMMARY,
+    RUN,
+    STARTED_AT,
+    STREAM,
+)
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 
@@ -171,6 +179,21 @@ def test_an_incident_merges_the_changes_of_its_ranks():
         [labels.Change(FIRED, "2 ranks: 0, 1"), labels.Change(averted, "rank 1")],
         notifications=[],
     )
+
+
+def test_an_open_forecast_is_evaluated_at_the_newest_step_of_its_run():
+    """An hour after it fired, a card says what is left now, as the page's headline does."""
+    forecast = replace(LEAK_SUMMARY, step=100, eta_step=600.0, eta_s=1000.0)
+    run = replace(RUN, status="running", step=500, forecast=forecast)
+    view = labels.incident_view(an_incident(ALERT), run)
+    assert view.summary == "Runs out of memory in about 100 steps (3 min)."
+    assert (view.step, view.at) == (500, run.last_seen_at)
+    for other in (replace(run, status="oom"), replace(run, forecast=None), None):
+        assert labels.incident_view(an_incident(ALERT), other).summary == ALERT.summary
+    averted = replace(an_incident(ALERT), closed_at=STARTED_AT)
+    assert labels.incident_view(averted, run).summary == ALERT.summary
+    of_another_cause = replace(an_incident(ALERT), cause="eval")
+    assert labels.incident_view(of_another_cause, run).summary == ALERT.summary
 
 
 def test_a_reason_that_the_summary_repeats_is_left_out():

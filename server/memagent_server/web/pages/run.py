@@ -48,6 +48,10 @@ EXPORT_FORMATS = tuple(
 )
 """The formats that this server can write: pyarrow is an optional package."""
 
+_NEXT_METHOD = " If memory still grows, another method follows."
+"""The end of the agent's sentence (`memagent.leaks.diagnosis_report`) that a run's end outdates."""
+_DIAGNOSES_UNDER_WAY = ("requested", "counting", "searching")
+
 
 def _version(run_id: str) -> Hashable:
     with current().database.read() as session:
@@ -106,7 +110,7 @@ def show_run(run_id: str) -> Response:
             oom_report=oom_report,
             snapshots=snapshots,
             suspects=[_display_suspect(item, roots) for item in suspects],
-            diagnosis=_diagnosis_text(session, run_id),
+            diagnosis=_diagnosis_text(session, run),
             flame=blocks,
             flame_height=height,
             flame_of=snapshot,
@@ -121,6 +125,7 @@ def show_run(run_id: str) -> Response:
             compared=compared,
             ranks=ranks,
             imbalance=run_view.imbalance(ranks),
+            even_ratio=run_view.EVEN_RATIO,
             rank_rows=run_view.rank_rows(ranks),
             export_formats=EXPORT_FORMATS,
             batch_every_s=pace_of(current_app).interval_s if run.status == "running" else None,
@@ -146,11 +151,21 @@ def _stream_row(session: Session, run_id: str, stream: Stream | None) -> StreamR
     return next((row for row in rows if (row.rank, row.device) == key), None)
 
 
-def _diagnosis_text(session: Session, run_id: str) -> str | None:
-    """Return what the newest leak diagnosis does or found, by its event."""
-    events = list_events(session, run_id, kind="diagnosis", limit=1).events
-    text = events[0].data.get("text") if events else None
-    return text if isinstance(text, str) else None
+def _diagnosis_text(session: Session, run: Run) -> str | None:
+    """Return what the newest leak diagnosis does or found, by its event.
+
+    After the end of the run no method follows, and a diagnosis under way has no result.
+    """
+    events = list_events(session, run.id, kind="diagnosis", limit=1).events
+    data = events[0].data if events else {}
+    text = data.get("text")
+    if not isinstance(text, str):
+        return None
+    if run.status == "running":
+        return text
+    if data.get("state") in _DIAGNOSES_UNDER_WAY:
+        return "The run ended before its leak diagnosis."
+    return text.removesuffix(_NEXT_METHOD)
 
 
 def _advice(

@@ -6,6 +6,7 @@ import { axis, entry, isMove, newest, property, selection, size, whenColorsChang
 import { followForecasts } from "./forecast_history.js";
 import { bindKeys } from "./keys.js";
 import { savePicture } from "./picture.js";
+import { RANGE, overRanks } from "./rank_band.js";
 import { drawScalars, forgetScalars, readScalarView, redrawScalars } from "./scalars.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, tick } from "./text.js";
 import { bind, tooltip } from "./tooltip.js";
@@ -114,7 +115,7 @@ async function load() {
   try {
     const [memory, logged] = await Promise.all([
       isOverRanks
-        ? fetchSeries({ field: "peak_allocated_bytes", points: GRID_POINTS }, container.dataset.ranksUrl).then(overRanks)
+        ? fetchSeries({ field: "peak_allocated_bytes", points: GRID_POINTS }, container.dataset.ranksUrl).then((grid) => overRanks(grid, Number(ranksButton.dataset.evenRatio)))
         : fetchSeries({ rank: facts.rank, device: facts.device, fields: [...FIELDS, ...facts.phases.map(columnOf)].join(",") }),
       fetchSeries({ rank: facts.rank, device: "scalars", fields: "*", points: points(zoom ? BUCKET_PX : SCALAR_BUCKET_PX) }),
     ]);
@@ -128,16 +129,9 @@ async function load() {
 
 const columnOf = (phase) => `phase_${phase}_peak_bytes`;
 
-// All ranks as one curve: the range from the emptiest to the fullest.
-function overRanks(grid) {
-  const columns = grid.step.map((_, index) => grid.ranks.map(({ max }) => max[index]).filter((value) => value !== null));
-  const of = (choose) => columns.map((values) => (values.length ? choose(...values) : null));
-  const [min, max] = [of(Math.min), of(Math.max)];
-  return { step: grid.step, time_s: grid.time_s, samples: grid.step.length, series: { peak_allocated_bytes: { min, max, last: max } } };
-}
-
 // Curves with values. On a host, some only repeat the allocated memory: draw one.
 function fields() {
+  if (shown.curves) return Object.keys(shown.curves);
   return FIELDS.filter((field) => newest(shown.series[field]?.max ?? []) !== undefined && !(facts.kind === "host" && isRepetition(field)));
 }
 
@@ -147,9 +141,11 @@ function isRepetition(field) {
 }
 
 function nameOf(field) {
-  if (isOverRanks) return "Peak, from the emptiest to the fullest rank";
-  return NAMES[facts.kind === "host" ? "host" : "gpu"][FIELDS.indexOf(field)];
+  return shown.curves?.[field].name ?? NAMES[facts.kind === "host" ? "host" : "gpu"][FIELDS.indexOf(field)];
 }
+
+const colorOf = (field) => (shown.curves ? property(shown.curves[field].color) : colors[field]);
+const swatchOf = (field) => shown.curves?.[field].swatch ?? `swatch-${field}`;
 
 // The x axis: steps or time. The time of a step is interpolated between its neighbors in the window, or in the whole run.
 
@@ -271,7 +267,7 @@ function draw() {
 
 function build(columns, kind) {
   const series = columns.flatMap((field) => [line(field, 1), line(field, 0.6)]);
-  const bands = columns.map((field, index) => ({ series: [2 * index + 1, 2 * index + 2], fill: () => `${colors[field]}55` }));
+  const bands = columns.map((field, index) => ({ series: [2 * index + 1, 2 * index + 2], fill: () => `${colorOf(field)}55` }));
   const [floor, peak] = [columns.indexOf("allocated_bytes"), columns.indexOf("peak_allocated_bytes")];
   if (floor >= 0 && peak >= 0) bands.push({ series: [2 * peak + 2, 2 * floor + 1], fill: () => `${colors.peak_allocated_bytes}14` });
   chart = new uPlot(
@@ -312,7 +308,8 @@ function phaseSteps() {
 }
 
 function line(field, strength) {
-  return { stroke: () => colors[field], width: STRENGTHS[field] * strength, points: { show: false }, spanGaps: true, show: !hidden.has(field) };
+  const width = shown.curves?.[field].width ?? STRENGTHS[field] * strength;
+  return { stroke: () => colorOf(field), width, points: { show: false }, spanGaps: true, show: !hidden.has(field) };
 }
 
 function cursor() {
@@ -345,7 +342,7 @@ function zoomToX(from, to) {
 function buildLegend(columns) {
   outputs.clear();
   const entries = columns.map((field) => {
-    const button = entry("button", `swatch-${field}`, nameOf(field));
+    const button = entry("button", swatchOf(field), nameOf(field));
     button.type = "button";
     button.setAttribute("aria-pressed", String(!hidden.has(field)));
     button.append(valueOf(field));
@@ -384,7 +381,7 @@ function toggle(field, index, button) {
 }
 
 function legendWords() {
-  return fields().filter((field) => !hidden.has(field)).reverse().map((field) => ({ text: nameOf(field), color: colors[field] }));
+  return fields().filter((field) => !hidden.has(field)).reverse().map((field) => ({ text: nameOf(field), color: colorOf(field) }));
 }
 
 // The labels of a logarithmic axis: uPlot rounds its own to six digits.
@@ -395,13 +392,18 @@ function powers(low, high) {
 
 const valueAt = (field, row) => shown.series[field][field === "peak_allocated_bytes" ? "max" : "last"][row];
 
+function textAt(field, row) {
+  const { min, max } = shown.series[field];
+  return field === RANGE && min[row] !== null ? `${bytes(min[row])} to ${bytes(max[row])}` : bytes(valueAt(field, row));
+}
+
 // What the tooltip says of a row: the curves in the order of the screen, their shares of the limit, and what happened there.
 function describe(row, u) {
   const step = shown.step[row];
   const share = (value) => (facts.limit_bytes ? `${Math.round((100 * value) / facts.limit_bytes)} %` : "");
   const rows = fields().filter((field) => !hidden.has(field)).reverse().map((field) => {
     const value = valueAt(field, row);
-    return { swatch: `swatch-${field}`, name: isOverRanks ? "Fullest rank" : SHORT_NAMES[field], value: bytes(value), note: value === null ? "" : share(value) };
+    return { swatch: swatchOf(field), name: shown.curves ? nameOf(field) : SHORT_NAMES[field], value: textAt(field, row), note: value === null ? "" : share(value) };
   });
   return { step, time_s: shown.time_s[row], rows, notes: happenings(row, u) };
 }
@@ -418,7 +420,7 @@ function showValues(index) {
   const at = index ?? shown.step.length - 1;
   for (const [field, output] of outputs) {
     const values = field === "step" ? null : shown.series[field];
-    output.textContent = !values ? count(shown.step[at] ?? 0) : bytes(valueAt(field, at));
+    output.textContent = !values ? count(shown.step[at] ?? 0) : textAt(field, at);
   }
 }
 

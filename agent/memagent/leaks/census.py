@@ -18,7 +18,9 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 MIN_SHARE = 0.5
 """A part of the window must bring at least this share of what steady growth brings in it."""
@@ -28,8 +30,11 @@ TensorGroup = tuple[str, str, int]
 """Device, dtype, and number of dimensions."""
 
 
-class TensorEntry(NamedTuple):
-    """A live tensor. It shows `size_bytes` of its storage's `storage_bytes`."""
+class TensorEntry(msgspec.Struct, frozen=True, gc=False):
+    """A live tensor. It shows `size_bytes` of its storage's `storage_bytes`.
+
+    The collector doesn't track it: thousands of new objects would make it look through all others.
+    """
 
     reference: weakref.ref[Any] | None
     storage: int
@@ -102,6 +107,7 @@ def _entries(
     plain = torch.Tensor
     devices: dict[Any, str] = {}
     dtypes: dict[Any, str] = {}
+    shapes: dict[tuple[int, ...], tuple[int, ...]] = {}
     for tensor in tensors:
         entry = known.get(id(tensor))
         if entry is not None and _is_unchanged(tensor, entry):
@@ -124,6 +130,7 @@ def _entries(
         text = dtypes.get(dtype) or dtypes.setdefault(dtype, str(dtype).removeprefix("torch."))
         # swap_tensors refuses a tensor with weak references
         reference = weakref.ref(tensor) if kind is plain else None
+        shape = shapes.setdefault(shape, shape)
         yield id(tensor), TensorEntry(reference, storage, storage_bytes, size, name, text, shape)
 
 

@@ -58,7 +58,7 @@ def diagnose(
     suspects are missing, and the others are less sure. Leaves no references behind, neither in the
     end nor between slices.
     """
-    last = census.take(step, tensors, autograd_graphs.count_nodes(tensors))
+    last = census.take(step, tensors, autograd_graphs.count_nodes(tensors), before_last)
     growths = census.growing_groups(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
     longer = lengthening_tensors(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
     more_nodes = _more_nodes(first, middle, last)

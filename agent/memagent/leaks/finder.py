@@ -7,7 +7,9 @@
    shorter: the time that the thread waits for a core is no work.
 4. If the first suspect may stop growing, a longer window *confirms* it (`confirmation`).
 5. The next diagnosis may begin only when all of them together are within their share of the run's
-   time, or within an allowance that short runs have, too. A search waits if it is far ahead.
+   time, or within an allowance that short runs have, too. A search waits if it is far ahead. If the
+   caller allows an advance, the next one draws on it, as long as the one before predicts that it
+   suffices.
 """
 
 from __future__ import annotations
@@ -50,16 +52,19 @@ class Finder(FinderState):
         history: bool = False,
         host: bool = False,
         beyond_budget: bool = False,
+        advance_s: float = 0.0,
         window: int | None = None,
     ) -> None:
         """Start a diagnosis as soon as the budget allows, or at once if `beyond_budget`.
 
+        advance_s: how far all diagnoses together may be ahead of the budget at its end, if it takes
+        as long as the one before it.
         history: also record the CUDA allocator. host: also trace Python's own allocations, which
         makes small steps take two to five times as long. window: steps, if not the usual ones; use
         more for what grows rarely. Replaces an earlier request that hasn't
         started; a running diagnosis isn't disturbed.
         """
-        self._is_urgent = beyond_budget
+        self._advance_s = math.inf if beyond_budget else advance_s
         self._requested = WindowRequest(window or self.window, history, host)
 
     def after_step(self, step: int) -> Diagnosis | None:
@@ -68,9 +73,8 @@ class Finder(FinderState):
         if self._search is not None:
             return self._continue_search() if self._may_go_on() else None
         if not window.is_active:
-            request = self._requested
-            if request and (self._is_urgent or self.budget.allows(self._elapsed_s())):
-                self._begin(request, step)
+            if self._requested is not None and self._may_begin():
+                self._begin(self._requested, step)
             return None
         window.end_step(step)
         if window.is_before_last:
@@ -179,10 +183,18 @@ class Finder(FinderState):
         if was_active:
             syntax.clear_cache()
 
+    def hurry(self) -> None:
+        """Let the diagnosis that is requested or running go beyond the budget."""
+        self._advance_s = math.inf
+
+    def _may_begin(self) -> bool:
+        expected_s = 0.0 if self.diagnosis is None else self.diagnosis.pause_s
+        return self.budget.allows(self._elapsed_s(), max(0.0, self._advance_s - expected_s))
+
     def _may_go_on(self) -> bool:
         """Return True if the search isn't too far ahead: by a second and twice its readings."""
-        advance_s = MAX_ADVANCE_S + 2 * self._readings_s
-        return self._is_urgent or self.budget.allows(self._elapsed_s(), advance_s)
+        advance_s = max(self._advance_s, MAX_ADVANCE_S + 2 * self._readings_s)
+        return self.budget.allows(self._elapsed_s(), advance_s)
 
     def _conclude_unconfirmed(self, diagnosis: Diagnosis) -> Diagnosis:
         """Return the first result: the variables of the script may be gone by now."""

@@ -62,7 +62,8 @@ class FinderState:
     def __post_init__(self) -> None:
         self._started_at = self.clock() if self.started_at is None else self.started_at
         self._requested: WindowRequest | None = None
-        self._is_urgent = False
+        self._advance_s = 0.0
+        """How far the diagnosis that is requested or running may be ahead of the budget."""
         self._window = ReadingWindow(WindowRequest(self.window))
         self._check = GrowthCheck()
         self._host_check = HostGrowthCheck((), 0, None)

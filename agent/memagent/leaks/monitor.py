@@ -52,6 +52,9 @@ _RETRY_AFTER_STEPS = 20
 FIRST_CHECK_STEPS, CHECK_RATIO = 80, 1.25
 """Steps after which suspects are checked, and by how much each later check is further from the one
 before: what fills up for half of a run is withdrawn before its end."""
+METHODS_ADVANCE_S = 5.0
+"""Processor time by which the methods of one run may be ahead of their share of it. Fitted to
+scripts of the eighth to the eleventh exam, of 20 to 100 s: a trace takes 1 to 3.5 s there."""
 _LAST_PEAKS = 8
 _NO_MEMORY = "no memory was left for the diagnosis"
 
@@ -95,6 +98,8 @@ class LeakMonitor:
             triggers.HOST_METHODS if kind == "host" else triggers.DEVICE_METHODS
         )
         self._failures = 0
+        self._is_threatened = False
+        """The newest forecast expects growth to end the run soon."""
         self._min_window = 0
         """Steps, if growth is rare."""
         self._check_step: int | None = None
@@ -181,15 +186,16 @@ class LeakMonitor:
             self._notices.print_urgently()
         self._why = why
         self._saves_record = saves
-        self._request(beyond_budget=is_retry, host=host)
+        self._request(is_next=is_retry, host=host)
 
-    def _request(self, *, beyond_budget: bool, host: bool = False) -> None:
-        """Request a diagnosis by the next method."""
+    def _request(self, *, is_next: bool, host: bool = False) -> None:
+        """Request a diagnosis. is_next: it follows one by another method, without a suspect."""
         method = self._method
         self._finder.request(
             history=self._device.kind == "cuda",
             host=host or method.traces_host,
-            beyond_budget=beyond_budget,
+            beyond_budget=is_next and self._is_threatened,
+            advance_s=METHODS_ADVANCE_S if is_next else 0.0,
             window=max(self._min_window, method.window or 0) or None,
         )
         self._sampler.request_work()
@@ -203,8 +209,10 @@ class LeakMonitor:
         """Request a diagnosis of growth that the local forecaster expects to end the run."""
         if forecast.cause in LEAK_CAUSES:
             why = f"forecast at step {forecast.step:,}: {forecast.cause}"
+            self._is_threatened = forecast.level in PAGING_LEVELS
             self.suspect(why, host=forecast.cause == "host_memory")
-            if forecast.level in PAGING_LEVELS:
+            if self._is_threatened:
+                self._finder.hurry()
                 self._notices.print_urgently()
 
     def handle_reply(self, reply: BatchReply) -> None:
@@ -332,7 +340,7 @@ class LeakMonitor:
         grows = triggers.is_growth(self._device.kind, diagnosis.growth_bytes_per_step)
         grows = grows and self._finder.growing != "buffer"
         if not self._next_step and grows:
-            self._request(beyond_budget=True)  # a short run has no time to wait for more growth
+            self._request(is_next=True)  # a short run has no time to wait for more growth
         started = time.perf_counter()
         notes = [diagnosis_text(diagnosis), *self._save_record(diagnosis.step)]
         self.send(self._why, notes=notes, diagnosis=diagnosis)

@@ -30,6 +30,8 @@ from memagent.leaks.variable_walk import (
 )
 
 _MAX_SAMPLE = 200
+_MAX_KEPT_SAMPLE = 50
+"""Objects of a line whose ways up are looked at: each link of a way takes one more pass."""
 _MIN_COVERAGE = 0.6
 _MIN_BRANCH = 0.2
 _MIN_LINKS = 4
@@ -46,8 +48,9 @@ def holders_from_variables(
 
     That is the lowest object that leads to most of them, or one of a few below it that are filled
     in the same way: `state[key].append(x)`. But those may as well be the items of what grows.
-    without: ids of objects that the search doesn't go through.
+    without: ids of objects that the search doesn't go through. A sample of many tensors will do.
     """
+    tensors = tensors[:: 1 + len(tensors) // _MAX_SAMPLE]
     wanted = set(map(id, tensors))
     walk = VariableWalk(lambda items: wanted.intersection(map(id, items)), len(wanted), without)
     walk.run(scopes, budget)
@@ -74,9 +77,12 @@ def holders_of_kept(
     without: set[int] = set()
     fixed: list[HolderPath] = []
     for _ in range(_MAX_TRIES):
+        if budget.is_over():
+            break
         walk = VariableWalk(find, _MAX_SAMPLE, without, find_owners)
         walk.run(scopes, budget)
-        ways = walk.ways_up(walk.reached.values())
+        reached = list(walk.reached.values())
+        ways = walk.ways_up(reached[:: 1 + len(reached) // _MAX_KEPT_SAMPLE])
         if (common := _common_place(ways)) is None:
             break
         fewest, way, place = common

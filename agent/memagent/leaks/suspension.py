@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import _thread
 import gc
+import operator
 import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
+from itertools import compress, repeat
 from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
@@ -88,11 +90,13 @@ class Survey:
             self._is_incomplete = True
 
     def _note(self, tensors: list[Any]) -> None:
-        for tensor in tensors:
-            find = self._references.get(id(tensor))
-            # each new reference brings the next collection nearer
-            if find is None or find() is not tensor:
-                self._references[id(tensor)] = _reference(tensor)
+        torch = sys.modules.get("torch")
+        are_plain = list(map(operator.is_, map(type, tensors), repeat(torch and torch.Tensor)))
+        # in C: a reference that exists already is found again
+        plain = list(compress(tensors, are_plain))
+        self._references.update(zip(map(id, plain), map(weakref.ref, plain), strict=True))
+        others = compress(tensors, map(operator.not_, are_plain))
+        self._references.update((id(tensor), _reference(tensor)) for tensor in others)
 
 
 def _reference(tensor: Any) -> Callable[[], Any]:
@@ -100,10 +104,8 @@ def _reference(tensor: Any) -> Callable[[], Any]:
 
     A parameter that is replaced within the step lives on until its end.
     """
-    torch = sys.modules["torch"]
-    if type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter):
-        return lambda: tensor
-    return weakref.ref(tensor)
+    is_parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
+    return (lambda: tensor) if is_parameter else weakref.ref(tensor)
 
 
 class _Identity(NamedTuple):

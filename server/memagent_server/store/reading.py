@@ -95,8 +95,12 @@ def id_before(cursor: str | None) -> int | None:
 
 def encode_cursor(row: Any, columns: Sequence[InstrumentedAttribute[Any]]) -> str:
     """Return the cursor of a row in a list that is ordered by several columns."""
-    values = [getattr(row, column.key) for column in columns]
-    return base64.urlsafe_b64encode(msgspec.json.encode(values)).decode().rstrip("=")
+    return encode_key([getattr(row, column.key) for column in columns])
+
+
+def encode_key(values: Sequence[Any]) -> str:
+    """Return the cursor of the values that order a list."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(list(values))).decode().rstrip("=")
 
 
 def decode_cursor(cursor: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:

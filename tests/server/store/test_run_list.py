@@ -7,6 +7,7 @@ from sqlalchemy import event, select
 
 from memagent.errors import WireError
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
+from memagent_server.store import run_list
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import RunRow, RunTagRow
 from memagent_server.store.run_list import (
@@ -155,6 +156,24 @@ def test_it_searches_each_word_and_the_values_of_the_config(ask, start, q, run_i
     start("c", name="resnet lr=0.1", user="bo")
     start("d", name='5" disks', user="bo")
     assert set(ask(q=q)[0]) == run_ids
+
+
+@pytest.mark.parametrize("sort", SORTS)
+def test_a_search_reads_a_bounded_number_of_runs_a_page(ask, start, monkeypatch, sort):
+    """Pages of any size lead to all matches, each once, in the list's order."""
+    for number in range(11):
+        start(f"r{number:02}", name=f"{'odd' if number % 2 else 'even'} {number:02}")
+    whole, _ = ask(q="odd", sort=sort)
+    assert len(whole) == 5
+    monkeypatch.setattr(run_list, "MAX_SEARCHED", 3)
+    found, pages, cursor = [], 0, None
+    while pages == 0 or cursor is not None:
+        ids, cursor = ask(q="odd", sort=sort, cursor=cursor)
+        found, pages = found + ids, pages + 1
+    assert (found, pages) == (whole, 4)
+    assert ask(q="nothing", sort=sort)[0] == []
+    assert ask(q="nothing", sort=sort)[1] is not None
+    assert ask(sort=sort)[1] is None, "a list without a search isn't cut"
 
 
 def test_a_tag_is_matched_whole_and_pages_by_time(ask, start):

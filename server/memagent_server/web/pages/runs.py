@@ -22,6 +22,7 @@ from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
 from memagent_server.store.run_filter import column_names
 from memagent_server.store.run_list import (
+    MAX_SEARCHED,
     SORTS,
     RunQuery,
     Sort,
@@ -66,6 +67,7 @@ def show_runs() -> Response:
     with context.database.read() as session:
         page = list_runs(session, filters)
         runs = page.runs
+        is_cut_short = bool(filters.q and page.next_cursor and len(runs) < PAGE_SIZE)
         endangered = [] if is_filtered else _endangered(session, context.clock())
         return render_page(
             "runs.html",
@@ -83,6 +85,7 @@ def show_runs() -> Response:
             endangered=endangered[:MAX_SHOWN_ENDANGERED],
             more_endangered=len(endangered[MAX_SHOWN_ENDANGERED:]),
             next_cursor=page.next_cursor,
+            searched=MAX_SEARCHED if is_cut_short else None,
             needs_token=not runs and credentials.has_admin_tokens(session, context.settings),
             refresh_s=REFRESH_S,
         )

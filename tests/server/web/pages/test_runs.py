@@ -9,7 +9,9 @@ from urllib.parse import quote
 import pytest
 
 from memagent_server.http.credentials import token_hash
+from memagent_server.store import run_list
 from memagent_server.store.tokens import create_token
+from memagent_server.web.pages import runs as pages
 
 HTML = {"Accept": "text/html"}
 
@@ -67,6 +69,16 @@ def test_the_columns_of_the_listed_runs_complete_a_filter(client):
     page = client.get("/", headers=HTML).text
     options = [unescape(name) for name in re.findall(r'<option value="([^"]+\.[^"]+)"', page)]
     assert options == ['config.optimizer."a.b"', "config.optimizer.lr"]
+
+
+def test_a_search_without_a_match_goes_on_where_it_ended(client, listed, monkeypatch):
+    monkeypatch.setattr(run_list, "MAX_SEARCHED", 2)
+    monkeypatch.setattr(pages, "MAX_SEARCHED", 2)
+    page = client.get("/?q=%22run+a%22", headers=HTML).text
+    assert "No match in the newest 2 runs" in page
+    more = unescape(re.search(r'rel="next" href="([^"]*)">Search the next 2', page)[1])
+    assert listed(more) == ["a"]
+    assert "No runs match" in client.get("/?q=run+c+nothing&project=none", headers=HTML).text
 
 
 def test_archived_runs_leave_the_list_and_come_back(client, listed):

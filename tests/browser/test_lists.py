@@ -81,6 +81,19 @@ def test_a_filter_is_written_with_completed_columns(server, replay, scenarios, o
     assert len(names(page)) == 2
 
 
+def test_comfortable_rows_are_kept_in_the_browser(server, replay, scenarios, open_page, until):
+    replay(scenarios.failed())
+    page = open_page(server.url)
+    row = page.locator("table.runs tbody tr")
+    dense = row.bounding_box()["height"]
+    page.get_by_role("button", name="Comfortable rows").click()
+    until(lambda: row.bounding_box()["height"] > 1.5 * dense)
+    page.reload()
+    until(lambda: row.bounding_box()["height"] > 1.5 * dense)
+    page.get_by_role("button", name="Comfortable rows", pressed=True).click()
+    until(lambda: row.bounding_box()["height"] == dense)
+
+
 def test_a_row_summarises_a_run(server, replay, scenarios, open_page):
     replay(scenarios.leaking())
     page = open_page(server.url, width=1600)

@@ -178,7 +178,7 @@ def _shorten_repeated_notes(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
     """Shorten a reason that repeats that of the row above."""
     above = [None, *(row.note for row in rows)]
     return [
-        replace(row, note="Likely the same.")
+        replace(row, note="Same likely cause.")
         if row.note and row.note == before and row.note.startswith("Likely")
         else row
         for row, before in zip(rows, above, strict=False)

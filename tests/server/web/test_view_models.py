@@ -241,8 +241,8 @@ def test_a_repeated_reason_is_shortened():
     [(_, rows)] = groups(phases=phases)
     assert [row.note for row in rows] == [
         "Likely: a leak.",
-        "Likely the same.",
-        "Likely the same.",
+        "Same likely cause.",
+        "Same likely cause.",
         "Likely: foreach.",
     ]
 

@@ -49,8 +49,8 @@ ACTIONS = ("tag", "untag", "archive", "restore")
 SORT_NAMES: dict[Sort, str] = {
     "-created_at": "Newest first",
     "created_at": "Oldest first",
-    "-peak_ratio": "Fullest first",
-    "peak_ratio": "Emptiest first",
+    "-peak_ratio": "Highest memory",
+    "peak_ratio": "Lowest memory",
     "name": "Name, A to Z",
     "-name": "Name, Z to A",
 }

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from memagent.fitting.api import fit
     from memagent.rehearsal.api import rehearse
     from memagent.run import Run
-    from memagent.wire.messages import Risk
+    from memagent.wire.messages import Command, Risk
 
 __version__ = "0.1.0"
 __all__ = [
     "Api",
+    "Command",
     "MemagentError",
     "Risk",
     "Run",
@@ -48,6 +49,7 @@ _LAZY = {
     "rehearse": "memagent.rehearsal.api",
     "Run": "memagent.run",
     "Risk": "memagent.wire.messages",
+    "Command": "memagent.wire.messages",
 }
 _LAZY_MODULES = ("forecast", "leaks")
 

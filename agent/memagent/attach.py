@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # `import memagent` imports this module: heavy imports wait f
     from memagent.record.identity import Identity
     from memagent.run import Run
     from memagent.settings import Settings
-    from memagent.wire.messages import Risk
+    from memagent.wire.messages import Command, Risk
 
 _derived_ids = 0
 """Runs of this process whose id is derived from the launch. All ranks count them, and so derive the
@@ -39,6 +39,7 @@ def attach(
     predict: bool = True,
     preflight: object = None,
     on_risk: Callable[[Risk], None] | None = None,
+    on_command: Callable[[Command], object] | None = None,
     mirror: object = None,
 ) -> Run | NullRun:
     """Monitor the memory of a training run from now on.
@@ -56,6 +57,8 @@ def attach(
         {"eval_batch": ..., "checkpoint": ...}: either may be a callable (docs/preflight.md).
     on_risk: called with a `Risk` on the training thread, at the next step boundary, when the run is
         expected to run out of memory.
+    on_command: called in the same way, on rank 0, with a `Command` that was requested on the run's
+        page: its kind is "checkpoint" or "stop". The script decides what to do.
     mirror: "wandb", "mlflow" or "tensorboard", a run or writer of theirs, or several; they show
         memory, forecasts and warnings too (docs/integrations.md).
 
@@ -84,6 +87,7 @@ def attach(
         predict=predict,
         preflight=preflight,
         on_risk=on_risk,
+        on_command=on_command,
         mirror=mirror,
     )
     models = _validate_models(model)

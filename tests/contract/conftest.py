@@ -26,7 +26,12 @@ FACTS = {
 
 OPEN = ("static", "show_login", "log_in", "log_out", "get_health", "get_readiness", "get_openapi")
 BODIES = {
-    "post_run": {"run_id": "{run_id}", "project": "{project}", "name": "taken over"},
+    "post_run": {
+        "environment": {"takes_commands": True},
+        "run_id": "{run_id}",
+        "project": "{project}",
+        "name": "taken over",
+    },
     "post_batch": {"seq": 1},
     "post_prediction": {"method": "formula", "peak_allocated_bytes": 1},
     "post_rehearsal": {
@@ -41,6 +46,7 @@ BODIES = {
     "post_finish": {"status": "completed"},
     "put_rules": {"rules": {"leak": {"is_on": False}}},
     "put_column_rules": {"rules": {"Loss": {"column": "loss", "test": "above"}}},
+    "post_command": {"kind": "stop"},
     "post_estimate": {"model": "gpt2", "batch": 1},
 }
 QUERIES = {
@@ -54,6 +60,7 @@ FORMS = {
     "acknowledge_alerts": {"alerts": "{alert_id}"},
     "choose_runs": {"runs": "{run_id},seen-too"},
     "change_runs": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
+    "request_command": {"kind": "stop"},
     "change_rules": {"project": "{project}"},
     "change_column_rules": {
         "project": "{project}",
@@ -160,6 +167,7 @@ def fill(sqlite_app):
             "tags": [marker],
             "config": {"lr": 0.1, "about": marker},
             "devices": [device],
+            "environment": {"takes_commands": True},
         }
         post("", start)
         columns = {

@@ -18,6 +18,8 @@ DEMANDED = {
     "POST /alerts/acknowledge": READ,
     "POST /compare": READ,
     "DELETE /api/v1/runs/<run_id>": ADMIN,
+    "POST /api/v1/runs/<run_id>/commands": ADMIN,
+    "POST /runs/<run_id>/commands": ADMIN,
     "POST /runs": ADMIN,
     "PUT /api/v1/rules": ADMIN,
     "PUT /api/v1/column-rules": ADMIN,

@@ -141,6 +141,10 @@ def forecast() -> Setup:
     names["save"](None)
     assert torch.load("last.pt")["step"] == 0
     names["run"].finish()
+    names = yield {}
+    with contextlib.suppress(SystemExit):
+        names["obey"](memagent.Command(kind="stop", data={"id": 1}))
+    assert names["run"].status == "stopped"
 
 
 def integrations() -> Setup:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from memagent.errors import SettingError
 from memagent.record.git import ChangeCheck
-from memagent.wire.messages import Risk
+from memagent.wire.messages import Command, Risk
 
 if TYPE_CHECKING:
     from memagent.preflight import PreflightRequest
@@ -30,6 +30,7 @@ class AttachOptions:
     predict: bool = True
     preflight: PreflightRequest | None = None
     on_risk: Callable[[Risk], None] | None = None
+    on_command: Callable[[Command], object] | None = None
     mirror: tuple[Any, ...] | None = None
     """The result of `memagent.mirror.parse_mirror`; None: as the settings say."""
     automatic: bool = False

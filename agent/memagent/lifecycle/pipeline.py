@@ -46,6 +46,7 @@ from memagent.wire.messages import BatchReply, Device, Event, FinalStatus, Finis
 
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
+    from memagent.lifecycle.commands import ScriptCommands
     from memagent.mirror.mirror import Mirror
     from memagent.mirror.trackers import Tracker
     from memagent.preflight import Preflight, PreflightRequest
@@ -113,6 +114,7 @@ class Pipeline:
             time_left_s=self._time_left_s,
         )
         self._script_alerts: ScriptAlerts | None = None
+        self._commands: ScriptCommands | None = None
         self.forecast = LocalForecast(
             identity.rank,
             self.sampler,
@@ -166,6 +168,11 @@ class Pipeline:
         self.instrumentation.add_step_listeners(
             self.scalars.flush, self.oom.after_step, self.forecast.after_step, self.leaks.after_step
         )
+        if options.on_command is not None:
+            from memagent.lifecycle.commands import ScriptCommands  # few scripts take any
+
+            self._commands = ScriptCommands(options.on_command, self.sampler, self.events, guard)
+            self.instrumentation.add_step_listeners(self._commands.after_step)
         self.events.start()
 
     @property
@@ -277,6 +284,8 @@ class Pipeline:
         self.scalars.flush(wait=True)
         with self._guard.section("probe refresh"):
             self._refresh_probes()
+        if self._commands is not None:
+            self._commands.close()
         # 3. The collector makes its last batch, and publishes it while the mirror still listens.
         self.events.close()
         self.forecast.monitor.catch_up()
@@ -344,6 +353,8 @@ class Pipeline:
     def _handle_reply(self, reply: BatchReply) -> None:
         self.leaks.handle_reply(reply)
         self.events.set_interval(reply.batch_every_s)
+        if self._commands is not None:
+            self._commands.receive(reply.commands)
 
     def _time_left_s(self) -> float:
         return self.forecast.monitor.time_left_s()
@@ -384,7 +395,8 @@ class Pipeline:
             total_steps=options.total_steps,
             config=self._config,
             tags=list(options.tags),
-            environment=describe_process(changes=options.changes),
+            environment=describe_process(changes=options.changes)
+            | ({"takes_commands": True} if options.on_command is not None else {}),
             fingerprint=fingerprint_of_process() if self._identity.rank == 0 else None,
             devices=[probe.device for probe in self._probes],
         )

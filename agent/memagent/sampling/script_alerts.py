@@ -1,11 +1,4 @@
-"""`run.alert`: what the script reports to people, within limits.
-
-1. An alert leaves the process once a minute, however often the script raises it. The next one says
-   how many there were meanwhile.
-2. At most MAX_TITLES different alerts a minute leave it: a title that contains the step would be
-   another one in each step.
-3. Secrets are masked, and long texts are cut.
-"""
+"""`run.alert`: what the script reports to people, within limits."""
 
 from __future__ import annotations
 
@@ -25,7 +18,14 @@ Emit = Callable[[Event], None]
 
 
 class ScriptAlerts:
-    """Emits the alerts of one rank. Any thread may raise them, and a signal handler too."""
+    """Emits the alerts of one rank. Any thread may raise them, and a signal handler too.
+
+    1. An alert leaves the process once a minute, however often the script raises it. The next one
+       says how many there were meanwhile.
+    2. At most MAX_TITLES different alerts a minute leave it: a title that contains the step would
+       be another one in each step.
+    3. Secrets are masked, and long texts are cut.
+    """
 
     def __init__(self, emit: Emit, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._emit = emit

@@ -59,6 +59,13 @@ DeviceKind = Literal["cuda", "mps", "xpu", "host"]
 SCRIPT_ALERT = "alert"
 """Kind of the event that `run.alert` emits."""
 AlertLevel = Literal["note", "warning", "critical"]
+COMMAND = "command"
+"""Kind of the event that records a person's request."""
+COMMAND_REPLY = "command_reply"
+"""Kind of the event by which an agent answers one."""
+SCRIPT_COMMANDS = ("stop", "checkpoint")
+"""Kinds of commands that go to the script's `on_command`."""
+COMMAND_STATES = ("delivered", "done", "failed")
 MAX_ALERT_TITLE = 200
 MAX_ALERT_TEXT = 4_000
 
@@ -161,7 +168,10 @@ class Risk(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class Command(msgspec.Struct, kw_only=True, frozen=True):
-    """A request of the server in the reply to a batch. Agents ignore unknown kinds."""
+    """A request of the server in the reply to a batch. Agents ignore unknown kinds.
+
+    Scripts get `stop` and `checkpoint` by `on_command`; `data` has the request's id and `by`.
+    """
 
     kind: Identifier
     data: dict[str, Any] = {}

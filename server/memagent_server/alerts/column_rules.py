@@ -126,7 +126,7 @@ class ColumnRuleEvaluator:
         now: float,
     ) -> None:
         """Start the evaluation of new streams, with the states of the store's open alerts."""
-        # SQLite reuses the ids of deleted streams: the run's birth tells them apart
+        # SQLite reuses the ids of deleted streams: the run's birth distinguishes them
         ids = {head.id: head.run_born_at for head in heads}
         for stream_id in list(self._streams):
             if ids.get(stream_id) != self._streams[stream_id].run_born_at:

@@ -33,6 +33,7 @@ from memagent_server.schemas.base import Created
 from memagent_server.schemas.runs import RunEnded, RunStarted
 from memagent_server.store.engine import Connection, Database
 from memagent_server.store.errors import UnknownRunError
+from memagent_server.store.events import pending_commands
 from memagent_server.store.forecasts import latest_risk
 from memagent_server.store.models import RankRow
 from memagent_server.store.predictions import add_prediction
@@ -101,6 +102,8 @@ def receive(
         accepted = store_batch(connection, run_id, batch, now, chunks=chunks, live=live)
         risk = latest_risk(connection, run_id, batch.rank)
         commands = _diagnosis_commands(connection, run_id, batch, risk) if live else []
+        if live and batch.rank == 0:
+            commands += pending_commands(connection, run_id, batch.attempt)
         return BatchReply(
             accepted=accepted.samples,
             next_seq=accepted.next_seq,

@@ -85,6 +85,7 @@ EXAMPLES: dict[str, Any] = {
     "ColumnRuleChanges": {
         "rules": {"Loss diverges": {"column": "loss", "test": "above", "value": 10, "for_s": 60}}
     },
+    "CommandRequest": {"kind": "checkpoint"},
     "RunStarted": {"run_id": "k3v9", "url": "http://127.0.0.1:8420/runs/k3v9", "next_seq": 0},
     "RunEnded": {"run_id": "k3v9", "status": "completed"},
     "Series": {

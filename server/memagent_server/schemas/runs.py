@@ -105,6 +105,23 @@ class RunEvent(Schema):
     data: JsonObject
 
 
+class RunCommand(Schema):
+    """A request to a running script. `state`: requested, delivered, done or failed."""
+
+    id: int
+    command: str
+    state: str
+    by: str | None
+    at: Timestamp
+    text: str
+
+
+class RunCommands(Schema):
+    """The newest requests to a run, the newest first."""
+
+    commands: list[RunCommand]
+
+
 class EventPage(Schema):
     """A page of a run's events, the newest first."""
 

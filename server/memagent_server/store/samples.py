@@ -23,6 +23,7 @@ from memagent_server.store import batch_rows
 from memagent_server.store.batch_rows import BatchKey
 from memagent_server.store.chunks import ReadChunk, pack_stats, read_chunk
 from memagent_server.store.errors import ConflictError
+from memagent_server.store.events import settle_commands
 from memagent_server.store.history import read_chunks
 from memagent_server.store.models import DroppedRow, StreamRow
 from memagent_server.store.ranks import enter_rank, is_entered
@@ -110,6 +111,7 @@ def store_batch(
     if batch.events:
         rows = [_event_row(key, event, live=live) for event in batch.events]
         batch_rows.add_event_rows(connection, rows)
+        settle_commands(connection, run_id, batch.events)
     # cumulative counts: one that comes late must not lower a newer one
     for reason, count in batch.dropped_samples.items():
         dropped_key = {
@@ -177,7 +179,8 @@ def _event_row(key: BatchKey, event: messages.Event, *, live: bool) -> dict[str,
         "attempt": key.attempt,
         "step": event.step,
         "at": event.time_s,
-        "kind": event.kind,
+        # only people request things: see `store/events.py`
+        "kind": messages.COMMAND_REPLY if event.kind == messages.COMMAND else event.kind,
         "data": event.data,
         # what is uploaded later is history, and alerts nobody
         "is_pending": live and event.kind == messages.SCRIPT_ALERT,

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from memagent.units import format_bytes
 from memagent.wire.fields import PHASES
-from memagent.wire.messages import SCRIPT_ALERT
+from memagent.wire.messages import COMMAND_REPLY, SCRIPT_ALERT
 from memagent_server.alerts.rules import MAX_CAUSE_LENGTH, SCRIPT
 from memagent_server.schemas.alerts import Alert, Incident
 from memagent_server.schemas.base import JsonObject, RunStatus
@@ -54,7 +54,7 @@ _FORECAST_FIELDS = (
     "eta_high",
     "growth_bytes_per_step",
 )
-_HIDDEN_EVENTS = ("phase", "attach", "finish", "hints", "diagnosis", SCRIPT_ALERT)
+_HIDDEN_EVENTS = ("phase", "attach", "finish", "hints", "diagnosis", SCRIPT_ALERT, COMMAND_REPLY)
 """Events of every run, too frequent for the chart, or there already: a script's are alerts."""
 
 

@@ -25,7 +25,7 @@ from memagent_server.schemas.predictions import Forecast
 from memagent_server.schemas.runs import Run, Stream
 from memagent_server.schemas.snapshots import SuspectByRank
 from memagent_server.store.engine import Session
-from memagent_server.store.events import list_events
+from memagent_server.store.events import list_commands, list_events
 from memagent_server.store.export import FORMATS
 from memagent_server.store.forecasts import first_warning, forecasts_of
 from memagent_server.store.incidents import list_incidents
@@ -129,6 +129,8 @@ def show_run(run_id: str) -> Response:
             rank_rows=run_view.rank_rows(ranks),
             export_formats=EXPORT_FORMATS,
             batch_every_s=pace_of(current_app).interval_s if run.status == "running" else None,
+            takes_commands=bool(stored.environment.get("takes_commands")),
+            commands=list_commands(session, run_id),
             has_scalars=len(current_ones) > len(streams),
             refresh_s=REFRESH_S if run.status == "running" else REFRESH_ENDED_S,
         )

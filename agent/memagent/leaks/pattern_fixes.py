@@ -1,5 +1,8 @@
 """Fixes for what libraries keep, in their own words: more useful than that for a list or a dict.
 
+Code in a fix is to be pasted. So it has the names of the suspect's line, or those of the library
+alone, and there is none if it depends on more than that.
+
 Each test gets one of the objects on the way from the kept items to the name of their holder.
 """
 
@@ -18,6 +21,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from memagent.leaks.suspect import is_cache
+from memagent.leaks.syntax import assigned_name
+from memagent.leaks.variable_walk import finalizers
 from memagent.wire.messages import Suspect
 
 
@@ -31,6 +36,11 @@ def _is_from(package: str) -> Callable[[Any], bool]:
     )
 
 
+def _is_waiting(item: Any) -> bool:
+    is_future = issubclass(type(item), asyncio.Future)
+    return is_future and not asyncio.Future.done(item)
+
+
 _FIXES: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (
         is_cache,
@@ -39,19 +49,19 @@ _FIXES: tuple[tuple[Callable[[Any], bool], str], ...] = (
     ),
     (
         _is_from("torchmetrics"),
-        "Call `metric.reset()` at the end of each epoch: until then the metric keeps all values. "
+        "Call the metric's `reset` at the end of each epoch: until then it keeps all values. "
         "Or give it bins, such as `thresholds=100`.",
     ),
-    (_is_from("peft"), "Delete adapters that are no longer used: `model.delete_adapter(name)`."),
+    (_is_from("peft"), "Delete adapters that are no longer used, by the model's `delete_adapter`."),
     (
         _is_any(logging.handlers.BufferingHandler),
         "Give the handler a smaller capacity, `MemoryHandler(1000, ...)`, and log text instead of "
-        "arrays: `log.debug(f'{x.norm():.3f}')`.",
+        "arrays.",
     ),
     (
         _is_any(warnings.WarningMessage),
-        "Put `with warnings.catch_warnings(record=True) as caught:` around one step, "
-        "or `caught.clear()` once they are read.",
+        "Put `with warnings.catch_warnings(record=True)` around one step, "
+        "or clear the list once it's read.",
     ),
     (
         _is_any(queue.Queue, queue.SimpleQueue, asyncio.Queue),
@@ -59,8 +69,7 @@ _FIXES: tuple[tuple[Callable[[Any], bool], str], ...] = (
     ),
     (
         _is_any(asyncio.Future, concurrent.futures.Future),
-        "Drop it when it's done, `task.add_done_callback(tasks.discard)`: "
-        "what has finished keeps its result.",
+        "Drop it when it's done, as by `add_done_callback`: what has finished keeps its result.",
     ),
     (
         _is_any(ExitStack, AsyncExitStack),
@@ -68,18 +77,24 @@ _FIXES: tuple[tuple[Callable[[Any], bool], str], ...] = (
     ),
     (
         _is_any(itertools._tee_dataobject),  # type: ignore[attr-defined]
-        "Read both iterators of `tee` at the same pace, or make two of `iter(loader)`: "
+        "Read both iterators of `tee` at the same pace, or make two of them anew: "
         "`tee` keeps all that only one of them has read.",
     ),
     (
         _is_any(itertools.cycle),
-        "Make a new iterator for each epoch, `while True: yield from loader`: "
-        "`cycle` keeps all that it has passed.",
+        "Make a new iterator for each epoch instead of `cycle`: it keeps all that it has passed.",
     ),
 )
-_AT_EXIT = (
-    "Register one function, once, `atexit.register(store.flush)`: "
-    "arguments stay until the process ends."
+_AT_EXIT = "Register one function, once: it stays until the process ends, with its arguments."
+_WAITING_TASK = (
+    "Let the event loop run, and wait for its tasks: "
+    "each one keeps its arguments and variables until it's done."
+)
+_FINALIZER = (
+    "Call `{0}.detach()` once it isn't needed: "
+    "a finalizer keeps its arguments for as long as the object lives.",
+    "Detach each finalizer once it isn't needed: "
+    "it keeps its arguments for as long as the object lives.",
 )
 
 
@@ -90,7 +105,13 @@ def with_call_fix(suspect: Suspect, text: str) -> Suspect:
 
 def with_pattern_fix(suspect: Suspect, objects: Iterable[Any]) -> Suspect:
     """Return the suspect with the fix for the first pattern that one of the objects shows."""
-    for item in objects:
+    items = list(objects)
+    if any(map(_is_waiting, items)):
+        return replace(suspect, fix=_WAITING_TASK)
+    if any(item is finalizers() for item in items):
+        name = assigned_name(suspect.file, suspect.line or 0)
+        return replace(suspect, fix=_FINALIZER[1] if name is None else _FINALIZER[0].format(name))
+    for item in items:
         for test, fix in _FIXES:
             # the kind of a cache of tensors has a better one
             if test(item) and suspect.kind != "cache":

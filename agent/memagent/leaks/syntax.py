@@ -74,6 +74,16 @@ def _unpacked(target: ast.expr) -> Iterator[ast.expr]:
         yield target
 
 
+def assigned_name(file: str, line: int) -> str | None:
+    """Return the name that a line assigns to: `guard` or `self.guard`, None for all else."""
+    nodes = ast.walk(syntax_tree(file))
+    statements = [item for item in nodes if isinstance(item, ast.stmt) and item.lineno == line]
+    statement = statements[0] if len(statements) == 1 else None
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    text = ast.unparse(targets[0]) if len(targets) == 1 else ""
+    return text if text.replace(".", "").isidentifier() else None
+
+
 def function_name(call: ast.Call) -> str:
     """Return the last part of what is called: `append` of `a.b.append(x)`, else ""."""
     if isinstance(call.func, ast.Attribute):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated
 from urllib.parse import quote
 
@@ -40,6 +41,8 @@ blueprint = Blueprint("column_rules", __name__)
 MAX_RULES = 50
 """Rules of a project: each is evaluated on every sample."""
 MAX_FOR_S = 7 * DAY_S
+NAME_PATTERN = r"^[^\x00-\x1f]*[^\s\x00-\x1f][^\x00-\x1f]*$"
+"""A letter that prints, and none that controls."""
 TEST_TEXTS = {
     "above": "above a value",
     "below": "below a value",
@@ -53,7 +56,10 @@ TEST_TEXTS = {
 class ColumnRuleSettings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A rule about a column; see docs/alerts.md for its tests."""
 
-    column: Annotated[str, Meta(max_length=128)]
+    # the schema's pattern only describes: the error of `_check` says more
+    column: Annotated[
+        str, Meta(max_length=128, extra_json_schema={"pattern": f"^{COLUMN_NAME.pattern}$"})
+    ]
     test: ColumnTest
     value: float = 0.0
     for_s: Annotated[float, Meta(ge=0, le=MAX_FOR_S)] = 0.0
@@ -64,7 +70,8 @@ class ColumnRuleChanges(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """New rules by name. null removes a rule."""
 
     rules: dict[
-        Annotated[str, Meta(min_length=1, max_length=MAX_CAUSE_LENGTH)], ColumnRuleSettings | None
+        Annotated[str, Meta(max_length=MAX_CAUSE_LENGTH, pattern=NAME_PATTERN)],
+        ColumnRuleSettings | None,
     ]
 
 
@@ -118,7 +125,7 @@ def save_column_rules(session: Session, project: str, changes: ColumnRuleChanges
 
 def _check(name: str, settings: ColumnRuleSettings | None) -> None:
     field = f"rules.{name}"
-    if not name.strip() or any(ord(letter) < 32 for letter in name):
+    if not re.fullmatch(NAME_PATTERN, name):
         raise Problem(422, f"{field}: use letters that print.", field=field)
     if settings is None:
         return

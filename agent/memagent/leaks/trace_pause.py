@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sysconfig
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ _DOMAINS = (1, 2)
 """`PYMEM_DOMAIN_MEM` and `PYMEM_DOMAIN_OBJ`. The third one, for blocks of more than 512 bytes, is
 used without the interpreter's lock: its allocator can't be exchanged while other threads run."""
 
-
+_HAS_LOCK = not sysconfig.get_config_var("Py_GIL_DISABLED")
+"""An interpreter for free threads may take its lock, too, but not for good."""
 _FIELDS = ("context", "malloc", "calloc", "realloc", "free")
 
 
@@ -38,20 +40,30 @@ class TracePause:
     """Starts tracemalloc so that it can be paused."""
 
     plain: ClassVar[dict[int, _Allocator]] = {}
-    """The allocators below the hooks, none if they need their context, as those for debugging."""
+    """The allocators below the hooks. None if they need their context, as those for debugging, or
+    if threads allocate without a lock: then nothing pauses."""
+    hooks: ClassVar[dict[int, tuple[int | None, ...]]] = {}
+    """Those with the hooks."""
 
     @classmethod
     def start_tracing(cls, frames: int) -> None:
         """Start tracemalloc, which must not run yet."""
         plain = {domain: _allocator_of(domain) for domain in _DOMAINS}
-        cls.plain = {} if any(item.context for item in plain.values()) else plain
+        can_pause = _HAS_LOCK and not any(item.context for item in plain.values())
+        cls.plain = plain if can_pause else {}
         tracemalloc.start(frames)
+        cls.hooks = {domain: _values(_allocator_of(domain)) for domain in _DOMAINS}
+
+    @classmethod
+    def is_alone(cls) -> bool:
+        """Return False if another tool has hooked the allocators since: it must see all blocks."""
+        return all(_values(_allocator_of(domain)) == of for domain, of in cls.hooks.items())
 
 
 @contextmanager
 def untraced() -> Iterator[None]:
     """Leave what is allocated meanwhile out of the trace, also by other threads."""
-    if not tracemalloc.is_tracing():
+    if not tracemalloc.is_tracing() or not TracePause.is_alone():
         yield
         return
     hooked = {domain: _allocator_of(domain) for domain in TracePause.plain}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from memagent.leaks import trace_pause
 from memagent.leaks.trace_pause import TracePause, clear_free_lists, untraced
 
 ROOT = Path(__file__).parents[3]
@@ -70,6 +71,23 @@ def test_tracing_may_stop_and_start_within_a_pause():
         tracemalloc.stop()
     assert not tracemalloc.is_tracing() and are_traced([bytes(400)]) == [False]
     TracePause.start_tracing(2)  # for the fixture
+
+
+@pytest.mark.usefixtures("_tracing")
+def test_nothing_pauses_beside_another_tool_that_hooks_the_allocators():
+    """It would be told of blocks freed that it hasn't seen."""
+    domain = 2
+    hooked, plain = trace_pause._allocator_of(domain), TracePause.plain[domain]
+    other = trace_pause._Allocator(
+        hooked.context, plain.malloc, hooked.calloc, hooked.realloc, hooked.free
+    )
+    trace_pause._set_allocator(domain, other)
+    try:
+        with untraced():
+            meanwhile = [bytes(400)]
+    finally:
+        trace_pause._set_allocator(domain, hooked)
+    assert are_traced(meanwhile) == [True]
 
 
 @pytest.mark.parametrize("are_frozen", [False, True])

@@ -98,12 +98,16 @@ def test_free_lists_leave_nothing_untraced(are_frozen):
     gc.collect()
     if are_frozen:
         gc.freeze()
-    count = gc.get_freeze_count()
-    with untraced():
-        del [*zip(range(5_000), range(5_000), strict=True)][:]
-    clear_free_lists()
-    assert gc.get_freeze_count() == count
-    assert all(are_traced([(number, number) for number in range(3_000)]))
+    try:
+        count = gc.get_freeze_count()
+        with untraced():
+            del [*zip(range(5_000), range(5_000), strict=True)][:]
+        clear_free_lists()
+        # other threads of the tests' process may free a few
+        assert count - 100 < gc.get_freeze_count() <= count
+        assert all(are_traced([(number, number) for number in range(3_000)]))
+    finally:
+        gc.unfreeze()
 
 
 def test_nothing_pauses_where_allocators_need_their_context():

@@ -432,6 +432,19 @@ def test_an_ended_run_promises_no_further_diagnosis(server, replay, scenarios, o
     ]
 
 
+def test_a_diagnosis_under_way_at_the_end_does_not_deny_what_another_found(
+    server, replay, scenarios, open_page
+):
+    scenario = scenarios.leaking()
+    data = {"state": "counting", "text": "Looking for what grows: steps 1,700 to 1,720."}
+    event = Event(kind="diagnosis", step=1_700, data=data)
+    end = {"status": "failed", "step": 1_724}
+    replay(replace(scenario, events=[*scenario.events, event], finish=end))
+    text = open_page(f"{server.url}/runs/k3v9leak").locator("#suspects").inner_text()
+    assert "A leak diagnosis was under way when the run ended." in text
+    assert "total_loss" in text and "before its leak diagnosis" not in text
+
+
 def test_components_are_stacked_over_steps_when_the_chart_scrolls_into_view(
     server, replay, scenarios, open_page, until
 ):

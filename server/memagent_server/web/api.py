@@ -1,4 +1,4 @@
-"""Routes that programs read: docs/http.md without agents' posts (`ingest`) and `api_alerts`."""
+"""Routes that programs read: those of docs/http.md that neither `ingest` nor `api_*` has."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from flask import Blueprint, Response, current_app, request
 
 import memagent
 from memagent.filters.parser import parse
+from memagent.wire.messages import RehearsalMessage
 from memagent.wire.sample_stream import MEDIA_TYPE as SAMPLES
 from memagent_server.compare import compare_runs, components
 from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
-from memagent_server.http import openapi
+from memagent_server.http import auth, openapi
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, chart_answer, json_answer, only, page_answer
 from memagent_server.ingest.body import read_message
+from memagent_server.ingest.validate import storable
 from memagent_server.schemas import base, predictions, queries, runs, snapshots
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.cuda_contexts import page_contexts
@@ -30,6 +32,7 @@ from memagent_server.store.leases import count_alive
 from memagent_server.store.models import RunRow
 from memagent_server.store.predictions import page_predictions
 from memagent_server.store.rank_grid import rank_grid
+from memagent_server.store.rehearsals import add_rehearsal, page_rehearsals
 from memagent_server.store.run_list import RunQuery, list_runs
 from memagent_server.store.runs import delete_run, get_run, lock_run
 from memagent_server.store.sample_stream import SampleQuery, sample_frames
@@ -368,4 +371,29 @@ def get_contexts() -> Response:
     params = query.read(queries.Paged)
     with current().database.read() as session:
         page = page_contexts(session, limit=params.limit, cursor=params.cursor)
+    return page_answer(page)
+
+
+@blueprint.post(f"{_V1}/rehearsals")
+@operation("agents", "ingest", {201: base.Created}, body=RehearsalMessage)
+def post_rehearsal() -> Response:
+    """Store a rehearsal: runs that start with its fingerprint get its prediction."""
+    context = current()
+    message = storable(read_message(request, RehearsalMessage))
+    auth.check_project(message.project)
+    with context.database.write() as session:
+        rehearsal = add_rehearsal(session, message, context.clock())
+        reply = base.Created(rehearsal.id)
+    return json_answer(reply, 201)
+
+
+@blueprint.get(f"{_V1}/rehearsals")
+@operation("estimates", "read", predictions.RehearsalPage, query=queries.RehearsalsQuery)
+def get_rehearsals() -> Response:
+    """List rehearsals, newest first."""
+    params = query.read(queries.RehearsalsQuery)
+    with current().database.read() as session:
+        page = page_rehearsals(
+            session, limit=params.limit, cursor=params.cursor, project=params.project
+        )
     return page_answer(page)

@@ -14,8 +14,9 @@ from memagent.wire.fields import COMPONENTS
 from memagent_server.compare.components import OTHER_TENSORS
 from memagent_server.schemas.predictions import ComponentResidual
 from memagent_server.schemas.runs import ComparedRun
+from memagent_server.web.bars import BarPart, bar_parts, residual_tone
 from memagent_server.web.labels import Badge, count, duration_between, signed_bytes, status_badge
-from memagent_server.web.view_models import BarPart, bar_parts, plain, residual_tone
+from memagent_server.web.view_models import plain
 
 TONES = 10
 """The number of distinct colors of runs. Further runs reuse them with dashed lines."""

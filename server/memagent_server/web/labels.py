@@ -8,8 +8,8 @@ tone comes with a text.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 
@@ -19,7 +19,6 @@ from msgspec import structs
 from memagent.estimator.advice.line_fixes import diff_of
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
-from memagent_server.schemas.alerts import Delivery, Incident, Transition
 from memagent_server.schemas.predictions import Forecast, ForecastSummary
 from memagent_server.schemas.runs import RunSummary, Stream
 from memagent_server.schemas.snapshots import SuspectLine
@@ -60,150 +59,14 @@ _STATUSES = {
 
 _EARLY_ENDS = {"failed": ("warning", "Failed"), "stopped": ("plain", "Stopped")}
 
-_STATES = {
-    "pending": Badge("notice", "pending", "Detected once; not yet confirmed, no notification sent"),
-    "firing": Badge("critical", "firing", "Confirmed, and notifications were sent"),
-    "averted": Badge("ok", "averted", "The risk ended while the run continued"),
-    "finished": Badge("ok", "finished", "The run ended before it ran out of memory"),
-    "oom": Badge("critical", "out of memory", "The run ran out of memory"),
-    "lost_contact": Badge(
-        "notice", "lost contact", "The run stopped sending while the alert was open"
-    ),
-    "ok": Badge(
-        "plain", "not confirmed", "Ended before it was confirmed; no notification was sent"
-    ),
-}
-
-_DELIVERIES = {
-    "waiting": Badge("busy", "waiting", "Will be sent"),
-    "leased": Badge("busy", "sending", "Being sent"),
-    "sent": Badge("ok", "sent", "Accepted by the channel"),
-    "dead": Badge("critical", "failed", "The channel refused it; no more retries"),
-    "skipped": Badge("plain", "skipped", "Not severe enough for this channel"),
-}
-
 
 def status_badge(status: str) -> Badge:
     return _STATUSES.get(status, Badge("plain", status))
 
 
-def state_badge(state: str, severity: str = "") -> Badge:
-    """Return the badge of an alert.
-
-    A firing warning is less severe than a firing critical alert.
-    """
-    if state == "firing" and severity == "warning":
-        return Badge("warning", "firing", _STATES["firing"].hint)
-    if state == "firing" and severity == "note":
-        return Badge("notice", "noted", "Open; its rule sends no notifications")
-    if severity == "note" and state in _STATES:
-        return Badge("plain", _STATES[state].text, _STATES[state].hint)
-    return _STATES.get(state, Badge("plain", state))
-
-
-MAX_CHANGES_SHOWN = 12
-
-
-@dataclass(frozen=True)
-class Change:
-    """A transition of one or several alerts of an incident, and their ranks as text."""
-
-    transition: Transition
-    ranks: str
-
-
-@dataclass(frozen=True)
-class IncidentView:
-    """Content of an incident's card: its alerts' changes and notifications, and a summary.
-
-    The summary is as of `step` and `at`; reasons that it repeats are left out of the changes.
-    """
-
-    summary: str
-    step: int
-    at: str
-    changes: Sequence[Change]
-    notifications: Sequence[Delivery]
-    hidden_changes: int = 0
-
-
-def incident_view(incident: Incident, run: RunSummary | None = None) -> IncidentView:
-    """Return an incident's view, with the newest MAX_CHANGES_SHOWN changes of all its alerts in
-    order.
-
-    The summary is that of the first alert in the incident's state. If the incident is open and its
-    run is given, the forecast is evaluated at the run's newest step.
-    """
-    alerts = incident.alerts
-    changes = [(change, alert.rank) for alert in alerts for change in alert.transitions]
-    merged = _merge_changes(sorted(changes, key=lambda change: change[0].at))
-    leading = next((alert for alert in alerts if alert.state == incident.state), alerts[0])
-    notifications = [item for alert in alerts for item in alert.notifications]
-    hidden_changes = max(0, len(merged) - MAX_CHANGES_SHOWN)
-    newest = [_without_repetition(change, leading.summary) for change in merged[hidden_changes:]]
-    summary, step, at = leading.summary, leading.step, leading.updated_at
-    if run is not None and run.last_seen_at and (sentence := _sentence_now(incident, run)):
-        summary, step, at = sentence, run.step, run.last_seen_at
-    return IncidentView(summary, step, at, newest, notifications, hidden_changes)
-
-
-def _sentence_now(incident: Incident, run: RunSummary) -> str:
-    """Return the newest forecast of an open incident's cause, empty if there is none."""
-    forecast = run.forecast
-    if forecast is None or run.status != "running" or incident.closed_at is not None:
-        return ""
-    is_same = incident.rule == "oom_forecast" and incident.cause in (None, forecast.cause)
-    return f"{_forecast_sentence(run, forecast)}." if is_same and forecast.level != "ok" else ""
-
-
-def _without_repetition(change: Change, summary: str) -> Change:
-    transition = change.transition
-    if transition.reason != summary:
-        return change
-    return replace(change, transition=structs.replace(transition, reason=""))
-
-
-def incident_ranks(incident: Incident) -> str:
-    """Return the ranks of an incident as text, empty if no alert has a rank."""
-    return name_ranks({alert.rank for alert in incident.alerts})
-
-
-def name_ranks(ranks: Collection[int | None]) -> str:
-    """Return ranks as text: `rank 3`, `8 ranks: 0 to 7`, `3 ranks: 0, 2, 5`."""
-    numbers = sorted(rank for rank in ranks if rank is not None)
-    if len(numbers) < 2:
-        return f"rank {numbers[0]}" if numbers else ""
-    is_dense = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1))
-    return f"{len(numbers)} ranks: " + (
-        f"{numbers[0]} to {numbers[-1]}" if is_dense else ", ".join(map(str, numbers))
-    )
-
-
-def _merge_changes(changes: Iterable[tuple[Transition, int | None]]) -> list[Change]:
-    """Merge changes of several ranks to the same state at the same step.
-
-    The merged change has the first one's reason.
-    """
-    merged: dict[tuple[str, str, int], tuple[Transition, set[int | None]]] = {}
-    for change, rank in changes:
-        key = (change.to_state, change.severity, change.step)
-        merged.setdefault(key, (change, set()))[1].add(rank)
-    return [Change(transition, name_ranks(ranks)) for transition, ranks in merged.values()]
-
-
-def step_of_change(change: Transition) -> str:
-    """Return the step of a change: of a death the one that failed, else the last completed."""
-    step = change.step + 1 if change.to_state == "oom" else change.step
-    return f"step {count(step)}"
-
-
 def time_to(at: str, now: float) -> str:
     """Return the duration until an ISO 8601 time."""
     return format_duration(max(0.0, to_seconds(at) - now))
-
-
-def delivery_badge(state: str) -> Badge:
-    return _DELIVERIES.get(state, Badge("plain", state))
 
 
 def forecast_badge(run: RunSummary) -> Badge | None:
@@ -367,10 +230,10 @@ def _running_headline(
         return Headline("busy", f"Running: {_peak(run)}", "No forecast yet.")
     if forecast.level == "ok":
         return Headline("ok", f"Fits: {_peak(run)}", "No sign of running out of memory.")
-    return Headline(forecast.level, _forecast_sentence(run, forecast), _growth(forecast, moment))
+    return Headline(forecast.level, forecast_sentence(run, forecast), _growth(forecast, moment))
 
 
-def _forecast_sentence(run: RunSummary, forecast: Forecast | ForecastSummary) -> str:
+def forecast_sentence(run: RunSummary, forecast: Forecast | ForecastSummary) -> str:
     remaining = steps_left(run, forecast)
     verb = "runs" if forecast.level in PAGING_LEVELS else "may run"
     text = f"{_subject(run, forecast)}{verb} out of memory"

@@ -17,7 +17,7 @@ from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import ERROR_PAGE
 from memagent_server.http.request_logging import request_id
 from memagent_server.settings import Settings
-from memagent_server.web import labels, rendering, view_models
+from memagent_server.web import bars, incident_views, labels, rendering, view_models
 
 blueprint = Blueprint("web", __name__, template_folder="templates")
 
@@ -65,6 +65,8 @@ def _install(state: BlueprintSetupState) -> None:
     app.jinja_env.globals.update(
         asset=rendering.address,
         scripts=rendering.bundle_address,
+        bars=bars,
+        incident_views=incident_views,
         labels=labels,
         view_models=view_models,
         request_id=request_id,

@@ -16,14 +16,8 @@ from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.runs import RunSummary
 from memagent_server.schemas.snapshots import SuspectByRank
 from memagent_server.settings import SEVERITIES
-from memagent_server.web.labels import (
-    Badge,
-    humanize,
-    seconds_left,
-    state_badge,
-    time_left,
-    to_seconds,
-)
+from memagent_server.web.incident_views import state_badge
+from memagent_server.web.labels import Badge, humanize, seconds_left, time_left, to_seconds
 
 NOTES = "Notes"
 """Title of the group of incidents that sent no messages."""

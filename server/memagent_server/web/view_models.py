@@ -1,4 +1,4 @@
-"""The data behind the drawings of pages: bars, tables, and the input of the chart's script.
+"""The data behind the drawings of pages: tables, and the input of the chart's script.
 
 Pure functions.
 """
@@ -22,9 +22,10 @@ from memagent_server.schemas.predictions import (
     LevelResidual,
     PhaseResidual,
 )
-from memagent_server.schemas.runs import Run, RunEvent, RunSummary, Stream
+from memagent_server.schemas.runs import Run, RunEvent, Stream
 from memagent_server.store.streams import phase_of
-from memagent_server.web.labels import format_part_of, humanize, signed_bytes
+from memagent_server.web.bars import percent_of, residual_tone
+from memagent_server.web.labels import humanize, signed_bytes
 
 OfStream = TypeVar("OfStream", Forecast, Alert)
 ComparedResidual = ComponentResidual | LevelResidual | PhaseResidual
@@ -59,16 +60,6 @@ _HIDDEN_EVENTS = ("phase", "attach", "finish", "hints", "diagnosis", SCRIPT_ALER
 
 
 @dataclass(frozen=True)
-class MemoryBar:
-    """Widths in per cent of the limit, at most 100; None if unknown."""
-
-    peak: float
-    predicted: float | None
-    tone: str
-    text: str
-
-
-@dataclass(frozen=True)
 class ComparedRow:
     """One value, predicted and observed.
 
@@ -83,74 +74,6 @@ class ComparedRow:
     predicted_width: float | None
     observed_width: float | None
     note: str | None = None
-
-
-def memory_bar(run: RunSummary) -> MemoryBar | None:
-    """Return a run's peak as a bar within its limit, marked at the prediction, or None."""
-    peak, limit = run.peak_bytes, run.limit_bytes
-    if peak is None:
-        return None
-    return MemoryBar(
-        peak=_percent(peak, limit) or 0.0,
-        predicted=_percent(run.predicted_peak_bytes, limit),
-        tone=_bar_tone(run),
-        text=format_part_of(peak, limit),
-    )
-
-
-@dataclass(frozen=True)
-class Sparkline:
-    """SVG points of a curve and of the area below it, in a box of 100 by 24."""
-
-    line: str
-    area: str
-
-
-def sparkline(peaks: Sequence[int | None] | None) -> Sparkline | None:
-    """Return the curve of memory, scaled to its peak; None if fewer than two values are known."""
-    known_peaks = [(place, peak) for place, peak in enumerate(peaks or ()) if peak is not None]
-    if len(known_peaks) < 2:
-        return None
-    (first, _), (last, _) = known_peaks[0], known_peaks[-1]
-    largest = max(peak for _, peak in known_peaks) or 1
-    points = [
-        f"{100 * (place - first) / (last - first):.1f},{23 - 21 * peak / largest:.1f}"
-        for place, peak in known_peaks
-    ]
-    return Sparkline(" ".join(points), " ".join(["0,24", *points, "100,24"]))
-
-
-def residual_label(run: RunSummary) -> tuple[str, str] | None:
-    """Return (text, tone) of a run's peak relative to the predicted one: `+43 %`."""
-    peak, predicted = run.peak_bytes, run.predicted_peak_bytes
-    if peak is None or not predicted:
-        return None
-    percent = round(100 * (peak / predicted - 1))
-    relative = f"{percent:+,} %".replace("-", "−")
-    text = "as predicted" if abs(percent) < 2 else relative
-    return text, residual_tone(peak - predicted, predicted)
-
-
-@dataclass(frozen=True)
-class BarPart:
-    """One part of a stacked bar: position and width in per cent of the bar's scale."""
-
-    name: str
-    tone: str
-    text: str
-    x: float
-    width: float
-
-
-def bar_parts(sizes: Mapping[str, int], whole: float) -> list[BarPart]:
-    """Return components end to end, in per cent of `whole`."""
-    parts, x = [], 0.0
-    for name, size in sizes.items():
-        width = 100 * size / whole
-        text = format_bytes(size)
-        parts.append(BarPart(humanize(name), name, text, round(x, 2), round(width, 2)))
-        x += width
-    return parts
 
 
 def compared_groups(compared: Components) -> list[tuple[str, list[ComparedRow]]]:
@@ -406,8 +329,8 @@ def _compared_row(name: str, row: ComparedResidual, largest: int) -> ComparedRow
         observed=format_bytes(row.observed_bytes),
         residual=signed_bytes(row.residual_bytes),
         tone=residual_tone(row.residual_bytes, row.predicted_bytes),
-        predicted_width=_percent(row.predicted_bytes, largest),
-        observed_width=_percent(row.observed_bytes, largest),
+        predicted_width=percent_of(row.predicted_bytes, largest),
+        observed_width=percent_of(row.observed_bytes, largest),
         note=_note(row),
     )
 
@@ -421,13 +344,6 @@ def _note(row: ComparedResidual) -> str | None:
     return f"9 in 10 runs: {format_bytes(row.low_bytes)} to {format_bytes(row.high_bytes)}"
 
 
-def residual_tone(residual: int | None, predicted: int | None) -> str:
-    """Return the tone of a residual: over 10 % above is a notice, below is never a problem."""
-    if residual is None or not predicted or residual <= 0.1 * predicted:
-        return "plain"
-    return "warning" if residual > 0.5 * predicted else "notice"
-
-
 def _of_stream(items: Iterable[OfStream], stream: Stream) -> list[OfStream]:
     return [item for item in items if (item.rank, item.device) == (stream.rank, stream.device)]
 
@@ -435,18 +351,3 @@ def _of_stream(items: Iterable[OfStream], stream: Stream) -> list[OfStream]:
 def _fullness(stream: Stream) -> float:
     peak, limit = stream.peak_bytes, stream.limit_bytes
     return peak / limit if peak and limit else 0.0
-
-
-def _bar_tone(run: RunSummary) -> str:
-    if run.status == "oom":
-        return "critical"
-    forecast = run.forecast
-    return (
-        forecast.level
-        if run.status == "running" and forecast and forecast.level != "ok"
-        else "plain"
-    )
-
-
-def _percent(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else round(min(100.0, max(0.0, 100 * part / whole)), 2)

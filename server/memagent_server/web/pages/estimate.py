@@ -26,8 +26,8 @@ from memagent_server.schemas.predictions import Estimate
 from memagent_server.store.cuda_contexts import measured_gpus
 from memagent_server.store.rehearsals import page_rehearsals
 from memagent_server.web.api_estimate import EstimateBody, answer
+from memagent_server.web.bars import BarPart, bar_parts
 from memagent_server.web.rendering import render_page
-from memagent_server.web.view_models import BarPart, bar_parts
 
 blueprint = Blueprint("estimate", __name__)
 

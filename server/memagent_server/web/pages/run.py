@@ -166,7 +166,7 @@ def _diagnosis_text(session: Session, run: Run) -> str | None:
     if run.status == "running":
         return text
     if data.get("state") in _DIAGNOSES_UNDER_WAY:
-        return "The run ended before its leak diagnosis."
+        return "A leak diagnosis was under way when the run ended."
     return text.removesuffix(_NEXT_METHOD)
 
 

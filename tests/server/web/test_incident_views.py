@@ -1,0 +1,68 @@
+"""The texts of incidents: their changes, and what an open one says now."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from memagent_server.schemas.alerts import Incident, IncidentSummary
+from memagent_server.web import incident_views
+from tests.server.web.schema_examples import ALERT, FIRED, LEAK_SUMMARY, RUN, STARTED_AT
+
+
+def an_incident(*alerts):
+    summary = {name: getattr(ALERT, name, None) for name in IncidentSummary.__struct_fields__}
+    return Incident(**{**summary, "cause": "leak"}, alerts=list(alerts))
+
+
+def test_an_incident_merges_the_changes_of_its_ranks():
+    later = replace(FIRED, at="2025-12-31T23:55:00.000Z", reason="of rank 1")
+    averted = replace(later, step=20, to_state="averted", reason="memory was freed")
+    view = incident_views.incident_view(
+        an_incident(
+            replace(
+                ALERT, rank=1, state="averted", summary="of rank 1", transitions=[later, averted]
+            ),
+            replace(ALERT, transitions=[FIRED]),
+        )
+    )
+    assert view == incident_views.IncidentView(
+        ALERT.summary,
+        ALERT.step,
+        ALERT.updated_at,
+        [incident_views.Change(FIRED, "2 ranks: 0, 1"), incident_views.Change(averted, "rank 1")],
+        notifications=[],
+    )
+
+
+def test_an_open_forecast_is_evaluated_at_the_newest_step_of_its_run():
+    """An hour after it fired, a card says what is left now, as the page's headline does."""
+    forecast = replace(LEAK_SUMMARY, step=100, eta_step=600.0, eta_s=1000.0)
+    run = replace(RUN, status="running", step=500, forecast=forecast)
+    view = incident_views.incident_view(an_incident(ALERT), run)
+    assert view.summary == "Runs out of memory in about 100 steps (3 min)."
+    assert (view.step, view.at) == (500, run.last_seen_at)
+    for other in (replace(run, status="oom"), replace(run, forecast=None), None):
+        assert incident_views.incident_view(an_incident(ALERT), other).summary == ALERT.summary
+    averted = replace(an_incident(ALERT), closed_at=STARTED_AT)
+    assert incident_views.incident_view(averted, run).summary == ALERT.summary
+    of_another_cause = replace(an_incident(ALERT), cause="eval")
+    assert incident_views.incident_view(of_another_cause, run).summary == ALERT.summary
+
+
+def test_a_reason_that_the_summary_repeats_is_left_out():
+    repeated = replace(FIRED, reason=ALERT.summary)
+    (change,) = incident_views.incident_view(
+        an_incident(replace(ALERT, transitions=[repeated]))
+    ).changes
+    assert change.transition.reason == ""
+
+
+def test_an_incident_shows_its_newest_changes():
+    changes = [replace(FIRED, step=step) for step in range(incident_views.MAX_CHANGES_SHOWN + 3)]
+    view = incident_views.incident_view(an_incident(replace(ALERT, transitions=changes)))
+    assert view.hidden_changes == 3 and [item.transition for item in view.changes] == changes[3:]
+
+
+def test_a_firing_warning_is_less_severe_than_a_firing_critical_alert():
+    assert incident_views.state_badge("firing", "warning").tone == "warning"
+    assert incident_views.state_badge("firing", "critical").tone == "critical"

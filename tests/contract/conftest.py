@@ -47,6 +47,7 @@ BODIES = {
     "put_rules": {"rules": {"leak": {"is_on": False}}},
     "put_column_rules": {"rules": {"Loss": {"column": "loss", "test": "above"}}},
     "post_command": {"kind": "stop"},
+    "patch_run": {"notes": "theirs"},
     "post_estimate": {"model": "gpt2", "batch": 1},
 }
 QUERIES = {
@@ -61,6 +62,7 @@ FORMS = {
     "choose_runs": {"runs": "{run_id},seen-too"},
     "change_runs": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
     "request_command": {"kind": "stop"},
+    "change_run": {"name": "theirs", "notes": ""},
     "change_rules": {"project": "{project}"},
     "change_column_rules": {
         "project": "{project}",

@@ -18,6 +18,8 @@ DEMANDED = {
     "POST /alerts/acknowledge": READ,
     "POST /compare": READ,
     "DELETE /api/v1/runs/<run_id>": ADMIN,
+    "PATCH /api/v1/runs/<run_id>": ADMIN,
+    "POST /runs/<run_id>": ADMIN,
     "POST /api/v1/runs/<run_id>/commands": ADMIN,
     "POST /runs/<run_id>/commands": ADMIN,
     "POST /runs": ADMIN,

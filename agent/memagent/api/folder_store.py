@@ -86,7 +86,7 @@ class FolderStore:
                         packed = _packed(chunk)
                         yield SampleFrame(file.rank or 0, file.attempt or 0, stream, 0, packed)
 
-    def post(self, path: str, body: Fields) -> Fields:
+    def send(self, method: str, path: str, body: Fields | None = None) -> Fields:
         raise MemagentError(f"{self.folder} holds run files: this needs a server or a database.")
 
     def close(self) -> None:
@@ -135,6 +135,7 @@ def _described(summary: Fields, files: list[Upload]) -> Fields:
         "peak_ratio": peak / limit if peak and limit else 0.0,
         "config": start.config,
         "tags": start.tags,
+        "notes": "",
         "environment": start.environment,
         "streams": [stream for file in files for stream in _streams(file, newest)],
         "events": list(_events(current)),

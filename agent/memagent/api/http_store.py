@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Protocol
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import msgspec
 
-from memagent.api.source import Fields, RunSelection, RunsPage, SampleSelection
+from memagent.api.source import Fields, RunSelection, RunsPage, SampleSelection, run_path
 from memagent.delivery.api_client import ApiClient, problem_detail
 from memagent.errors import DeliveryError, MemagentError
 from memagent.wire.columns import DEFAULT_CODEC
@@ -54,12 +54,12 @@ class HttpStore:
         return RunsPage(answer["runs"], answer["next_cursor"])
 
     def run(self, run_id: str) -> Fields:
-        return self._get(_path(run_id))
+        return self._get(run_path(run_id))
 
     def part(self, run_id: str, name: str) -> Fields:
         if name == "alerts":
             return self._get(f"/api/v1/alerts?{urlencode({'run': run_id, 'limit': _PAGE_RUNS})}")
-        return self._get(f"{_path(run_id)}/{name}")
+        return self._get(f"{run_path(run_id)}/{name}")
 
     def frames(self, run_id: str, selection: SampleSelection) -> Iterator[SampleFrame]:
         query = {
@@ -71,11 +71,12 @@ class HttpStore:
         }
         parameters = {name: value for name, value in query.items() if value is not None}
         yield from decode_frames(
-            self._api.download(f"{_path(run_id)}/samples?{urlencode(parameters)}")
+            self._api.download(f"{run_path(run_id)}/samples?{urlencode(parameters)}")
         )
 
-    def post(self, path: str, body: Fields) -> Fields:
-        return self._json(*self._api.request("POST", path, msgspec.json.encode(body)))
+    def send(self, method: str, path: str, body: Fields | None = None) -> Fields:
+        encoded = None if body is None else msgspec.json.encode(body)
+        return self._json(*self._api.request(method, path, encoded))
 
     def close(self) -> None:
         self._api.close()
@@ -125,10 +126,6 @@ class _ServerRequests:
 
     def close(self) -> None:
         self._client.close()
-
-
-def _path(run_id: str) -> str:
-    return f"/api/v1/runs/{quote(run_id, safe='')}"
 
 
 def _quoted(text: str) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from memagent.environment import SERVER_SETTINGS, read_settings
 from memagent.filters.expression import Expression
@@ -59,8 +60,13 @@ class RunStore(Protocol):
     def run(self, run_id: str) -> Fields: ...
     def part(self, run_id: str, name: str) -> Fields: ...
     def frames(self, run_id: str, selection: SampleSelection) -> Iterator[SampleFrame]: ...
-    def post(self, path: str, body: Fields) -> Fields: ...
+    def send(self, method: str, path: str, body: Fields | None = None) -> Fields: ...
     def close(self) -> None: ...
+
+
+def run_path(run_id: str) -> str:
+    """Return the address of a run in the HTTP API."""
+    return f"/api/v1/runs/{quote(run_id, safe='')}"
 
 
 def open_store(source: str | Path | None, token: str | None) -> RunStore:

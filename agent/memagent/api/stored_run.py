@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from memagent.api.explanation import Explanation, explain
 from memagent.api.history import History, read_history
-from memagent.api.source import Fields, RunSelection, RunStore, SampleSelection
+from memagent.api.source import Fields, RunSelection, RunStore, SampleSelection, run_path
 from memagent.diagnostics import display_roots
 from memagent.filters.columns import nearest
 from memagent.live.progress import Progress
@@ -206,6 +206,29 @@ class StoredRun:
             advice=prediction.get("advice", []) if prediction else [],
             roots=display_roots(self._detail["environment"]),
         )
+
+    def edit(
+        self,
+        *,
+        name: str | None = None,
+        notes: str | None = None,
+        tags: Collection[str] | None = None,
+        is_archived: bool | None = None,
+    ) -> None:
+        """Change the run's name, notes (Markdown), tags or archive; None leaves a part as it is.
+
+        Needs the scope `admin`. A launch that resumes the run leaves what was changed alone.
+        """
+        listed = [tags] if isinstance(tags, str) else tags and list(tags)
+        parts = {"name": name, "notes": notes, "tags": listed, "is_archived": is_archived}
+        changes: Fields = {key: value for key, value in parts.items() if value is not None}
+        answer = self._store.send("PATCH", run_path(self.id), changes)
+        self._summary = None
+        self._detail = answer
+
+    def delete(self) -> None:
+        """Delete the run and everything that belongs to it. Needs the scope `admin`."""
+        self._store.send("DELETE", run_path(self.id))
 
     def _scalar_names(self) -> set[str]:
         streams = [item for item in self._detail["streams"] if item["device"] == SCALARS_STREAM]

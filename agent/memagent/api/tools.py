@@ -29,7 +29,7 @@ _SUMMARY = (
     *("id", "name", "project", "user", "host", "status", "step", "total_steps", "created_at"),
     *("started_at", "finished_at", "peak_bytes", "limit_bytes", "tags", "url"),
 )
-_DETAILS = ("config", "error", "world_size", "dropped_samples")
+_DETAILS = ("config", "error", "world_size", "dropped_samples", "notes")
 
 
 class RunTools:
@@ -50,6 +50,7 @@ class RunTools:
             self.estimate,
             self.rehearse,
             self.acknowledge_alert,
+            self.edit_run,
         ]
 
     def list_runs(
@@ -166,7 +167,23 @@ class RunTools:
 
     def acknowledge_alert(self, alert_id: int, note: str = "") -> dict[str, Any]:
         """Acknowledge an alert, so that it sends no more messages. Do so only if asked to."""
-        return self._api.store.post(f"/api/v1/alerts/{alert_id}/ack", {"note": note})
+        return self._api.store.send("POST", f"/api/v1/alerts/{alert_id}/ack", {"note": note})
+
+    def edit_run(
+        self,
+        run_id: str,
+        name: str | None = None,
+        notes: str | None = None,
+        tags: list[str] | None = None,
+        is_archived: bool | None = None,
+    ) -> dict[str, Any]:
+        """Change a run's name, notes (Markdown), tags or archive. Do so only if asked to.
+
+        notes and tags replace those of the run: read them with get_run first, to add to them.
+        """
+        run = self._api.run(run_id)
+        run.edit(name=name, notes=notes, tags=tags, is_archived=is_archived)
+        return _fields(run, (*_SUMMARY, "notes"))
 
 
 def _fields(run: StoredRun, names: Sequence[str]) -> Fields:

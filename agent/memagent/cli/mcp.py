@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         for tool in RunTools(api).all():
             # a client asks the person before it calls these
-            changes = tool.__name__ in ("acknowledge_alert", "rehearse")
+            changes = tool.__name__ in ("acknowledge_alert", "edit_run", "rehearse")
             hints = ToolAnnotations(read_only_hint=not changes, destructive_hint=False)
             server.add_tool(_raising(tool, ToolError), annotations=hints)
         server.run("stdio")

@@ -136,6 +136,7 @@ class RunDetail(RunSummary):
     config: JsonObject
     environment: JsonObject
     error: str | None
+    notes: Annotated[str, Meta(description="Markdown.")]
     dropped_samples: dict[str, int]
     streams: list[Stream]
     events: list[RunEvent]

@@ -1,4 +1,4 @@
-"""The list of runs: filters, order, pages by key, tags and the archive.
+"""The list of runs: filters, order and pages by key.
 
 1. Archived runs and the others are two lists. Each order has an index that begins with
    `is_archived` and ends with the id.
@@ -9,21 +9,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from math import isfinite
 from typing import Any, Literal, get_args
 
 from msgspec import json
-from sqlalchemy import Select, String, Tuple, cast, delete, func, or_, select, tuple_
+from sqlalchemy import Select, String, Tuple, cast, func, or_, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent.filters.expression import Expression
 from memagent_server.schemas.runs import RunPage
-from memagent_server.store.citus import groups_to_lock
-from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import RunRow, RunTagRow
 from memagent_server.store.reading import decode_cursor, encode_cursor, encode_key
 from memagent_server.store.run_filter import condition_of
@@ -32,7 +30,6 @@ from memagent_server.store.summaries import summarize
 Sort = Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
 MAX_PROJECTS = 200
-MAX_TAGS = 100
 MAX_WORDS = 12
 MAX_SEARCHED = 5_000
 """Runs whose texts one page of a search reads, in the list's order: no index can find the inside of
@@ -43,11 +40,13 @@ _WORD = re.compile(r'"([^"]*)"|(\S+)')
 _NAMES = (RunRow.name, RunRow.id, RunRow.project)
 _SEARCHED = reduce(
     lambda text, column: text + " " + func.coalesce(column, ""),
-    (RunRow.user, RunRow.host, cast(RunRow.tags, String)),
+    (RunRow.user, RunRow.host, cast(RunRow.tags, String), RunRow.notes),
     reduce(lambda text, column: text + " " + column, _NAMES[1:], _NAMES[0] + ""),
 )
 """One text, so that a word costs one comparison."""
-_DEFERRED = (defer(RunRow.config), defer(RunRow.environment), defer(RunRow.error))
+_DEFERRED = tuple(
+    defer(column) for column in (RunRow.config, RunRow.environment, RunRow.error, RunRow.notes)
+)
 """Columns that no list shows and that may be long."""
 _KEYS: dict[str, tuple[InstrumentedAttribute[Any], type]] = {
     "created_at": (RunRow.created_at, float),
@@ -60,9 +59,9 @@ _KEYS: dict[str, tuple[InstrumentedAttribute[Any], type]] = {
 class RunQuery:
     """Filters and order of a list; `tag` matches exactly; `cursor` is a page's `next_cursor`.
 
-    Each word of `q` is searched in name, id, project, user, host and tags, case-insensitive. A word
-    such as `lr=0.001` also matches the config's value of that key, at any depth. `where` is a
-    parsed filter.
+    Each word of `q` is searched in name, id, project, user, host, tags and notes, case-insensitive.
+    A word such as `lr=0.001` also matches the config's value of that key, at any depth. `where` is
+    a parsed filter.
     """
 
     project: str | None = None
@@ -156,54 +155,6 @@ def list_projects(session: Session, *, is_archived: bool = False) -> list[str]:
             break
         projects.append(project)
     return projects
-
-
-def set_tags(session: Session, run: RunRow, tags: Iterable[str]) -> None:
-    """Replace a run's tags: unique, in order, at most MAX_TAGS. The run's row must be locked."""
-    new_tags = list(dict.fromkeys(tags))[:MAX_TAGS]
-    if new_tags == run.tags:
-        return
-    run.tags = new_tags
-    stored = set(session.scalars(select(RunTagRow.tag).where(RunTagRow.run_id == run.id)))
-    if removed := stored - set(new_tags):
-        of_run = (RunTagRow.run_id == run.id, RunTagRow.tag.in_(removed))
-        session.execute(delete(RunTagRow).where(*of_run))
-    session.add_all(
-        RunTagRow(run_id=run.id, tag=tag, created_at=run.created_at)
-        for tag in new_tags
-        if tag not in stored
-    )
-
-
-def change_tags(
-    session: Session,
-    run_ids: Collection[str],
-    *,
-    add: Collection[str] = (),
-    remove: Collection[str] = (),
-) -> None:
-    """Change tags of runs; from then on the agent's tags are ignored. Raises UnknownRunError."""
-    for run in _lock_all(session, run_ids):
-        run.are_tags_edited = True
-        set_tags(session, run, (tag for tag in (*run.tags, *add) if tag not in remove))
-
-
-def archive(session: Session, run_ids: Collection[str], *, is_archived: bool) -> None:
-    """Archive runs, or restore them. Raises UnknownRunError."""
-    for run in _lock_all(session, run_ids):
-        run.is_archived = is_archived
-
-
-def _lock_all(session: Session, run_ids: Collection[str]) -> list[RunRow]:
-    """Lock the runs by id: two requests with the same runs can't deadlock."""
-    query = select(RunRow).order_by(RunRow.id).with_for_update(key_share=True)
-    query = query.execution_options(populate_existing=True)
-    groups = groups_to_lock(session, run_ids)
-    runs = [run for ids in groups for run in session.scalars(query.where(RunRow.id.in_(ids)))]
-    for run_id in run_ids:
-        if run_id not in {run.id for run in runs}:
-            raise UnknownRunError(run_id)
-    return runs
 
 
 def _filters(query: RunQuery) -> list[ColumnElement[bool]]:

@@ -26,7 +26,7 @@ from memagent_server.store.models import (
 )
 from memagent_server.store.models.samples import SAMPLE_TABLES, of_run
 from memagent_server.store.ranks import enter_rank, oom_killer_hint, settle, worst_of
-from memagent_server.store.run_list import set_tags
+from memagent_server.store.run_edits import set_tags
 from memagent_server.store.statements import insert_if_missing
 from memagent_server.store.streams import enter_streams
 
@@ -61,7 +61,8 @@ def start_run(
     rank = enter_rank(session, run, message.rank, message.attempt, now, live=live)
     if created or (message.rank == 0 and rank.is_current):
         run.project = message.project
-        run.name = message.name or run.id
+        if not run.is_name_edited:
+            run.name = message.name or run.id
         run.user = message.user
         run.host = message.host
         run.world_size = message.world_size

@@ -92,6 +92,7 @@ def describe(
         config=run.config,
         environment=run.environment,
         error=run.error,
+        notes=run.notes,
         dropped_samples=dropped_samples(session, run.id),
         streams=[to_schema(schemas.Stream, stream) for stream in streams],
         events=list_events(session, run.id, limit=MAX_EVENTS).events,

@@ -34,7 +34,7 @@ from memagent_server.store.predictions import page_predictions
 from memagent_server.store.rank_grid import rank_grid
 from memagent_server.store.rehearsals import add_rehearsal, page_rehearsals
 from memagent_server.store.run_list import RunQuery, list_runs
-from memagent_server.store.runs import delete_run, get_run, lock_run
+from memagent_server.store.runs import get_run
 from memagent_server.store.sample_stream import SampleQuery, sample_frames
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import page_snapshots, read_snapshot, suspects_of, viewer_of
@@ -128,16 +128,6 @@ def get_one_run(run_id: str) -> Response:
         alerts = list_alerts(session, run_id=run_id).alerts
         described = describe(session, run, alerts, public_url=context.settings.public_url)
     return json_answer(only(described, params.fields))
-
-
-@blueprint.delete(f"{_V1}/runs/<run_id>")
-@operation("runs", "admin", {204: None})
-def delete_one_run(run_id: str) -> Response:
-    """Delete a run and everything that belongs to it."""
-    with current().database.write() as session:
-        lock_run(session, run_id)
-        delete_run(session, run_id)
-    return Response(status=204)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/series")

@@ -18,6 +18,7 @@ from memagent_server.http.problems import ERROR_PAGE
 from memagent_server.http.request_logging import request_id
 from memagent_server.settings import Settings
 from memagent_server.web import bars, incident_views, labels, rendering, view_models
+from memagent_server.web.markdown import render_notes
 
 blueprint = Blueprint("web", __name__, template_folder="templates")
 
@@ -61,6 +62,7 @@ def _install(state: BlueprintSetupState) -> None:
         with_code=labels.with_code,
         as_code=labels.as_code,
         pairs=view_models.pairs,
+        notes=render_notes,
     )
     app.jinja_env.globals.update(
         asset=rendering.address,

@@ -78,6 +78,25 @@ def test_a_wrong_argument_is_refused_before_anything_is_read(folder, arguments, 
         memagent.Api(folder).runs(**arguments)
 
 
+def test_a_run_is_edited_and_deleted(start_server):
+    server = start_server()
+    server.post("/api/v1/runs", {"run_id": "ab"})
+    for source in (server.url, server.database_url):
+        with memagent.Api(source) as api:
+            run = api.run("ab")
+            run.edit(name="best", notes="Batch 16 fits.", tags="kept")
+            assert (run.name, run.notes, run.tags) == ("best", "Batch 16 fits.", ["kept"])
+            run.edit(notes="", is_archived=True)
+            assert [item.name for item in api.runs(is_archived=True)] == ["best"]
+            with pytest.raises(MemagentError, match="name"):
+                run.edit(name="")
+            run.edit(is_archived=False)
+    with memagent.Api(server.url) as api:
+        api.run("ab").delete()
+        with pytest.raises(MemagentError, match="'ab'"):
+            api.run("ab")
+
+
 def test_the_source_is_that_of_the_settings(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("MEMAGENT_DIR", str(folder))
     assert len(memagent.Api().runs()) == 3

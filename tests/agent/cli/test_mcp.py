@@ -55,9 +55,10 @@ def test_every_tool_answers(folder):  # noqa: F811
             "estimate": await ask("estimate", model="gpt2", gpu="a100", options=["--batch", "2"]),
             "rehearse": await ask("rehearse", script="nowhere.py", gpu="a100"),
             "acknowledge_alert": await ask("acknowledge_alert", alert_id=1),
+            "edit_run": await ask("edit_run", run_id="first", notes="a note"),
         }
         names = {tool.name for tool in tools if not tool.annotations.read_only_hint}
-        assert names == {"rehearse", "acknowledge_alert"}
+        assert names == {"rehearse", "acknowledge_alert", "edit_run"}
         assert {tool.name for tool in tools} == {*answers, "list_runs", "explain_run"}
         return answers
 
@@ -72,6 +73,7 @@ def test_every_tool_answers(folder):  # noqa: F811
     assert answers["estimate"]["fits"] is True
     assert "Script nowhere.py does not exist" in answers["rehearse"]
     assert "needs a server or a database" in answers["acknowledge_alert"]
+    assert "needs a server or a database" in answers["edit_run"]
 
 
 def test_an_error_says_what_is_right(folder):  # noqa: F811
@@ -88,13 +90,15 @@ def test_an_error_says_what_is_right(folder):  # noqa: F811
     assert "'nobody' does not exist" in run
 
 
-def test_an_alert_is_acknowledged(start_server, alerted_run):
+def test_an_alert_is_acknowledged_and_its_run_gets_notes(start_server, alerted_run):
     server = start_server()
     alert_id = alerted_run(server.database_url)
 
     async def talk(ask, client):
         run = await ask("get_run", run_id="r")
         assert [alert["id"] for alert in run["alerts"]] == [alert_id]
+        run = await ask("edit_run", run_id="r", notes="Batch 16 fits.", tags=["fixed"])
+        assert (run["notes"], run["tags"]) == ("Batch 16 fits.", ["fixed"])
         return await ask("acknowledge_alert", alert_id=alert_id, note="looking")
 
     alert = converse(server.url, talk)

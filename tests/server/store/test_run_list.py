@@ -10,15 +10,8 @@ from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
 from memagent_server.store import run_list
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import RunRow, RunTagRow
-from memagent_server.store.run_list import (
-    MAX_TAGS,
-    SORTS,
-    RunQuery,
-    archive,
-    change_tags,
-    find_runs,
-    list_runs,
-)
+from memagent_server.store.run_edits import MAX_TAGS, archive, change_tags
+from memagent_server.store.run_list import SORTS, RunQuery, find_runs, list_runs
 from memagent_server.store.runs import delete_run, finish_run, get_run, start_run
 from memagent_server.store.samples import add_batch
 

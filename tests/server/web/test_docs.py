@@ -12,7 +12,7 @@ import pytest
 
 from memagent_server.alerts.rules import RULES
 from memagent_server.files import resource_dir
-from memagent_server.web.docs import anchor_of, render
+from memagent_server.web.markdown import anchor_of, render
 
 PAGES = [
     path.relative_to(resource_dir("docs")).with_suffix("").as_posix()

@@ -86,6 +86,7 @@ def test_an_unchanged_page_is_kept_longer_up_to_its_interval(sqlite_app, sqlite_
 
 CHANGES = {
     "tags": lambda client: client.post("/runs", data={"what": "tag", "runs": "r", "tag": "best"}),
+    "notes": lambda client: client.patch("/api/v1/runs/r", json={"notes": "n"}),
     "archive": lambda client: client.post("/runs", data={"what": "archive", "runs": "r"}),
     "event": lambda client: client.post(
         "/api/v1/runs/r/batches",

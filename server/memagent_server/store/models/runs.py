@@ -34,6 +34,8 @@ class RunRow(Base):
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     project: Mapped[str] = mapped_column(String(200))
     name: Mapped[str] = mapped_column(String(200))
+    is_name_edited: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether people have changed the name: a launch that resumes the run then leaves it alone."""
     user: Mapped[str | None] = mapped_column(String(200))
     host: Mapped[str | None] = mapped_column(String(200))
     status: Mapped[str] = mapped_column(String(20))
@@ -57,6 +59,8 @@ class RunRow(Base):
     alone.
     """
     environment: Mapped[JsonObject] = mapped_column(default=dict)
+    notes: Mapped[str] = mapped_column(Text, default="", server_default="")
+    """Markdown of people about the run."""
     is_archived: Mapped[bool] = mapped_column(default=False, server_default=false())
     peak_ratio: Mapped[float] = mapped_column(default=0.0, server_default="0")
     """Highest share of a limit that any of its streams has reached; 0 where none is known."""

@@ -1,4 +1,6 @@
-"""The list of runs with its filters, and actions on selected runs: tags, archive, restore."""
+"""The list of runs with its filters, and actions on selected runs: tags, archive, restore,
+delete.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,17 @@ from memagent_server.schemas.base import RUN_STATUSES
 from memagent_server.schemas.runs import RunSummary
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
+from memagent_server.store.run_edits import archive, change_tags
 from memagent_server.store.run_filter import column_names
 from memagent_server.store.run_list import (
     MAX_SEARCHED,
     SORTS,
     RunQuery,
     Sort,
-    archive,
-    change_tags,
     list_projects,
     list_runs,
 )
+from memagent_server.store.runs import delete_run
 from memagent_server.store.summaries import summarize
 from memagent_server.web import labels, query
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
@@ -45,7 +47,7 @@ MAX_SELECTED = 200
 MAX_RUNS_FOR_COLUMNS = 10
 """Newest runs of a page whose settings and scalars complete a filter: reading them takes time."""
 MAX_TAG_LENGTH = 200
-ACTIONS = ("tag", "untag", "archive", "restore")
+ACTIONS = ("tag", "untag", "archive", "restore", "delete")
 SORT_NAMES: dict[Sort, str] = {
     "-created_at": "Newest first",
     "created_at": "Oldest first",
@@ -144,8 +146,14 @@ def change_runs() -> Response:
     action, run_ids = request.form.get("what", ""), _selected_runs()
     if action not in ACTIONS:
         raise Problem(422, f"what: {action!r} is not one of {', '.join(ACTIONS)}.", field="what")
-    with current().database.write() as session:
-        _change_runs(session, action, run_ids)
+    if action == "delete":
+        for run_id in run_ids:
+            # each in its own transaction: others write meanwhile
+            with current().database.write() as session:
+                delete_run(session, run_id)
+    else:
+        with current().database.write() as session:
+            _change_runs(session, action, run_ids)
     return redirect_to(request.form.get("next"))
 
 

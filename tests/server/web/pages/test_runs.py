@@ -96,7 +96,7 @@ def test_archived_runs_leave_the_list_and_come_back(client, listed):
 @pytest.mark.parametrize(
     ("what", "run_ids", "tag", "status", "text"),
     [
-        ("delete", ["a"], "", 422, "not one of tag, untag, archive, restore"),
+        ("destroy", ["a"], "", 422, "not one of tag, untag, archive, restore"),
         ("tag", [], "x", 422, "Runs: select 1 to 200 runs, not 0."),
         ("tag", ["a"], " , ", 422, "enter tags of 1 to 200 characters"),
         ("tag", ["a"], "y" * 201, 422, "enter tags of 1 to 200 characters"),
@@ -168,3 +168,9 @@ def test_a_server_with_tokens_says_where_to_create_one(sqlite_app, sqlite_client
     page = sqlite_client.get("/", headers={**HTML, "Authorization": "Bearer t"}).text
     assert "export MEMAGENT_TOKEN=mag_…" in page and 'href="/settings/tokens">Tokens</a>' in page
     assert "memagent token create" not in page, "elsewhere it makes a token of another server"
+
+
+def test_selected_runs_are_deleted(client, listed):
+    assert organise(client, "delete", "a", "c", "unknown").status_code == 303
+    assert listed("/?sort=name") == ["b"]
+    assert client.get("/api/v1/runs/a").status_code == 404

@@ -1,0 +1,88 @@
+"""Edits of runs by people: names, notes, tags and the archive.
+
+From a change on, a launch that resumes the run leaves its name or tags alone. Tags are stored in
+the run's row, and again in a table to filter by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from memagent_server.store.citus import groups_to_lock
+from memagent_server.store.errors import UnknownRunError
+from memagent_server.store.models import RunRow, RunTagRow
+
+MAX_TAGS = 100
+
+
+def edit_run(
+    session: Session,
+    run: RunRow,
+    *,
+    name: str | None = None,
+    notes: str | None = None,
+    tags: Collection[str] | None = None,
+    is_archived: bool | None = None,
+) -> None:
+    """Change a run, whose row must be locked; None leaves a part as it is."""
+    if name is not None:
+        run.name = name
+        run.is_name_edited = True
+    if notes is not None:
+        run.notes = notes
+    if tags is not None:
+        run.are_tags_edited = True
+        set_tags(session, run, tags)
+    if is_archived is not None:
+        run.is_archived = is_archived
+
+
+def set_tags(session: Session, run: RunRow, tags: Iterable[str]) -> None:
+    """Replace a run's tags: unique, in order, at most MAX_TAGS. The run's row must be locked."""
+    new_tags = list(dict.fromkeys(tags))[:MAX_TAGS]
+    if new_tags == run.tags:
+        return
+    run.tags = new_tags
+    stored = set(session.scalars(select(RunTagRow.tag).where(RunTagRow.run_id == run.id)))
+    if removed := stored - set(new_tags):
+        of_run = (RunTagRow.run_id == run.id, RunTagRow.tag.in_(removed))
+        session.execute(delete(RunTagRow).where(*of_run))
+    session.add_all(
+        RunTagRow(run_id=run.id, tag=tag, created_at=run.created_at)
+        for tag in new_tags
+        if tag not in stored
+    )
+
+
+def change_tags(
+    session: Session,
+    run_ids: Collection[str],
+    *,
+    add: Collection[str] = (),
+    remove: Collection[str] = (),
+) -> None:
+    """Change tags of runs; from then on the agent's tags are ignored. Raises UnknownRunError."""
+    for run in _lock_all(session, run_ids):
+        run.are_tags_edited = True
+        set_tags(session, run, (tag for tag in (*run.tags, *add) if tag not in remove))
+
+
+def archive(session: Session, run_ids: Collection[str], *, is_archived: bool) -> None:
+    """Archive runs, or restore them. Raises UnknownRunError."""
+    for run in _lock_all(session, run_ids):
+        run.is_archived = is_archived
+
+
+def _lock_all(session: Session, run_ids: Collection[str]) -> list[RunRow]:
+    """Lock the runs by id: two requests with the same runs can't deadlock."""
+    query = select(RunRow).order_by(RunRow.id).with_for_update(key_share=True)
+    query = query.execution_options(populate_existing=True)
+    groups = groups_to_lock(session, run_ids)
+    runs = [run for ids in groups for run in session.scalars(query.where(RunRow.id.in_(ids)))]
+    for run_id in run_ids:
+        if run_id not in {run.id for run in runs}:
+            raise UnknownRunError(run_id)
+    return runs

@@ -1,0 +1,138 @@
+"""Changes of one run by people: name, notes, tags, archive, deletion, and requests to its script.
+
+Each has a route of the API; the run's page has forms for some.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+import msgspec
+from flask import Blueprint, Response, request
+from msgspec import Meta
+
+from memagent.wire.messages import SCRIPT_COMMANDS
+from memagent_server.http import auth
+from memagent_server.http.api_route import operation, require_scope
+from memagent_server.http.context import current
+from memagent_server.http.problems import Problem, json_answer
+from memagent_server.ingest.body import read_message
+from memagent_server.schemas.runs import Run, RunCommand, RunCommands
+from memagent_server.store.alerts import list_alerts
+from memagent_server.store.errors import UnknownRunError
+from memagent_server.store.events import add_command, list_commands
+from memagent_server.store.run_edits import MAX_TAGS, edit_run
+from memagent_server.store.runs import delete_run, get_run, lock_run
+from memagent_server.store.summaries import describe
+from memagent_server.web.rendering import redirect_to
+
+blueprint = Blueprint("run_changes", __name__)
+
+MAX_NAME, MAX_NOTES = 200, 20_000
+"""Characters. Notes are short because the version of a run's page contains them."""
+_NO_NUL = r"^[^\x00]*$"
+_Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=_NO_NUL)]
+
+
+class RunEdit(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Changes of a run; a missing part stays as it is."""
+
+    name: _Name | None = None
+    notes: Annotated[str, Meta(max_length=MAX_NOTES, pattern=_NO_NUL)] | None = None
+    tags: Annotated[list[_Name], Meta(max_length=MAX_TAGS)] | None = None
+    is_archived: bool | None = None
+
+
+class CommandRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Something for a script to do at its next step."""
+
+    kind: Literal["stop", "checkpoint"]
+
+
+@blueprint.patch("/api/v1/runs/<run_id>")
+@operation("runs", "admin", Run, body=RunEdit)
+def patch_run(run_id: str) -> Response:
+    """Change a run's name, notes, tags or archive. A launch that resumes it leaves them alone."""
+    edit, context = read_message(request, RunEdit), current()
+    with context.database.write() as session:
+        run = lock_run(session, run_id)
+        edit_run(session, run, **msgspec.structs.asdict(edit))
+        session.flush()
+        alerts = list_alerts(session, run_id=run_id).alerts
+        described = describe(session, run, alerts, public_url=context.settings.public_url)
+    return json_answer(described)
+
+
+@blueprint.delete("/api/v1/runs/<run_id>")
+@operation("runs", "admin", {204: None})
+def delete_one_run(run_id: str) -> Response:
+    """Delete a run and everything that belongs to it."""
+    with current().database.write() as session:
+        lock_run(session, run_id)
+        delete_run(session, run_id)
+    return Response(status=204)
+
+
+@blueprint.post("/runs/<run_id>")
+@require_scope("admin")
+def change_run(run_id: str) -> Response:
+    """Store the name and notes of the page's form, and show the run."""
+    name, notes = request.form.get("name", "").strip(), request.form.get("notes", "")
+    for field, text, least, most in (("name", name, 1, MAX_NAME), ("notes", notes, 0, MAX_NOTES)):
+        if not least <= len(text) <= most or "\0" in text:
+            raise Problem(
+                422,
+                f"{field}: enter {least} to {most:,} characters without NUL, not {len(text):,}.",
+                field=field,
+            )
+    with current().database.write() as session:
+        run = lock_run(session, run_id)
+        renamed = name if name != run.name else None
+        edit_run(session, run, name=renamed, notes=notes.replace("\r\n", "\n"))
+    return _show(run_id)
+
+
+@blueprint.get("/api/v1/runs/<run_id>/commands")
+@operation("runs", "read", RunCommands)
+def get_commands(run_id: str) -> Response:
+    """Return the newest requests to a run's script, and what became of them."""
+    with current().database.read() as session:
+        if get_run(session, run_id) is None:
+            raise UnknownRunError(run_id)
+        return json_answer(RunCommands(list_commands(session, run_id)))
+
+
+@blueprint.post("/api/v1/runs/<run_id>/commands")
+@operation("runs", "admin", {201: RunCommand}, body=CommandRequest, problems=(409,))
+def post_command(run_id: str) -> Response:
+    """Ask a running script to save a checkpoint or to stop; its `on_command` decides.
+
+    An open request of the same kind is returned instead of another. 409 if the run has ended, or
+    its script takes no commands.
+    """
+    return json_answer(_request(run_id, read_message(request, CommandRequest).kind), 201)
+
+
+@blueprint.post("/runs/<run_id>/commands")
+@require_scope("admin")
+def request_command(run_id: str) -> Response:
+    """Record the request of the button that was pressed, and show the run."""
+    kind = request.form.get("kind", "")
+    if kind not in SCRIPT_COMMANDS:
+        options = ", ".join(SCRIPT_COMMANDS)
+        raise Problem(422, f"kind: {kind!r:.80} is not one of {options}.", field="kind")
+    _request(run_id, kind)
+    return _show(run_id)
+
+
+def _show(run_id: str) -> Response:
+    return redirect_to(f"/runs/{quote(run_id, safe='')}")
+
+
+def _request(run_id: str, kind: str) -> RunCommand:
+    access, context = auth.current_access(), current()
+    by = access.name if access is not None else None
+    with context.database.write() as session:
+        run = lock_run(session, run_id)
+        return add_command(session, run, kind, by=by, now=context.clock())

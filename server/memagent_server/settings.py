@@ -46,6 +46,19 @@ def data_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 @dataclass(frozen=True)
+class GpuPrices:
+    """Prices of a GPU-hour by a part of the GPU's name."""
+
+    by_name: Mapping[str, float]
+    currency: str = "USD"
+
+    def of(self, gpu: str) -> float | None:
+        """Return the price of the longest name that this GPU's contains, None if none does."""
+        known = [name for name in self.by_name if name.lower() in gpu.lower()]
+        return self.by_name[max(known, key=len)] if known else None
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of the server. Secrets are excluded from repr."""
 
@@ -60,6 +73,7 @@ class Settings:
     retention_days: int = 30
     rollup_days: int = 365
     metrics_streams: int = 2_000
+    gpu_prices: GpuPrices = field(default_factory=lambda: GpuPrices({}))
     slack_webhook_url: str | None = field(default=None, repr=False)
     slack_bot_token: str | None = field(default=None, repr=False)
     slack_channel: str | None = None
@@ -147,6 +161,7 @@ class Settings:
             retention_days=_days("MEMAGENT_RETENTION_DAYS", values, default=30),
             rollup_days=_days("MEMAGENT_ROLLUP_DAYS", values, default=365),
             metrics_streams=_count("MEMAGENT_METRICS_STREAMS", values, default=2_000),
+            gpu_prices=_prices(values),
             slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", values),
             slack_bot_token=values.get("MEMAGENT_SLACK_BOT_TOKEN"),
             slack_channel=values.get("MEMAGENT_SLACK_CHANNEL"),
@@ -339,6 +354,21 @@ def _severities(name: str, values: Mapping[str, str]) -> dict[str, Severity]:
             )
         by_channel[channel] = by_name[severity]
     return by_channel
+
+
+def _prices(values: Mapping[str, str]) -> GpuPrices:
+    """Parse `H100=3.50,A100=1.80` and its currency. Raises SettingError."""
+    prices: dict[str, float] = {}
+    name = "MEMAGENT_GPU_PRICES"
+    for part in filter(None, (part.strip() for part in values.get(name, "").split(","))):
+        gpu, _, price = (piece.strip() for piece in part.rpartition("="))
+        if not gpu or not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", price):
+            raise SettingError(
+                f"{name} contains {part!r}: write GPU=PRICE, with a part of the GPU's name and the "
+                "price of an hour, as in H100=3.50"
+            )
+        prices[gpu] = float(price)
+    return GpuPrices(prices, values.get("MEMAGENT_CURRENCY", GpuPrices.currency))
 
 
 def _count(name: str, values: Mapping[str, str], *, default: int) -> int:

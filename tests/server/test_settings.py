@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.errors import SettingError
-from memagent_server.settings import Settings
+from memagent_server.settings import GpuPrices, Settings
 
 
 def settings(tmp_path, **variables: str) -> Settings:
@@ -25,7 +25,10 @@ def test_it_reads_every_setting(tmp_path):
         EMAIL_TO="ana@example.org, bo@example.org",
         NOTIFY_SEVERITIES="pagerduty=critical, email=warning",
         ALLOW_LOCAL_WEBHOOKS="1",
+        GPU_PRICES="H100=3.50, A100 = 1.80",
+        CURRENCY="EUR",
     )
+    assert result.gpu_prices == GpuPrices({"H100": 3.5, "A100": 1.8}, "EUR")
     assert result.email_to == ("ana@example.org", "bo@example.org") and result.allow_local_webhooks
     assert result.notify_severities == {"pagerduty": "critical", "email": "warning"}
     assert result.slack_api_url == "https://slack.com/api/"
@@ -49,6 +52,9 @@ def test_it_reads_every_setting(tmp_path):
         ({"ALERTMANAGER_URL": "http://x:port"}, "MEMAGENT_ALERTMANAGER_URL must be"),
         ({"ALLOW_LOCAL_WEBHOOKS": "yes"}, "write 1 or 0"),
         ({"EMAIL_TO": "ana"}, "not an e-mail address"),
+        ({"GPU_PRICES": "H100"}, "write GPU=PRICE"),
+        ({"GPU_PRICES": "=3"}, "write GPU=PRICE"),
+        ({"GPU_PRICES": "H100=inf"}, "write GPU=PRICE"),
         ({"NOTIFY_SEVERITIES": "fax=critical"}, "a channel of slack_bot"),
         ({"NOTIFY_SEVERITIES": "email=loud"}, "a severity of note"),
     ],

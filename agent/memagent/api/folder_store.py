@@ -136,6 +136,7 @@ def _described(summary: Fields, files: list[Upload]) -> Fields:
         "config": start.config,
         "tags": start.tags,
         "notes": "",
+        "resources": dict.fromkeys(("gpu_hours", "energy_kwh", "cost", "currency")),
         "environment": start.environment,
         "streams": [stream for file in files for stream in _streams(file, newest)],
         "events": list(_events(current)),

@@ -45,6 +45,7 @@ class CudaProbe:
         "other_processes_bytes",
         "utilization_ratio",
         "power_w",
+        "energy_j",
         "temperature_c",
     )
 
@@ -123,6 +124,7 @@ class CudaProbe:
             nvml.other_processes_bytes,
             nvml.utilization_ratio,
             nvml.power_w,
+            nvml.energy_j,
             nvml.temperature_c,
         )
 

@@ -40,6 +40,8 @@ class NvmlReading:
     utilization_ratio: float | None = None
     """Share of the last sample period in which a kernel ran."""
     power_w: float | None = None
+    energy_j: float | None = None
+    """Drawn by the GPU since it was opened. GPUs before Volta don't count it."""
     temperature_c: float | None = None
 
 
@@ -77,6 +79,7 @@ class NvmlDevice:
         self._events: deque[Event] = deque(maxlen=_MAX_EVENTS)
         self._event_set: Any = None
         self._ecc_errors: int | None = None
+        self._first_energy_mj: int | None = None
         self._process_list_version = "_v3"
         self._reported: set[str] = set()
         self._sources: dict[str, Callable[[NvmlReading], NvmlReading]] = {
@@ -84,6 +87,7 @@ class NvmlDevice:
             "memory by process": self._read_processes,
             "utilization": self._read_utilization,
             "power": self._read_power,
+            "energy": self._read_energy,
             "temperature": self._read_temperature,
             "XIDs": self._read_xids,
             "ECC errors": self._read_ecc_errors,
@@ -194,6 +198,13 @@ class NvmlDevice:
 
     def _read_power(self, reading: NvmlReading) -> NvmlReading:
         return replace(reading, power_w=self._library.nvmlDeviceGetPowerUsage(self._board) / 1_000)
+
+    def _read_energy(self, reading: NvmlReading) -> NvmlReading:
+        """Read the energy since the first reading; NVML counts since the driver was loaded."""
+        energy_mj = int(self._library.nvmlDeviceGetTotalEnergyConsumption(self._board))
+        if self._first_energy_mj is None or energy_mj < self._first_energy_mj:
+            self._first_energy_mj = energy_mj
+        return replace(reading, energy_j=(energy_mj - self._first_energy_mj) / 1_000)
 
     def _read_temperature(self, reading: NvmlReading) -> NvmlReading:
         library = self._library

@@ -104,6 +104,7 @@ FIELDS: tuple[Field, ...] = (
     ),
     Field("utilization_ratio", "float", "share of time that the device was busy (NVML), 0 to 1"),
     Field("power_w", "float", "power drawn by the device, watts"),
+    Field("energy_j", "float", "drawn by the device since the run was attached, joules (NVML)"),
     Field("temperature_c", "float", "temperature of the device, degrees Celsius"),
     Field(
         "host_pss_bytes",

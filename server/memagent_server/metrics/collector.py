@@ -66,6 +66,8 @@ METRICS = (
            "Times the allocator flushed its cache and retried.", column="alloc_retries_total"),
     Metric("memagent_ooms_total", "counter",
            "Out-of-memory errors raised by the allocator.", column="ooms_total"),
+    Metric("memagent_energy_joules_total", "counter",
+           "Energy drawn by the device since the run was attached.", column="energy_j"),
     Metric("memagent_last_sample_timestamp_seconds", "gauge",
            "When the newest sample arrived, Unix time."),
     Metric("memagent_oom_probability", "gauge",

@@ -130,6 +130,15 @@ class EventPage(Schema):
     next_cursor: NextCursor
 
 
+class ResourceUse(Schema):
+    """GPU time and energy of all launches of a run, and what the time costs; null if unknown."""
+
+    gpu_hours: Annotated[float | None, Meta(description="A GPU of several ranks counts once.")]
+    energy_kwh: float | None
+    cost: Annotated[float | None, Meta(description="Null unless all GPUs have a price.")]
+    currency: str | None
+
+
 class RunDetail(RunSummary):
     """A run with its settings, streams and newest 200 events."""
 
@@ -137,6 +146,7 @@ class RunDetail(RunSummary):
     environment: JsonObject
     error: str | None
     notes: Annotated[str, Meta(description="Markdown.")]
+    resources: ResourceUse
     dropped_samples: dict[str, int]
     streams: list[Stream]
     events: list[RunEvent]

@@ -14,9 +14,11 @@ from memagent.forecast.types import LEVELS
 from memagent_server.schemas import alerts as alert_schemas
 from memagent_server.schemas import runs as schemas
 from memagent_server.schemas.predictions import ForecastSummary, precedence
+from memagent_server.settings import GpuPrices
 from memagent_server.store.events import list_events
 from memagent_server.store.models import ForecastRow, PredictionRow, RunRow, StreamRow
 from memagent_server.store.reading import to_schema
+from memagent_server.store.resource_use import resource_use
 from memagent_server.store.streams import current_streams, used_bytes
 from memagent_server.store.usage import dropped_samples
 
@@ -80,7 +82,12 @@ def summarize(
 
 
 def describe(
-    session: Session, run: RunRow, alerts: list[alert_schemas.Alert], *, public_url: str = ""
+    session: Session,
+    run: RunRow,
+    alerts: list[alert_schemas.Alert],
+    prices: GpuPrices,
+    *,
+    public_url: str = "",
 ) -> schemas.Run:
     """Return a run with these alerts, its settings, streams and newest events."""
     (summary,) = summarize(session, [run], public_url=public_url)
@@ -93,6 +100,7 @@ def describe(
         environment=run.environment,
         error=run.error,
         notes=run.notes,
+        resources=resource_use(session, run.id, prices),
         dropped_samples=dropped_samples(session, run.id),
         streams=[to_schema(schemas.Stream, stream) for stream in streams],
         events=list_events(session, run.id, limit=MAX_EVENTS).events,

@@ -126,7 +126,10 @@ def get_one_run(run_id: str) -> Response:
     with context.database.read() as session:
         run = _require_run(session, run_id)
         alerts = list_alerts(session, run_id=run_id).alerts
-        described = describe(session, run, alerts, public_url=context.settings.public_url)
+        settings = context.settings
+        described = describe(
+            session, run, alerts, settings.gpu_prices, public_url=settings.public_url
+        )
     return json_answer(only(described, params.fields))
 
 

@@ -20,7 +20,7 @@ from memagent.estimator.advice.line_fixes import diff_of
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 from memagent_server.schemas.predictions import Forecast, ForecastSummary
-from memagent_server.schemas.runs import RunSummary, Stream
+from memagent_server.schemas.runs import ResourceUse, RunSummary, Stream
 from memagent_server.schemas.snapshots import SuspectLine
 
 
@@ -179,6 +179,19 @@ def duration_between(started_at: str | None, ended_at: str | None, now: float) -
         return "–"
     end = now if ended_at is None else to_seconds(ended_at)
     return format_duration(max(0.0, end - to_seconds(started_at)))
+
+
+def resources(use: ResourceUse) -> str:
+    """Return `12.4 GPU-hours, 3.1 kWh, 43.40 USD`, as far as known."""
+    parts = ((use.gpu_hours, "GPU-hours"), (use.energy_kwh, "kWh"))
+    texts = [f"{_rounded(value)} {unit}" for value, unit in parts if value is not None]
+    if use.cost is not None:
+        texts.append(f"{use.cost:,.2f} {use.currency}")
+    return ", ".join(texts)
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.2g}" if value < 1 else f"{value:,.1f}"
 
 
 def to_seconds(at: str) -> float:

@@ -60,7 +60,10 @@ def patch_run(run_id: str) -> Response:
         edit_run(session, run, **msgspec.structs.asdict(edit))
         session.flush()
         alerts = list_alerts(session, run_id=run_id).alerts
-        described = describe(session, run, alerts, public_url=context.settings.public_url)
+        settings = context.settings
+        described = describe(
+            session, run, alerts, settings.gpu_prices, public_url=settings.public_url
+        )
     return json_answer(described)
 
 

@@ -151,6 +151,7 @@ class Board:
             process_bytes=510 * MIB,
             other_processes_bytes=190 * MIB,
             power_w=250.0,
+            energy_j=125.0,
         )
 
     def take_events(self) -> list[Event]:
@@ -177,6 +178,7 @@ def test_a_sample_has_nvml_readings_and_the_context_is_process_memory_beyond_the
         250.0,
         None,
     )
+    assert results["energy_j"] == 125.0
     assert probe.context_bytes == 500 * MIB
     assert [event.kind for event in probe.take_events()] == ["xid"]
     probe.close()

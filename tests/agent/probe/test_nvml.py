@@ -33,6 +33,7 @@ USUAL = {
     "reserved": GIB,
     "gpu_utilization": 87,
     "power_mw": 312_500,
+    "energy_mj": 9_000_000,
     "temperature": 64,
     "ecc_errors": 0,
     "events_supported": 8,
@@ -140,6 +141,7 @@ def test_all_readings_of_a_gpu(gpu, capfd):
         other_processes_bytes=9 * GIB,
         utilization_ratio=0.87,
         power_w=312.5,
+        energy_j=0.0,
         temperature_c=64.0,
     )
     assert gpu.take_events() == []
@@ -150,6 +152,16 @@ def test_each_reading_calls_nvml_again(gpu, machine):
     gpu.reading()
     machine.set(used=70 * GIB)
     assert gpu.reading().used_bytes == 70 * GIB
+
+
+def test_energy_counts_from_the_first_reading_also_after_the_driver_was_loaded_again(gpu, machine):
+    gpu.reading()
+    machine.set(energy_mj=9_750_000)
+    assert gpu.reading().energy_j == 750.0
+    machine.set(energy_mj=1_000)
+    assert gpu.reading().energy_j == 0.0
+    machine.set(energy_mj=3_000)
+    assert gpu.reading().energy_j == 2.0
 
 
 @pytest.mark.parametrize("uuid", [GPU, GPU.removeprefix("GPU-"), GPU.replace("GPU-", "MIG-")])
@@ -177,6 +189,7 @@ def test_a_slice_has_its_own_memory_and_the_power_and_temperature_of_its_board(
 SINGLE = {
     "nvmlDeviceGetUtilizationRates": ("utilization_ratio", "utilization"),
     "nvmlDeviceGetPowerUsage": ("power_w", "power"),
+    "nvmlDeviceGetTotalEnergyConsumption": ("energy_j", "energy"),
     "nvmlDeviceGetTemperature": ("temperature_c", "temperature"),
     "nvmlDeviceGetComputeRunningProcesses_v3": ("process_bytes", "memory by process"),
 }

@@ -7,6 +7,7 @@ from msgspec.structs import asdict
 from sqlalchemy import event
 
 from memagent.wire.messages import Batch, Chunk, Device, Event, PredictionMessage, RunStart
+from memagent_server.settings import GpuPrices
 from memagent_server.store.models import ForecastRow
 from memagent_server.store.predictions import add_prediction, list_predictions
 from memagent_server.store.run_list import RunQuery, list_runs
@@ -157,7 +158,7 @@ def test_a_description_has_streams_events_and_dropped_counts(database, run_id):
         )
         add_batch(session, run_id, Batch(seq=0, rank=1, dropped_samples={"queue_full": 4}), 6.0)
     with database.read() as session:
-        described = describe(session, get_run(session, run_id), [])
+        described = describe(session, get_run(session, run_id), [], GpuPrices({}))
     assert described.dropped_samples == {"queue_full": 7}
     assert len(described.events) == 200
     assert asdict(described.events[0]) == {

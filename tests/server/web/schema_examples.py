@@ -5,7 +5,7 @@ from __future__ import annotations
 from memagent.units import GIB, MIB
 from memagent_server.schemas.alerts import Alert, Transition
 from memagent_server.schemas.predictions import Components, Forecast, ForecastSummary, Residual
-from memagent_server.schemas.runs import Run, Stream
+from memagent_server.schemas.runs import ResourceUse, Run, Stream
 
 STARTED_AT, LAST_SEEN_AT = "2025-12-31T23:00:00.000Z", "2025-12-31T23:50:00.000Z"
 RUN = Run(
@@ -13,7 +13,7 @@ RUN = Run(
     last_seen_at=LAST_SEEN_AT, finished_at=None, step=1000, total_steps=None, world_size=1, tags=[], is_archived=False,
     device="host", device_name="host", used_bytes=3 * GIB, peak_bytes=int(3.1 * GIB), limit_bytes=8 * GIB, sparkline=None,
     predicted_peak_bytes=None, forecast=None, url="/runs/r", config={}, environment={}, error=None,
- notes="", dropped_samples={},
+    notes="", resources=ResourceUse(None, None, None, None), dropped_samples={},
     streams=[], events=[], alerts=[],
 )  # fmt: skip
 STREAM = Stream(

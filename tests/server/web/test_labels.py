@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from memagent.units import GIB, MIB
 from memagent_server.schemas.base import ALERT_STATES, NOTIFICATION_STATES, RUN_STATUSES
+from memagent_server.schemas.runs import ResourceUse
 from memagent_server.schemas.snapshots import SuspectLine
 from memagent_server.web import incident_views, labels
 from tests.server.web.schema_examples import LEAK, LEAK_SUMMARY, RUN, STREAM
@@ -218,3 +219,15 @@ def test_a_suspect_has_a_diff_of_its_line_if_that_is_enough():
     assert [labels.line_diff(item, STREAM) for item in suspects] == [graph, ""]
     gpu = replace(STREAM, device="GPU-0")
     assert labels.line_diff(suspects[1], gpu).endswith("+ history.append(x.detach().cpu())")
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (ResourceUse(0.0421, None, None, None), "0.042 GPU-hours"),
+        (ResourceUse(1234.56, 0.5, None, None), "1,234.6 GPU-hours, 0.5 kWh"),
+        (ResourceUse(12.4, 3.14, 1043.4, "USD"), "12.4 GPU-hours, 3.1 kWh, 1,043.40 USD"),
+    ],
+)
+def test_it_says_what_a_run_has_used(use, text):
+    assert labels.resources(use) == text

@@ -181,6 +181,10 @@ API int nvmlDeviceGetPowerUsage(const void *handle UNUSED, unsigned *value) {
     *value = IDLE_MILLIWATTS;
     return NVML_OK;
 }
+API int nvmlDeviceGetTotalEnergyConsumption(const void *handle UNUSED, unsigned long long *value) {
+    *value = 0; /* no board draws anything */
+    return NVML_OK;
+}
 API int nvmlDeviceGetClockInfo(const void *handle UNUSED, int kind UNUSED, unsigned *value) {
     *value = (unsigned)board.clock_mhz;
     return NVML_OK;

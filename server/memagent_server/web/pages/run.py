@@ -142,7 +142,7 @@ def _describe_run(session: Session, run_id: str) -> tuple[Run, list[Incident]]:
         raise Problem(404, f"Unknown run {run_id!r}. It may have been deleted.")
     incidents = list_incidents(session, run_id=run_id).incidents
     alerts = [alert for incident in incidents for alert in incident.alerts]
-    return describe(session, run, alerts), incidents
+    return describe(session, run, alerts, current().settings.gpu_prices), incidents
 
 
 def _stream_row(session: Session, run_id: str, stream: Stream | None) -> StreamRow | None:

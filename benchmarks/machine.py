@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +24,19 @@ def describe() -> dict[str, Any]:
         "cores": psutil.cpu_count(),
         "load": psutil.getloadavg()[1],
     }
+
+
+@contextmanager
+def busy_processes(count: int, nice: int = 0) -> Iterator[None]:
+    """Run `count` processes that use all of their processor time."""
+    code = f"import os; os.nice({nice})\nwhile True: pass"
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def _processor() -> str:

@@ -11,7 +11,6 @@ import argparse
 import json
 import os
 import runpy
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch._dynamo
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import memagent.leaks
+from benchmarks.machine import busy_processes
 
 CASES = Path(__file__).parents[2] / "tests/system/leaks/cases"
 NICE = 15
@@ -37,18 +37,11 @@ def main() -> None:
     parser.add_argument("scripts", nargs="*", type=Path, help="scripts to run (default: the cases)")
     arguments = parser.parse_args()
     scripts = [path.resolve() for path in arguments.scripts] or sorted(CASES.glob("*.py"))
-    busy = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(arguments.busy)
-    ]
-    try:
-        results = []
+    results = []
+    with busy_processes(arguments.busy):
         for script in scripts:
             results.append(_result(script))
             print(json.dumps(results[-1]), flush=True)
-    finally:
-        for process in busy:
-            process.kill()
-            process.wait()
     named = sum(result["is_right"] for result in results)
     print(f"{named} of {len(results)} are right, at load {os.getloadavg()[0]:.0f}")
 

@@ -66,7 +66,7 @@ def test_a_filter_is_written_with_completed_columns(server, replay, scenarios, o
     page = open_page(server.url)
     field = page.get_by_label("Filter", exact=True)
     field.press_sequentially('status = "running" and config.optimizer.l')
-    options = page.locator("#columns option")
+    options = page.locator("#names option")
     assert options.evaluate_all("all => all.map(option => option.value)") == [
         'status = "running" and config.optimizer.lr'
     ]
@@ -79,6 +79,21 @@ def test_a_filter_is_written_with_completed_columns(server, replay, scenarios, o
     page.get_by_role("alert").wait_for()
     assert "the nearest is 'peak_ratio'" in page.get_by_role("alert").inner_text()
     assert len(names(page)) == 2
+
+
+def test_chosen_columns_are_shown_beside_whole_names(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
+    page = open_page(server.url)
+    field = page.get_by_label("Columns", exact=True)
+    field.press_sequentially("config.optimizer.l")
+    options = page.locator("#chosen-names option")
+    assert options.evaluate_all("all => all.map(option => option.value)") == ["config.optimizer.lr"]
+    field.fill("config.optimizer.lr")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("columns=config.optimizer.lr"))
+    assert page.locator("td.cell-chosen").inner_text() == "0.0003"
+    name = page.locator(".cell-run").first
+    assert name.evaluate("cell => cell.clientWidth") > 200
 
 
 def test_comfortable_rows_are_kept_in_the_browser(server, replay, scenarios, open_page, until):

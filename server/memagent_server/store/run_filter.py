@@ -9,11 +9,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import islice
 from operator import ne
 from typing import Any
 
@@ -33,10 +31,8 @@ from sqlalchemy import (
     literal,
     not_,
     or_,
-    select,
     true,
 )
-from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from memagent.filters.columns import RUN_COLUMNS
@@ -53,9 +49,6 @@ from memagent.filters.expression import (
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.store.models import RunRow, RunTagRow, StreamRow
 
-MAX_NAMES = 100
-_OF_EACH_SAMPLE = {"step", "time_s"}
-_BARE_NAME = re.compile(r"[\w/@-]+")
 SqlCondition = ColumnElement[bool]
 _SQL_COMPARE: dict[Operator, Callable[[Any, Any], Any]] = {**COMPARE, "!=": ne}
 _CODE_POINTS = {"sqlite": "BINARY", "postgresql": "C"}
@@ -106,33 +99,6 @@ def _scalar_condition(
     if value is None and operator == "=":
         return not_(streams.where(leaf.condition("!=", None)))
     return streams.where(leaf.condition(operator, value))
-
-
-def column_names(session: Session, run_ids: Collection[str]) -> list[str]:
-    """Return the columns of these runs that a filter can name, as it spells them.
-
-    There are at most MAX_NAMES settings and as many scalars.
-    """
-    configs = session.scalars(select(RunRow.config).where(RunRow.id.in_(run_ids)))
-    settings = {name for config in configs for name in _paths(config, "config")}
-    newest = select(StreamRow.latest).where(
-        StreamRow.run_id.in_(run_ids), StreamRow.is_current, StreamRow.kind == SCALARS_STREAM
-    )
-    logged = {name for latest in session.scalars(newest) for name in latest}
-    scalars = _paths(dict.fromkeys(sorted(logged - _OF_EACH_SAMPLE)), "scalar")
-    return [*RUN_COLUMNS, *sorted(settings)[:MAX_NAMES], *islice(scalars, MAX_NAMES)]
-
-
-def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """Yield the path of each value. A key that has a quote can't be named."""
-    for key, value in values.items():
-        if not key or '"' in key:
-            continue
-        name = f"{prefix}.{key}" if _BARE_NAME.fullmatch(key) else f'{prefix}."{key}"'
-        if isinstance(value, dict):
-            yield from _paths(value, name)
-        else:
-            yield name
 
 
 @dataclass(frozen=True)

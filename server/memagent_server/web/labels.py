@@ -57,6 +57,7 @@ _STATUSES = {
     ),
 }
 
+_MIN_SHOWN = 0.01
 _EARLY_ENDS = {"failed": ("warning", "Failed"), "stopped": ("plain", "Stopped")}
 
 
@@ -191,6 +192,8 @@ def resources(use: ResourceUse) -> str:
 
 
 def _rounded(value: float) -> str:
+    if value < _MIN_SHOWN:
+        return f"under {_MIN_SHOWN}"
     return f"{value:.2g}" if value < 1 else f"{value:,.1f}"
 
 

@@ -13,7 +13,8 @@ from memagent.filters.expression import Condition, Conjunction, Negation, config
 from memagent.filters.parser import parse
 from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 from memagent_server.store.models import RunRow, StreamRow
-from memagent_server.store.run_filter import column_names, condition_of
+from memagent_server.store.run_columns import column_names
+from memagent_server.store.run_filter import condition_of
 from memagent_server.store.run_list import RunQuery, find_runs, list_runs
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch

@@ -224,6 +224,7 @@ def test_a_suspect_has_a_diff_of_its_line_if_that_is_enough():
 @pytest.mark.parametrize(
     ("use", "text"),
     [
+        (ResourceUse(2e-5, None, None, None), "under 0.01 GPU-hours"),
         (ResourceUse(0.0421, None, None, None), "0.042 GPU-hours"),
         (ResourceUse(1234.56, 0.5, None, None), "1,234.6 GPU-hours, 0.5 kWh"),
         (ResourceUse(12.4, 3.14, 1043.4, "USD"), "12.4 GPU-hours, 3.1 kWh, 1,043.40 USD"),

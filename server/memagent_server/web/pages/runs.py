@@ -4,6 +4,7 @@ delete.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -22,8 +23,8 @@ from memagent_server.schemas.base import RUN_STATUSES
 from memagent_server.schemas.runs import RunSummary
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
+from memagent_server.store.run_columns import DIFFERING, ColumnTable, column_names, column_table
 from memagent_server.store.run_edits import archive, change_tags
-from memagent_server.store.run_filter import column_names
 from memagent_server.store.run_list import (
     MAX_SEARCHED,
     SORTS,
@@ -61,7 +62,7 @@ SORT_NAMES: dict[Sort, str] = {
 @blueprint.get("/")
 @share_refreshes()
 def show_runs() -> Response:
-    where = query.text("where")
+    where, columns = query.text("where"), query.text("columns")
     expression, mistake = _parse_filter(where)
     filters = replace(read_filters(), where=expression)
     is_filtered = bool(where) or filters != RunQuery(limit=PAGE_SIZE, sort=filters.sort)
@@ -70,6 +71,7 @@ def show_runs() -> Response:
         page = list_runs(session, filters)
         runs = page.runs
         is_cut_short = bool(filters.q and page.next_cursor and len(runs) < PAGE_SIZE)
+        table, wrong_columns = _read_columns(session, [run.id for run in runs], columns)
         endangered = [] if is_filtered else _endangered(session, context.clock())
         return render_page(
             "runs.html",
@@ -78,8 +80,12 @@ def show_runs() -> Response:
             filters=filters,
             where=where,
             mistake=mistake,
-            columns=column_names(session, [run.id for run in runs[:MAX_RUNS_FOR_COLUMNS]]),
-            address=partial(list_address, filters, where=where),
+            columns=columns,
+            wrong_columns=wrong_columns,
+            table=table,
+            differing=DIFFERING,
+            names=column_names(session, [run.id for run in runs[:MAX_RUNS_FOR_COLUMNS]]),
+            address=partial(list_address, filters, where=where, columns=columns),
             projects=list_projects(session, is_archived=filters.is_archived),
             statuses=RUN_STATUSES,
             sorts=SORT_NAMES,
@@ -105,6 +111,16 @@ def _parse_filter(text: str | None) -> tuple[Expression | None, str | None]:
         return parse(text) if text else None, None
     except FilterError as error:
         return None, str(error).removeprefix("where: ")
+
+
+def _read_columns(
+    session: Session, run_ids: list[str], text: str | None
+) -> tuple[ColumnTable, str | None]:
+    """Return the chosen columns, or none and what is wrong with the choice."""
+    try:
+        return column_table(session, run_ids, text or ""), None
+    except FilterError as error:
+        return ColumnTable(), re.sub("^(where|columns): ", "", str(error))
 
 
 def read_filters() -> RunQuery:

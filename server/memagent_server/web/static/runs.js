@@ -5,7 +5,8 @@
   const MAX_COMPARED = 20;
   const form = document.getElementById("selected");
   for (const select of document.querySelectorAll(".filters select")) select.addEventListener("change", () => select.form.requestSubmit());
-  completeColumns(document.getElementById("where"));
+  const columns = [...document.querySelectorAll("#names option")].map((option) => option.value);
+  for (const name of ["where", "chosen"]) completeColumns(document.getElementById(name));
   if (!form) {
     // The first run arrived on an empty page: reload it to get the form for selected runs.
     document.addEventListener("memagent:refreshed", () => document.querySelector("table.runs") && location.reload(), { once: true });
@@ -28,16 +29,16 @@
     all().indeterminate = selected > 0 && selected < boxes().length;
   }
 
-  // Complete the word at the end of a filter: a datalist completes the whole text.
-  function completeColumns(where) {
-    if (!where) return;
-    const columns = [...where.list.options].map((option) => option.value);
-    where.addEventListener("input", () => {
-      const word = /[\w./@-]*$/.exec(where.value)[0];
-      const before = where.value.slice(0, where.value.length - word.length);
+  // Complete the word at the end of a filter or a choice of columns: a datalist completes the whole text.
+  function completeColumns(field) {
+    if (!field) return;
+    const complete = () => {
+      const word = /[\w./@-]*$/.exec(field.value)[0];
+      const before = field.value.slice(0, field.value.length - word.length);
       const fitting = columns.filter((column) => column.startsWith(word));
-      where.list.replaceChildren(...fitting.map((column) => new Option(column, before + column)));
-    });
+      field.list.replaceChildren(...fitting.map((column) => new Option(column, before + column)));
+    };
+    for (const event of ["focus", "input"]) field.addEventListener(event, complete);
   }
 
   document.addEventListener("change", (event) => {

@@ -48,7 +48,7 @@ def test_a_filter_of_the_address_stays_in_every_link_until_it_is_removed(client,
     assert listed(f"/?where={where}&sort=name") == ["a", "c"]
     assert listed(f"/?where={where}&tag=y") == ["c"]
     page = client.get(f"/?where={where}&sort=name", headers=HTML).text
-    assert 'name="where" list="columns" value="name != &#34;run b&#34; and' in page
+    assert 'name="where" list="names" value="name != &#34;run b&#34; and' in page
     links = re.findall(r'class="sorts" href="([^"]*)"', page)
     assert links and all("where=name" in link for link in links)
 
@@ -174,3 +174,19 @@ def test_selected_runs_are_deleted(client, listed):
     assert organise(client, "delete", "a", "c", "unknown").status_code == 303
     assert listed("/?sort=name") == ["b"]
     assert client.get("/api/v1/runs/a").status_code == 404
+
+
+def test_chosen_columns_are_shown_and_stay_in_every_link(sqlite_client):
+    for run_id, lr in (("a", 0.25), ("b", 0.5)):
+        config = {"lr": lr, "batch": 8}
+        sqlite_client.post("/api/v1/runs", json={"run_id": run_id, "config": config})
+    page = sqlite_client.get("/?columns=config.lr,+config.<b>", headers=HTML).text
+    assert 'title="config.lr">lr</th>' in page and 'data-name="config.lr">0.25</td>' in page
+    assert "config.&lt;b&gt;" in page and "config.<b>" not in page
+    assert all(
+        "columns=config.lr" in link for link in re.findall(r'class="sorts" href="([^"]*)"', page)
+    )
+    differing = sqlite_client.get("/?columns=differing", headers=HTML).text
+    assert re.findall(r'class="cell-chosen" title="([^"]*)"', differing) == ["config.lr"]
+    page = sqlite_client.get("/?columns=lr", headers=HTML)
+    assert page.status_code == 200 and "write config.lr for a setting" in page.text

@@ -1,0 +1,123 @@
+"""Columns of runs beside the fixed ones of a list: settings and logged scalars, by the names that
+filters use.
+
+1. Names come from the runs of a page: reading all would take time.
+2. `differing` stands for the settings in which the runs of a page differ.
+3. A scalar's value is the newest one of the lowest rank that logs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from msgspec import json
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from memagent.errors import FilterError
+from memagent.filters.columns import RUN_COLUMNS, column_of
+from memagent.filters.expression import RunColumn, config_values
+from memagent.wire.fields import SCALARS_STREAM
+from memagent_server.store.models import RunRow, StreamRow
+
+DIFFERING = "differing"
+MAX_COLUMNS = 12
+MAX_NAMES = 100
+_OF_EACH_SAMPLE = {"step", "time_s"}
+_BARE_NAME = re.compile(r"[\w/@-]+")
+_BETWEEN = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")
+"""A comma outside of quotes."""
+
+
+@dataclass(frozen=True)
+class ColumnTable:
+    """The names of columns, and each run's values in that order; None if a run has none."""
+
+    names: list[str] = field(default_factory=list)
+    values: Mapping[str, list[Any]] = field(default_factory=dict)
+
+
+def column_names(session: Session, run_ids: Collection[str]) -> list[str]:
+    """Return the columns of these runs that a filter can name, as it spells them.
+
+    There are at most MAX_NAMES settings and as many scalars.
+    """
+    configs = session.scalars(select(RunRow.config).where(RunRow.id.in_(run_ids)))
+    settings = {name for config in configs for name in _paths(config, "config")}
+    logged = {name for latest in _scalars(session, run_ids).values() for name in latest}
+    scalars = _paths(dict.fromkeys(sorted(logged - _OF_EACH_SAMPLE)), "scalar")
+    return [*RUN_COLUMNS, *sorted(settings)[:MAX_NAMES], *islice(scalars, MAX_NAMES)]
+
+
+def column_table(session: Session, run_ids: Sequence[str], text: str) -> ColumnTable:
+    """Return the named columns of runs. Raises FilterError for a name of no column."""
+    names = [name for name in map(str.strip, _BETWEEN.split(text)) if name]
+    columns = {name: column_of(name) for name in names if name != DIFFERING}
+    rows = session.scalars(select(RunRow).where(RunRow.id.in_(run_ids))).all()
+    if DIFFERING in names:
+        columns |= {name: column_of(name) for name in _differing([row.config for row in rows])}
+    if len(columns) > MAX_COLUMNS and DIFFERING not in names:
+        raise FilterError(f"columns: choose at most {MAX_COLUMNS}, not {len(columns)}.")
+    first = dict(islice(columns.items(), MAX_COLUMNS))
+    needs_scalars = any(column.source == "scalar" for column in first.values())
+    scalars = _scalars(session, run_ids) if needs_scalars else {}
+    values = {
+        row.id: [_value(column, row, scalars.get(row.id, {})) for column in first.values()]
+        for row in rows
+    }
+    return ColumnTable(list(first), values)
+
+
+def _value(column: RunColumn, run: RunRow, scalars: Mapping[str, Any]) -> Any:
+    if column.source == "run":
+        return getattr(run, column.path[0])
+    of = run.config if column.source == "config" else scalars
+    return next(iter(config_values(of, column.path)), None)
+
+
+def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the settings, by name, that not all of these have with the same value."""
+    spellings: dict[str, set[bytes]] = {}
+    holders: dict[str, int] = {}
+    for config in configs:
+        for name in _paths(config, "config"):
+            values = config_values(config, column_of(name).path)
+            spellings.setdefault(name, set()).add(json.encode(values))
+            holders[name] = holders.get(name, 0) + 1
+    return sorted(
+        name
+        for name, values in spellings.items()
+        if len(values) > 1 or holders[name] < len(configs)
+    )
+
+
+def _scalars(session: Session, run_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return {run: {scalar: newest value}}."""
+    newest = (
+        select(StreamRow.run_id, StreamRow.latest)
+        .where(
+            StreamRow.run_id.in_(run_ids), StreamRow.is_current, StreamRow.kind == SCALARS_STREAM
+        )
+        .order_by(StreamRow.rank.desc())
+    )
+    scalars: dict[str, dict[str, Any]] = {}
+    for run_id, latest in session.execute(newest):
+        # the lowest rank comes last
+        scalars.setdefault(run_id, {}).update(latest)
+    return scalars
+
+
+def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    """Yield the path of each value. A key that has a quote can't be named."""
+    for key, value in values.items():
+        if not key or '"' in key:
+            continue
+        name = f"{prefix}.{key}" if _BARE_NAME.fullmatch(key) else f'{prefix}."{key}"'
+        if isinstance(value, dict):
+            yield from _paths(value, name)
+        else:
+            yield name

@@ -28,6 +28,7 @@ MAX_NESTED_TUPLES = 2
 """Tuples around an object that a search for referrers passes."""
 _ONCE = ((),)
 """Arguments of one call without arguments."""
+_NO_GENERATION = (None,)
 
 
 def instances(*bases: type, generation: int | None = None) -> list[Any]:
@@ -40,6 +41,21 @@ def instances(*bases: type, generation: int | None = None) -> list[Any]:
     """
     lists: list[list[Any]] = []
     return _select(lists, _are_instances(lists, bases), generation)
+
+
+def of_types(kinds: Iterable[type]) -> list[Any]:
+    """Return the live objects of exactly these classes: faster than `instances`. No tuples."""
+    lists: list[list[Any]] = []
+    matches: list[Any] = []
+    # by id: a metaclass may have a hash in Python
+    wanted = frozenset(id(kind) for kind in kinds if not issubclass(kind, tuple))
+    are_wanted = map(wanted.__contains__, map(id, _types(lists)))
+    steps = (
+        map(lists.append, map(gc.get_objects, _NO_GENERATION)),
+        map(matches.extend, [compress(contents(lists, 0), are_wanted)]),
+    )
+    exhaust(steps, lists)
+    return [item for item in matches if item is not matches]
 
 
 def with_ids(ids: Collection[int]) -> list[Any]:

@@ -7,16 +7,17 @@ import gc
 import operator
 import weakref
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
+from heapq import nlargest
 from io import BytesIO, StringIO
 from itertools import compress, islice, repeat
 from types import FunctionType, ModuleType
 from typing import Any
 
 from memagent.components import safe_reads
-from memagent.components.live_objects import instances
+from memagent.components.live_objects import of_types, with_subclasses
 from memagent.components.safe_reads import Parts
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition
@@ -50,10 +51,18 @@ from memagent.wire.messages import Suspect
 
 MIN_BYTES_PER_STEP = 1024
 _KINDS = (list, dict, set, deque)
+_KIND_IDS = frozenset(map(id, _KINDS))
+_MANY = 100_000
+"""Containers from which on the shortest ones aren't noted: it takes half a second for a million."""
+_LEAST_LENGTHS = (3, 7, 15)
+"""What a container has by the middle of a window that it fills by an entry a step, and less."""
+_MAX_LONGER, _MAX_NEW = 1000, 300
+"""Containers of which items are noted in the middle: those that grew most, and the longest that are
+new. Each takes up to 0.1 ms."""
 _LENGTHS: dict[type, Callable[[Any], int]] = {
     BytesIO: BytesIO.tell,
     StringIO: StringIO.tell,
-    **{kind: kind.__len__ for kind in (bytearray, array, dict)},
+    **{kind: kind.__len__ for kind in (bytearray, array, *_KINDS)},
 }
 _NUMBERS = (int, bool, type(None))
 _NOT_FOLLOWED = (ModuleType, type, FunctionType)
@@ -116,7 +125,8 @@ class _MiddleLength:
 class ContainerCensus:
     """Lengths of all containers at the beginning, then of those that grow. Holds ids only.
 
-    1. Note the length of every container at the beginning and in the middle of the window.
+    1. Note the length of every container at the beginning and in the middle of the window. Of very
+       many, leave out the shortest ones.
     2. At its end, those that grew steadily in both parts are candidates, if they aren't young and
        the items that they had in the middle are still there. Otherwise a list that is cleared now
        and then may look longer by chance, and so may the input of each step.
@@ -127,23 +137,28 @@ class ContainerCensus:
     def __init__(self) -> None:
         self._first_step = 0
         self._first: dict[int, int] = {}
+        self._least = 0
+        """Length up to which containers aren't noted."""
         self._middle_step = 0
         self._middle: dict[int, _MiddleLength] = {}
 
     def begin(self, step: int) -> None:
         self._first_step = step
         self._first = {}
-        for containers, lengths in _containers():
-            self._first.update(zip(map(id, containers), lengths, strict=True))
+        containers, lengths = _containers()
+        self._least = _least_length(lengths)
+        containers, lengths = _longer_than(self._least, containers, lengths)
+        self._first = dict(zip(map(id, containers), lengths, strict=True))
 
     def middle(self, step: int) -> None:
         self._middle_step = step
-        self._middle = {}
-        for containers, lengths in _containers():
-            earlier = map(self._first.get, map(id, containers), repeat(0))
-            are_longer = map(operator.gt, lengths, earlier)
-            for item, length in compress(zip(containers, lengths, strict=True), are_longer):
-                self._middle[id(item)] = _middle_length(item, length)
+        containers, lengths = _longer_than(self._least, *_containers())
+        earlier = list(map(self._first.get, map(id, containers), repeat(0)))
+        are_longer = map(operator.gt, lengths, earlier)
+        longer = list(compress(zip(containers, lengths, earlier, strict=True), are_longer))
+        old = nlargest(_MAX_LONGER, (item for item in longer if item[2]), key=_added)
+        new = nlargest(_MAX_NEW, (item for item in longer if not item[2]), key=_added)
+        self._middle = {id(item): _middle_length(item, length) for item, length, _ in old + new}
 
     def growth_of(self, container: Any) -> int | None:
         """Return how many entries a list, dict, set or deque has more than in the middle.
@@ -171,13 +186,13 @@ class ContainerCensus:
         among the young: a step with many objects ages them.
         """
         growing = []
-        for containers, lengths in _containers():
-            are_known = map(self._middle.__contains__, map(id, containers))
-            for item, length in compress(zip(containers, lengths, strict=True), are_known):
-                if id(item) not in young and (
-                    growth := self._growth(item, length, step, young, is_new)
-                ):
-                    growing.append(growth)
+        containers, lengths = _containers()
+        are_known = map(self._middle.__contains__, map(id, containers))
+        for item, length in compress(zip(containers, lengths, strict=True), are_known):
+            if id(item) not in young and (
+                growth := self._growth(item, length, step, young, is_new)
+            ):
+                growing.append(growth)
         return sorted(growing, key=lambda item: -item.bytes_per_step)
 
     def _growth(
@@ -203,18 +218,39 @@ class ContainerCensus:
         return GrowingContainer(item, growth / steps, known)
 
 
-def _containers() -> Iterator[tuple[list[Any], list[int]]]:
-    """Yield the containers of each kind, with their lengths.
+def _containers() -> tuple[list[Any], list[int]]:
+    """Return the containers and their lengths.
 
-    A process may have millions: the kind's own method gives their lengths, within one call in C.
+    A process may have millions, so these are read within a few calls in C.
     """
-    tracked = instances(*_KINDS)
-    types = list(map(type, tracked))
-    for kind in _KINDS:
-        containers = list(compress(tracked, map(issubclass, types, repeat(kind))))
-        yield containers, list(map(kind.__len__, containers))
-    others = [*instances(*BUFFERS), *_untracked()]
-    yield others, list(map(_length, others))
+    tracked = of_types(with_subclasses((*_KINDS, *BUFFERS)))
+    are_plain = list(map(_KIND_IDS.__contains__, map(id, map(type, tracked))))
+    containers = list(compress(tracked, are_plain))
+    lengths = list(map(len, containers))
+    others = [*compress(tracked, map(operator.not_, are_plain)), *_untracked()]
+    return containers + others, lengths + list(map(_length, others))
+
+
+def _least_length(lengths: Collection[int]) -> int:
+    """Return the length up to which containers are left out, so that not too many are left."""
+    if len(lengths) < _MANY:
+        return 0
+    counts = Counter(lengths)
+    for least in _LEAST_LENGTHS:
+        if sum(count for length, count in counts.items() if length > least) < _MANY:
+            break
+    return least
+
+
+def _longer_than(
+    least: int, containers: Sequence[Any], lengths: Sequence[int]
+) -> tuple[list[Any], list[int]]:
+    are_longer = list(map(least.__lt__, lengths))
+    return list(compress(containers, are_longer)), list(compress(lengths, are_longer))
+
+
+def _added(item: tuple[Any, int, int]) -> int:
+    return item[1] - item[2]
 
 
 def _untracked() -> Iterator[Any]:

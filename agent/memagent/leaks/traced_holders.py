@@ -31,6 +31,8 @@ from memagent.wire.messages import Suspect
 
 _MAX_CPU_S = 0.5
 _SAMPLE_SIZE = 8
+_AT_ONCE = 4096
+"""Objects whose allocation is looked up between two looks at the clock."""
 _CONFIDENCE, _HOLDER_CONFIDENCE = 0.7, 0.6
 """With the line that fills a holder, and without."""
 _MIN_EXPLAINED = 0.125
@@ -118,12 +120,15 @@ def _candidates(
         return bool(positions) and script_position(positions[::-1]) == site  # type: ignore[index]
 
     def find(items: list[Any]) -> set[int]:
-        frames = map(traceback_of, items)
-        return {
-            id(item)
-            for item, positions in zip(items, frames, strict=True)
-            if is_from_site(positions)
-        }
+        found: set[int] = set()
+        # the newest first: of a million, only they are looked at in time
+        for end in range(len(items), 0, -_AT_ONCE):
+            part = items[max(0, end - _AT_ONCE) : end]
+            pairs = zip(part, map(traceback_of, part), strict=True)
+            found.update(id(item) for item, positions in pairs if is_from_site(positions))
+            if budget.is_over():
+                break
+        return found
 
     def find_owners(items: list[Any]) -> set[int]:
         if not any(map(is_from_site, safe_reads.notes_of_arrays(traceback_of, *items))):

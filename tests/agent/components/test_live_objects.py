@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 import torch
 
-from memagent.components.live_objects import instances, live_tensors, referrers, with_ids, young_ids
+from memagent.components.live_objects import (
+    instances,
+    live_tensors,
+    of_types,
+    referrers,
+    with_ids,
+    young_ids,
+)
 
 LISTINGS = 30
 
@@ -30,6 +37,20 @@ def test_it_selects_by_id_and_by_type() -> None:
     item = Mapping(a=1)
     assert with_ids({id(item)}) == [item]
     assert any(found is item for found in instances(dict))
+
+
+def test_it_selects_by_exact_type_without_the_class_of_a_metaclass_having_a_say() -> None:
+    class Meta(type):
+        def __hash__(cls) -> int:
+            raise AssertionError
+
+    class Rows(list[int], metaclass=Meta): ...
+
+    rows, plain = Rows([1]), [[1]]
+    assert [item is rows for item in of_types([Rows])] == [True]
+    ids = set(map(id, of_types([list])))
+    assert id(plain) in ids and id(rows) not in ids
+    assert of_types([tuple]) == []
 
 
 def test_a_new_object_is_young() -> None:

@@ -174,3 +174,19 @@ def test_what_a_finished_task_keeps_counts():
 
 def test_a_future_of_c_is_opaque_and_a_tensor_is_not():
     assert is_opaque([torch._C.Future([])]) and not is_opaque([torch.zeros(3), torch.float32])
+
+
+def test_among_very_many_containers_one_that_grows_is_found(monkeypatch):
+    """Short ones aren't noted then, and of few others the items are."""
+    monkeypatch.setattr("memagent.leaks.growing_containers._MANY", 0)
+    monkeypatch.setattr("memagent.leaks.growing_containers._MAX_NEW", 2)
+    rows, others, census = [np.zeros(1024) for _ in range(20)], [], ContainerCensus()
+    for step in range(21):
+        if step in (0, 10):
+            (census.begin if step == 0 else census.middle)(step)
+        rows.append(np.zeros(1024))
+        others += [[step] * 20 for _ in range(50)]
+    assert len(census._middle) < 1100
+    found = {id(item.container): item for item in census.end(20)}
+    assert found[id(rows)].bytes_per_step == pytest.approx(8192, rel=0.1)
+    assert not {id(item) for item in others} & found.keys()

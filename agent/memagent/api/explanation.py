@@ -14,8 +14,10 @@ from typing import Any
 
 from memagent.estimator.advice.by_cause import advice_for_cause
 from memagent.estimator.advice.line_fixes import change_in_source
+from memagent.leaks.source_excerpt import MAX_LINE_CHARACTERS
 from memagent.oom.cause import EventData, location_text
 from memagent.oom.report import OomReport
+from memagent.record.masking import MASK
 from memagent.units import format_bytes
 
 _STATUS_TEXTS = {
@@ -129,9 +131,10 @@ def explain(
 def patch_of(suspect: EventData, *, on_host: bool = False) -> str | None:
     """Return a unified diff of the suspect's line, None if it needs more than that line."""
     change = change_in_source(suspect, on_host=on_host)
-    if change is None:
+    lines, first = list(suspect.get("source") or ()), suspect.get("source_first_line") or 0
+    # masked or cut, it isn't what the file has
+    if change is None or any(MASK in text or len(text) >= MAX_LINE_CHARACTERS for text in lines):
         return None
-    lines, first = list(suspect["source"]), suspect.get("source_first_line") or 0
     index, line, changed = change
     after = [*lines[:index], lines[index].replace(line, changed, 1), *lines[index + 1 :]]
     name = str(suspect.get("file") or "script.py").lstrip("/")

@@ -19,7 +19,7 @@ from memagent.leaks.referrers import HolderPath
 from memagent.units import format_bytes
 from memagent.wire.messages import Suspect
 
-_FIX = "Lower its bound of {0:,.0f}: full, it takes {1}, and {2} are free."
+_FIX = "Lower the bound of {3}, {0:,.0f}: full, it takes {1}, and {2} are free."
 
 
 @dataclass(frozen=True)
@@ -99,5 +99,7 @@ class BoundCheck:
             self._rests[key, device == "cpu"] = rest
             return False
         full = format_bytes(round(bound.full_bytes(entry_bytes)))
-        self._fixes[id(holder.container)] = _FIX.format(bound.limit, full, format_bytes(free))
+        sizes = full, format_bytes(free)
+        what = f"`{holder.name.expression}`" if holder.name else "the container"
+        self._fixes[id(holder.container)] = _FIX.format(bound.limit, *sizes, what)
         return True

@@ -28,6 +28,7 @@ from memagent.leaks.reachability import holders_from_variables, ids_below
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.registrations import receiver_of, registering_line
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
+from memagent.leaks.statement_fixes import Kept
 from memagent.leaks.suspect import CERTAINTIES, classify, describe_container, suspect_at
 from memagent.leaks.suspension import present
 from memagent.leaks.time_budgets import TimeBudget
@@ -100,7 +101,9 @@ class GroupSearch:
         if line is None and (attribute := origins.attribute_below(holder)) is not None:
             name, line = attribute
             text, rate = f"{name.expression}: tensor", self._rate_with_graphs(growth)
-            return [suspect_at(name, line, text, "object", rate, holder.coverage)]
+            return [
+                suspect_at(name, line, text, "object", rate, holder.coverage, _kept(growth, holder))
+            ]
         if growth.is_renewed and (line is None or line.strength < PASSES):
             return []  # an input that has more parts each time
         line = line or self._site_line(growth) or origins.creating_line(holder, self.scopes.files)
@@ -115,7 +118,7 @@ class GroupSearch:
         certainty = 0.5 if line is None else CERTAINTIES[line.strength]
         confidence = holder.coverage * certainty
         rate = self._rate_with_graphs(growth)
-        suspect = suspect_at(holder_name, line, text, kind, rate, confidence)
+        suspect = suspect_at(holder_name, line, text, kind, rate, confidence, _kept(growth, holder))
         suspect = self.bounds.with_fix(with_pattern_fix(suspect, holder.objects), holder)
         # numbers that vary may rise by chance
         return [] if growth.is_rare and limits.may_stop_growing(suspect) else [suspect]
@@ -130,7 +133,8 @@ class GroupSearch:
         text = f"{owner}: modules of {call}()"
         name = ObjectName(owner, (), line.file, line.function)
         rate, certainty = self._rate_with_graphs(growth), CERTAINTIES[line.strength]
-        suspect = suspect_at(name, line, text, classify(holder, growth), rate, share * certainty)
+        kind, sure = classify(holder, growth), share * certainty
+        suspect = suspect_at(name, line, text, kind, rate, sure, _kept(growth, holder))
         return self.bounds.with_fix(with_pattern_fix(suspect, holder.objects), holder)
 
     def _rest(self, growth: GroupGrowth, holder: HolderPath) -> GroupGrowth | None:
@@ -270,6 +274,16 @@ class GroupSearch:
         context_name = ObjectName(text, (attribute,), file, name, code=code)
         rate = growth.bytes_per_step
         return suspect_at(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
+
+
+def _kept(growth: GroupGrowth, holder: HolderPath) -> Kept:
+    """Return what is known of the stored items: the tensors, or what leads to them."""
+    kind = sys.modules["torch"].Tensor
+    stored = holder.below[:1] or present(growth.survivors)[:1]
+    are_tensors = [issubclass(type(item), kind) for item in stored]
+    tensors = [item for item in (*stored, *growth.survivors) if issubclass(type(item), kind)]
+    has_graph = any(tensor.requires_grad and not tensor.is_leaf for tensor in tensors)
+    return Kept(growth.group[0] == "cpu", has_graph, all(are_tensors))
 
 
 def _context_attribute(context: Any) -> str | None:

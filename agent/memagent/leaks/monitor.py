@@ -122,9 +122,9 @@ class LeakMonitor:
         with forks_wait():
             from memagent.leaks.finder import Finder
             from memagent.leaks.source_excerpt import SourceExcerpts
+            from memagent.leaks.suspect import without_source
 
-        if self._sends_source:
-            self._add_source = SourceExcerpts().add_to
+        self._add_source = SourceExcerpts().add_to if self._sends_source else without_source
         host_bytes = self._heap or (lambda: None)
         return Finder(
             used_bytes=self._used_bytes,

@@ -18,6 +18,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FunctionType
 
@@ -30,6 +31,7 @@ from memagent.leaks.heap_trace import HeapTrace, LineStack
 from memagent.leaks.library_calls import UNKNOWN, Meanings
 from memagent.leaks.native_growth import NativeGrowth, native_growth
 from memagent.leaks.source_lines import GROWS, SourceLine, later_uses, source_line
+from memagent.leaks.statement_fixes import quotable
 from memagent.leaks.suspect import build_suspect, is_module_class
 from memagent.leaks.syntax import (
     FUNCTIONS,
@@ -47,14 +49,9 @@ PROFILER_CONFIDENCE, KEEPS_CONFIDENCE, ALLOCATES_CONFIDENCE = 0.8, 0.7, 0.6
 """Confidence for the profiler, a holder that the source names, and a call without a holder."""
 _NEUTRAL = frozenset(("builtins", "numpy", "torch"))
 _MAX_HOLDER = 100
-_FIX_KEPT = (
-    "Keep fewer of these objects, or write them to a file now and then: "
-    "a library keeps their memory outside of Python."
-)
-_FIX_ALLOCATED = (
-    "Close or free what this call makes once it is used, or call it less often: "
-    "a library keeps memory outside of Python for it."
-)
+_OUTSIDE = "a library keeps memory for that outside of Python."
+_FIX_KEPT = "Keep fewer objects in {0}, or write them to a file now and then: " + _OUTSIDE
+_FIX_ALLOCATED = "Close or free what {0} makes once it is used, or call it less often: " + _OUTSIDE
 
 
 _FIX_PROFILER = (
@@ -132,7 +129,7 @@ def without_tensors(suspects: Sequence[Suspect], bytes_per_step: int) -> list[Su
     return [
         item
         for item in suspects
-        if item.fix not in (_FIX_KEPT, _FIX_ALLOCATED)
+        if not item.fix.endswith(_OUTSIDE)
         or bytes_per_step < MIN_SHARE * (item.bytes_per_step or 0)
     ]
 
@@ -186,7 +183,7 @@ def _suspect(
     places = {(line.file, line.function) for line in map(_line_of, path)}
     for item in opaque:
         if (item.file, item.function) in places:
-            return replace(item, bytes_per_step=rate, fix=_FIX_KEPT)
+            return replace(item, bytes_per_step=rate, fix=_FIX_KEPT.format(_quoted(item.holder)))
     if not path or not growth.is_certain or not _is_likely(path[-1], meanings):
         return None
     statement, holder, keeper = path[-1], _allocating_call(path[-1]), _keeper(path)
@@ -195,7 +192,17 @@ def _suspect(
         (statement, holder), confidence, fix = keeper, KEEPS_CONFIDENCE, _FIX_KEPT
     line, text = _line_of(statement), f"{holder[:_MAX_HOLDER]}: native memory"
     place = line.file, line.line, line.function
-    return replace(build_suspect(*place, text, "host", rate, confidence), fix=fix)
+    suspect = build_suspect(*place, text, "host", rate, confidence)
+    return replace(suspect, fix=fix.format(_quoted(text)))
+
+
+def _quoted(holder: str) -> str:
+    """Return the expression of a holder in backticks, words if it isn't short and plain."""
+    with suppress(SyntaxError, ValueError, RecursionError):
+        node = ast.parse(holder.partition(":")[0], mode="eval").body
+        if (text := quotable(node)) is not None:
+            return f"`{text}`"
+    return "what this line uses"
 
 
 def _line_of(statement: Statement) -> SourceLine:

@@ -55,7 +55,7 @@ class SourceExcerpts:
 
 
 def source_around(file: str, line: int) -> list[str]:
-    """Return the masked lines around `line` without their common indent, [] if they are unknown."""
+    """Return the masked lines around `line` as the file has them, [] if they are unknown."""
     lines = linecache.getlines(file)
     tree = syntax_tree(file) if 0 < line <= len(lines) else ast.Module([], [])
     first = max(1, line - LINES_AROUND)
@@ -67,8 +67,7 @@ def source_around(file: str, line: int) -> list[str]:
     strings = _spans(filter(_is_string, nodes))
     secrets = _spans(secret_strings(nodes))
     masked = [_mask_line(lines[n - 1].rstrip(), strings[n], secrets[n]) for n in numbers]
-    indents = [len(text) - len(text.lstrip()) for text in masked if text]
-    return [text[min(indents, default=0) :][:MAX_LINE_CHARACTERS] for text in masked]
+    return [text[:MAX_LINE_CHARACTERS] for text in masked]
 
 
 def _nodes_at(tree: ast.AST, numbers: range) -> Iterator[ast.AST]:

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from types import AsyncGeneratorType, CoroutineType, FunctionType, GeneratorType, TracebackType
 from typing import Any, Literal, get_args
 
@@ -16,6 +17,7 @@ from memagent.leaks.detectors.base import StackAllocation
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
+from memagent.leaks.statement_fixes import UNKNOWN, Kept, statement_fix
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 Kind = Literal[
@@ -120,8 +122,10 @@ def build_suspect(
     kind: Kind,
     bytes_per_step: int | None,
     confidence: float,
+    kept: Kept = UNKNOWN,
 ) -> Suspect:
-    """Return a suspect with the fix for its kind."""
+    """Return a suspect with the fix for its statement, or for its kind if that isn't known."""
+    fix = statement_fix(kind, file, line, holder, kept)
     return Suspect(
         file=file,
         line=line,
@@ -130,7 +134,20 @@ def build_suspect(
         kind=kind,
         bytes_per_step=bytes_per_step,
         confidence=round(confidence, 2),
-        fix=fix_for(kind),
+        fix=fix or fix_for(kind),
+    )
+
+
+def without_source(suspects: Sequence[Suspect]) -> tuple[Suspect, ...]:
+    """Return the suspects with the fix for their kind, where theirs quotes the script."""
+    kept = [Kept(*flags) for flags in product((False, True), repeat=3)]
+    fixes = [
+        {statement_fix(item.kind, item.file, item.line, item.holder, one) for one in kept}
+        for item in suspects
+    ]
+    return tuple(
+        replace(item, fix=fix_for(item.kind)) if item.fix in quoting else item  # type: ignore[arg-type]
+        for item, quoting in zip(suspects, fixes, strict=True)
     )
 
 
@@ -146,12 +163,15 @@ def suspect_at(
     kind: Kind,
     rate: int | None,
     confidence: float,
+    kept: Kept = UNKNOWN,
 ) -> Suspect:
     """Return a suspect at `line`, or less surely at the function that has the name."""
     if line is None:
         first = name.code.co_firstlineno if name.code else 0
-        return build_suspect(name.file, first, name.function, holder, kind, rate, confidence * 0.7)
-    return build_suspect(line.file, line.line, line.function, holder, kind, rate, confidence)
+        place = name.file, first, name.function
+        return build_suspect(*place, holder, kind, rate, confidence * 0.7, kept)
+    place = line.file, line.line, line.function
+    return build_suspect(*place, holder, kind, rate, confidence, kept)
 
 
 def rank_suspects(suspects: Sequence[Suspect]) -> list[Suspect]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
+from textwrap import dedent
 
 from markupsafe import Markup, escape
 from msgspec import structs
@@ -223,6 +224,11 @@ def as_code(text: str) -> Markup:
         for line in text.splitlines()
     )
     return Markup("\n").join(marked)
+
+
+def without_indent(source: Sequence[str]) -> list[str]:
+    """Return lines of a file without their common indent."""
+    return dedent("\n".join(source)).split("\n")
 
 
 def with_code(text: str) -> Markup:

@@ -61,6 +61,7 @@ def _install(state: BlueprintSetupState) -> None:
         humanize=labels.humanize,
         with_code=labels.with_code,
         as_code=labels.as_code,
+        without_indent=labels.without_indent,
         pairs=view_models.pairs,
         notes=render_notes,
     )

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 
+import pytest
+
+from memagent.api.explanation import patch_of
 from memagent.cli import main
+from memagent.leaks.source_excerpt import MAX_LINE_CHARACTERS
 from tests.agent.api.conftest import folder, source  # noqa: F401 - the runs of the API's tests
 
 
@@ -43,3 +47,10 @@ def test_a_run_without_trouble_is_explained_too(folder, capsys):  # noqa: F811
     assert text.startswith("first: The run completed.\n")
     assert "The peak was 2.00 GiB of 8.00 GiB, 25%, by step 999." in text
     assert "patch" not in text
+
+
+@pytest.mark.parametrize("other", ['key = "***"', "x" * MAX_LINE_CHARACTERS])
+def test_lines_that_are_not_those_of_the_file_give_no_patch(other):
+    suspect = {"kind": "list", "file": "train.py", "line": 2, "source_first_line": 1}
+    assert patch_of({**suspect, "source": ["a = 1", "    rows.append(loss)"]})
+    assert patch_of({**suspect, "source": [other, "    rows.append(loss)"]}) is None

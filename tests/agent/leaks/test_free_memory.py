@@ -57,7 +57,10 @@ def test_the_fix_names_the_bound():
     assert check.with_fix(suspect, holder) == suspect and not check.is_beyond(suspect)
     assert check.can_grow(holder, KIB)
     found = check.with_fix(suspect, holder)
-    assert found.fix == "Lower its bound of 5,000: full, it takes 4.9 MiB, and 1.0 MiB are free."
+    assert (
+        found.fix
+        == "Lower the bound of `recent`, 5,000: full, it takes 4.9 MiB, and 1.0 MiB are free."
+    )
     assert check.is_beyond(found)
 
 
@@ -127,7 +130,7 @@ def diagnosed(step, free, *, host=False):
 def test_the_finder_names_what_memory_does_not_suffice_for(kind, is_host):
     finder = diagnosed(kind(10**8).step, 2**30, host=is_host)
     assert finder.growing == "list"
-    assert "bound of 100,000,000" in finder.suspects[0].fix
+    assert ", 100,000,000: full" in finder.suspects[0].fix
 
 
 @pytest.mark.parametrize("kind", [Deque, Bank, Cached])

@@ -37,13 +37,13 @@ def script(tmp_path):
     return script
 
 
-def test_five_lines_are_shown_without_their_common_indent(script):
+def test_five_lines_are_as_the_file_has_them(script):
     assert source_around(script(SCRIPT), 7) == [
-        "    loss = model(batch)",
+        "        loss = model(batch)",
         "",
-        "    history.append(loss)  # for the plot",
-        "    log(step)",
-        "return history",
+        "        history.append(loss)  # for the plot",
+        "        log(step)",
+        "    return history",
     ]
 
 

@@ -230,7 +230,7 @@ def test_a_leak_without_a_suspect_gets_the_advice_for_leaks():
     assert lines[2:5] == [
         "  no leak diagnosis was run: it failed.",
         "  change: Look for outputs or losses that are stored with their graph. Store numbers "
-        "instead, or detach and move to the CPU.",
+        "instead, or detach them and clear what is used.",
         "      total_loss += loss.item()  # not: total_loss += loss",
     ]
 

@@ -232,3 +232,7 @@ def test_a_suspect_has_a_diff_of_its_line_if_that_is_enough():
 )
 def test_it_says_what_a_run_has_used(use, text):
     assert labels.resources(use) == text
+
+
+def test_source_is_shown_without_its_common_indent():
+    assert labels.without_indent(["    a", "", "        b"]) == ["a", "", "    b"]

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import structs
 
 from memagent.estimator.advice.catalog import BY_KEY, KEYS_BY_NAME
-from memagent.estimator.advice.line_fixes import diff_of
+from memagent.estimator.advice.line_fixes import diff_of, is_on_host, stored_at
 from memagent.estimator.advice.program_changes import SmallerBatch
 from memagent.estimator.advice.script_profile import ScriptProfile
 from memagent.forecast.types import LEAK_CAUSES
@@ -48,7 +48,7 @@ _CAUSES = {
     "leak": _CauseText(
         "Memory held after each step grows: something keeps tensors alive from step to step.",
         "Look for outputs or losses that are stored with their graph. Store numbers instead, or "
-        "detach and move to the CPU.",
+        "detach them and clear what is used.",
         "total_loss += loss.item()  # not: total_loss += loss\n"
         "outputs.append(logits.detach().cpu())  # not: outputs.append(logits)",
     ),
@@ -109,32 +109,32 @@ CAUSES = tuple(_CAUSES)
 _EXPRESSION = re.compile(r"[A-Za-z_]\w*(?:\.\w+|\[[^\[\]]+\])*")
 
 _CODE_BY_KIND = {
-    "list": ("outputs", "{0}.append(x.detach().cpu())  # not: {0}.append(x)\n"
+    "list": ("outputs", "{0}.append({1}.detach().cpu())  # not: {0}.append({1})\n"
              "{0}.clear()  # once its values are used"),
-    "dict": ("results", "{0}[key] = x.detach().cpu()  # not: {0}[key] = x\n"
+    "dict": ("results", "{0}[key] = {1}.detach().cpu()  # not: {0}[key] = {1}\n"
              "{0}.pop(key)  # once it is used"),
     "deque": ("queue", "{0} = collections.deque(maxlen=100)\n"
-              "{0}.append(x.detach().cpu())  # not: {0}.append(x)"),
-    "set": ("results", "{0}.add(x.item())  # not: {0}.add(x)\n"
+              "{0}.append({1}.detach().cpu())  # not: {0}.append({1})"),
+    "set": ("results", "{0}.add({1}.item())  # not: {0}.add({1})\n"
             "{0}.clear()  # once its values are used"),
     "object": ("item", "{0} = None  # once it is no longer needed"),
     "variable": ("values", "{0} = torch.empty(steps)  # once, before the loop\n"
-                 "{0}[step] = x.detach()  # not: {0} = torch.cat([{0}, x])"),
+                 "{0}[step] = {1}.detach()  # not: {0} = torch.cat([{0}, x])"),
     "graph": ("total_loss", "{0} += loss.item()  # not: {0} += loss"),
     "hidden_state": ("hidden", "{0} = {0}.detach()  # before each step"),
     "gradient": ("gradients", "{0} = torch.autograd.grad(loss, parameters, create_graph=True)\n"
                  "optimizer.zero_grad(set_to_none=True)  # after each step"),
-    "buffer": ("values", "{0}[step] = x.detach()  # not: torch.cat([{0}, x])"),
+    "buffer": ("values", "{0}[step] = {1}.detach()  # not: torch.cat([{0}, x])"),
     "hook": ("activations", "handle = module.register_forward_hook(hook)  # once\n"
              "{0}.clear()  # before each forward\n"
              "handle.remove()  # once the output is used"),
     "closure": ("callbacks", "value = x.item()\n"
                 "{0}.append(lambda: value)  # not: {0}.append(lambda: x)"),
-    "exception": ("errors", "{0}.append(str(error))  # not: {0}.append(error)"),
-    "autograd_function": ("ctx.x", "ctx.save_for_backward(x)  # not: {0} = x"),
+    "exception": ("errors", "{0}.append(str({1}))  # not: {0}.append({1})"),
+    "autograd_function": ("ctx.x", "ctx.save_for_backward({1})  # not: {0} = {1}"),
     "cache": ("f", "@functools.lru_cache(maxsize=128)\n"
               "def f(size: int): ...  # not: f(x: torch.Tensor)"),
-    "view": ("outputs", "{0}.append(x[:, 0].clone())  # not: {0}.append(x[:, 0])"),
+    "view": ("outputs", "{0}.append({1}.clone())  # not: {0}.append({1})"),
     "optimizer": ("optimizer", "# once, before the loop, and again if parameters are replaced:\n"
                   "optimizer = torch.optim.AdamW(model.parameters())"),
     "dataloader": ("batches", "for batch in loader:  # not: batches = list(loader)\n"
@@ -147,8 +147,11 @@ _CODE_BY_KIND = {
                "    {0}.put(batch, timeout=1)  # and again after queue.Full"),
     "host": ("records", "records = collections.deque(maxlen=1_000)  # not: records = []"),
 }  # fmt: skip
-"""An example of the holder's name, and code with the name as {0}. Without the holder there is no
+"""An example of the holder's name, and code with the name as {0}
+and what is stored as {1}. Without the holder there is no
 code for what it should keep, so the kind `allocation` has none."""
+_EXAMPLE_VALUES = {"view": "x[:, 0]", "exception": "error", "graph": "loss"}
+"""An example of what is stored, if it isn't `x`."""
 
 
 def advice_for_cause(
@@ -192,19 +195,32 @@ def code_for_suspect(suspect: Mapping[str, Any], *, on_host: bool = False) -> st
 
     on_host: the memory that grows is the host's.
     """
-    usual = code_for_kind(suspect.get("kind"), suspect.get("holder"))
-    return diff_of(suspect, on_host=on_host) or usual
+    kind, holder = suspect.get("kind"), suspect.get("holder")
+    if diff := diff_of(suspect, on_host=on_host):
+        return diff
+    parts, on_host = stored_at(suspect), is_on_host(suspect, on_host=on_host)
+    return code_for_kind(kind, holder, parts, on_host=on_host)
 
 
-def code_for_kind(kind: str | None, holder: str | None = None) -> str:
+def code_for_kind(
+    kind: str | None,
+    holder: str | None = None,
+    parts: tuple[str, str] | None = None,
+    *,
+    on_host: bool = False,
+) -> str:
     """Return code that fixes a suspect of this kind, or "" if the kind is unknown or has none.
 
     `holder` is the suspect's: if it begins with a name, as in `outputs: list of 412`, so does the
-    code.
+    code. parts: what the suspect's line fills, and with what. On a host, moving there is no fix.
     """
     example, code = _CODE_BY_KIND.get(kind or "", ("", ""))
     name = (holder or "").partition(":")[0]
-    return code.format(name if _EXPRESSION.fullmatch(name) else example)
+    name = name if _EXPRESSION.fullmatch(name) else example
+    value = _EXAMPLE_VALUES.get(kind or "", "x")
+    if on_host:
+        code = code.replace(".detach().cpu()", ".detach()")
+    return code.format(*(parts or (name, value)))
 
 
 def _usual_code(text: _CauseText) -> str:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from memagent.record.masking import MASK
+
 _ATOMS = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
 """Expressions that take a `.method()` without parentheses."""
 _STORING_CALLS = ("append", "appendleft", "add", "put", "put_nowait")
@@ -38,13 +40,48 @@ def change_in_source(
     suspect: Mapping[str, Any], *, on_host: bool = False
 ) -> tuple[int, str, str] | None:
     """Return where in the suspect's source its line is, the line and the changed line, if any."""
+    if (place := _line_of(suspect)) is None:
+        return None
+    kind, (index, line) = str(suspect.get("kind")), place
+    changed = changed_line(kind, line, on_host=is_on_host(suspect, on_host=on_host))
+    return (index, line, changed) if changed and _agrees(suspect, line, changed) else None
+
+
+def is_on_host(suspect: Mapping[str, Any], *, on_host: bool = False) -> bool:
+    """Return True if what the suspect keeps is in host memory: by its fix, which the agent wrote.
+
+    on_host: that of the device is.
+    """
+    fix, kind = str(suspect.get("fix") or ""), suspect.get("kind")
+    return on_host or bool(fix and _EDITS.get(str(kind)) is _store_less and ".cpu()" not in fix)
+
+
+def stored_at(suspect: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return what a suspect's line fills and what it stores there, None if that isn't plain."""
+    place = _line_of(suspect)
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        [statement] = ast.parse(place[1] if place else "").body
+        [(holder, value)] = _stored(statement)
+        if isinstance(holder, ast.Name | ast.Attribute | ast.Subscript):
+            text = ast.unparse(value)
+            return ast.unparse(holder), text if isinstance(value, _ATOMS) else f"({text})"
+    return None
+
+
+def _line_of(suspect: Mapping[str, Any]) -> tuple[int, str] | None:
+    """Return the suspect's line and its place in the source, None if that isn't known."""
     source, first = suspect.get("source"), suspect.get("source_first_line")
     index = (suspect.get("line") or 0) - (first or 0)
     if not isinstance(source, Sequence) or not 0 <= index < len(source):
         return None
     line = str(source[index]).strip()
-    changed = changed_line(str(suspect.get("kind")), line, on_host=on_host)
-    return (index, line, changed) if changed else None
+    return None if MASK in line else (index, line)
+
+
+def _agrees(suspect: Mapping[str, Any], line: str, changed: str) -> bool:
+    """Return False for `loss.item()` if the fix doesn't say so: the agent saw what is stored."""
+    is_number = changed.count(".item()") > line.count(".item()")
+    return not (is_number and suspect.get("fix")) or ".item()" in suspect["fix"]
 
 
 def changed_line(kind: str, line: str, *, on_host: bool = False) -> str | None:
@@ -53,7 +90,9 @@ def changed_line(kind: str, line: str, *, on_host: bool = False) -> str | None:
         [statement] = ast.parse(line).body
         edits = list(_EDITS[kind](statement, on_host)) if kind in _EDITS else []
         if edits and not _are_ambiguous(kind, edits):
-            return _edited(line, edits)
+            changed = _edited(line, edits)
+            ast.parse(changed)
+            return changed
     return None
 
 
@@ -72,20 +111,20 @@ def _edited(line: str, edits: Sequence[Edit]) -> str:
     return text.decode()
 
 
-def _stored(statement: ast.stmt) -> Iterator[ast.expr]:
-    """Yield what a statement stores: `x` of `a.append(x)`, `a[i] = x` and `a += [x]`."""
+def _stored(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield what a statement fills, and stores: `a` and `x` of `a.append(x)`, `a[i] = x`, ..."""
     for node in ast.walk(statement):
         is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
         if is_method and node.func.attr in _STORING_CALLS and len(node.args) == 1:  # type: ignore[attr-defined]
-            yield node.args[0]  # type: ignore[attr-defined]
+            yield node.func.value, node.args[0]  # type: ignore[attr-defined]
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Subscript):
-            yield node.value
+            yield node.targets[0].value, node.value
         elif isinstance(node, ast.AugAssign) and isinstance(node.value, ast.List):
-            yield from node.value.elts
+            yield from ((node.target, item) for item in node.value.elts)
 
 
 def _store_less(statement: ast.stmt, on_host: bool) -> Iterator[Edit]:
-    for value in _stored(statement):
+    for _, value in _stored(statement):
         text = ast.unparse(value)
         calls = re.findall(r"\.(detach|cpu|item|tolist)\(\)", text)
         if not isinstance(value, _ATOMS) or calls[-1:] in (["item"], ["tolist"]):
@@ -98,14 +137,16 @@ def _store_less(statement: ast.stmt, on_host: bool) -> Iterator[Edit]:
                 yield value, "", "".join(f".{name}()" for name in missing)
 
 
-def _copy_view(statement: ast.stmt, _: bool) -> Iterator[Edit]:
-    for value in _stored(statement):
+def _copy_view(statement: ast.stmt, _on_host: bool) -> Iterator[Edit]:
+    for _, value in _stored(statement):
         if isinstance(value, _ATOMS) and ".clone()" not in ast.unparse(value):
             yield value, "", ".clone()"
 
 
-def _keep_text(statement: ast.stmt, _: bool) -> Iterator[Edit]:
-    yield from ((value, "str(", ")") for value in _stored(statement) if isinstance(value, ast.Name))
+def _keep_text(statement: ast.stmt, _on_host: bool) -> Iterator[Edit]:
+    yield from (
+        (value, "str(", ")") for _, value in _stored(statement) if isinstance(value, ast.Name)
+    )
 
 
 def _cut_sum(statement: ast.stmt, _: bool) -> Iterator[Edit]:

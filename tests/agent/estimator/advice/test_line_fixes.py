@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from memagent import leaks
+from memagent.estimator.advice.by_cause import code_for_suspect
 from memagent.estimator.advice.line_fixes import changed_line, diff_of
 from memagent.leaks.source_excerpt import SourceExcerpts
 
@@ -163,3 +164,30 @@ def test_a_tensor_that_a_host_keeps_has_no_diff():
 )
 def test_a_suspect_without_the_source_of_its_line_has_no_diff(suspect):
     assert diff_of(suspect) == ""
+
+
+def suspect_at(line, fix="", kind="list"):
+    return {"kind": kind, "line": 4, "source": [f"    {line}"], "source_first_line": 4, "fix": fix,
+            "holder": "Trainer.rows: list of 4"}  # fmt: skip
+
+
+def test_a_diff_moves_nothing_to_the_host_that_the_agent_saw_there():
+    line = "rows.append(features)"
+    assert diff_of(suspect_at(line, "Append `features.detach().cpu()` instead."))
+    assert diff_of(suspect_at(line, "Clear `rows` once its values are used.")) == ""
+    assert "item" not in diff_of(suspect_at("rows.append(loss)", "Move the tensors of `loss`."))
+
+
+def test_code_without_a_diff_names_what_the_line_stores_and_where():
+    on_device = suspect_at("self.rows.append(a + b)", "Append `(a + b).detach().cpu()` instead.")
+    assert code_for_suspect(on_device).splitlines() == [
+        "self.rows.append((a + b).detach().cpu())  # not: self.rows.append((a + b))",
+        "self.rows.clear()  # once its values are used",
+    ]
+    assert code_for_suspect(on_device, on_host=True) == (
+        "self.rows.clear()  # once its values are used"
+    )
+
+
+def test_a_masked_line_has_no_diff():
+    assert diff_of(suspect_at('rows.append(login("***"))')) == ""

@@ -1,0 +1,113 @@
+"""Fixes name what the script stores and where, and the code in them parses."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from memagent.leaks.statement_fixes import Kept, statement_fix
+from memagent.leaks.suspect import KINDS, build_suspect, fix_for, without_source
+
+HOST = Kept(is_on_host=True)
+WITH_GRAPH = Kept(is_on_host=True, has_graph=True)
+PARTS = Kept(are_items=False)
+
+
+@pytest.fixture
+def fix(tmp_path):
+    """fix(kind, line): the fix at a line of a script."""
+
+    def fix(kind, line, kept=Kept(), holder="self.rows: list of 4", number=1):  # noqa: B008
+        script = tmp_path / f"train_{abs(hash(line))}.py"
+        script.write_text(f"{line}\n")
+        return statement_fix(kind, str(script), number, holder, kept)
+
+    return fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "kept", "text"),
+    [
+        ("list", "rows.append(out)", Kept(), "Append `out.detach().cpu()` instead of `out`, and clear `rows` once"),
+        ("list", "rows.append(out.detach())", Kept(), "Append `out.detach().cpu()` instead of `out`"),
+        ("list", "rows.append(loss)", Kept(), "Append `loss.item()` instead of `loss`"),
+        ("list", "rows.append(a + b)", Kept(), "Append `(a + b).detach().cpu()` instead of `a + b`"),
+        ("list", "rows.append(out)", HOST, "Clear `rows` once its values are used, or store less than `out`, such"),
+        ("list", "rows.append(out)", WITH_GRAPH, "Append `out.detach()` instead of `out`, and clear"),
+        ("list", "rows.append((a, b))", Kept(), "Clear `rows` once its values are used, and move the tensors of `(a, b)`"),
+        ("list", "rows.append(record)", PARTS, "Clear `rows` once its values are used, and move the tensors of `record`"),
+        ("list", "rows = [*rows, out]", Kept(), "Add `out.detach().cpu()` instead of `out`, and clear `rows`"),
+        ("dict", "d[k] = out", Kept(), "Store `out.detach().cpu()` instead of `out`, and delete entries of `d`"),
+        ("dict", "d.setdefault(k, []).append(v)", HOST, "Delete entries of `d.setdefault(k, [])`"),
+        ("deque", "q.appendleft(out)", HOST, "Give `q` a `maxlen`, or store less than `out`"),
+        ("set", "seen.add(out)", Kept(), "Add `out.detach().cpu()` instead of `out`, and clear `seen`"),
+        ("object", "head = Node(out, head)", HOST, "Delete what is no longer needed of `head`"),
+        ("buffer", "self.b = torch.cat([self.b, out])", HOST, "Make `self.b` once, as long as it gets, and write `out`"),
+        ("variable", "keys[i] = torch.cat([keys[i], k], dim=-2)", HOST, "Make `keys[i]` once, as long as it gets, and write `k`"),
+        ("graph", "total += loss * 2", HOST, "Add `(loss * 2).item()` or `(loss * 2).detach()`: `total` keeps"),
+        ("graph", "self.last = loss", HOST, "Store `loss.item()` or `loss.detach()`: `self.last` keeps"),
+        ("gradient", "loss.backward(create_graph=True)", HOST, "Use `torch.autograd.grad(loss, ..., create_graph=True)`"),
+        ("hook", "m.register_forward_hook(f)", HOST, "Call `m.register_forward_hook` once only"),
+        ("hook", "kept.append(out)", HOST, "Clear `kept` before each forward, or remove the hook, or store less"),
+        ("exception", "errors.append(e)", HOST, "Keep `str(e)` in `errors`, or call `e.with_traceback(None)`"),
+        ("autograd_function", "ctx.y = y", HOST, "Use `ctx.save_for_backward(y)` instead of `ctx.y`"),
+        ("view", "rows.append(out[0])", HOST, "Keep `out[0].clone()` instead"),
+        ("optimizer", "o.add_param_group({'params': [w]})", HOST, "Add each parameter group to `self.rows` only once"),
+        ("cycle", "self.parent = parent", HOST, "Not a leak: a reference cycle that waits for the garbage collector. Break the cycle through `self.parent` by `weakref.proxy(parent)`"),
+        ("thread", "results.put(batch)", HOST, "End each thread that waits at `results.put(batch)`"),
+        ("allocation", "y = model(x)", HOST, "Check what keeps the result of `model(x)`"),
+        ("host", "rows.append(str(i))", HOST, "Clear `rows` once its values are used, or store less than `str(i)`"),
+        ("worker", "self.seen.append(x)", HOST, "Store nothing in `self.seen`"),
+    ],
+)  # fmt: skip
+def test_a_fix_names_what_the_statement_stores_and_where(fix, kind, line, kept, text):
+    assert fix(kind, line, kept).startswith(text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kept", [Kept(), HOST, WITH_GRAPH, PARTS])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rows.append(a + b)",
+        "d[key] = [f(v) for v in x]",
+        "y = lambda: x",
+        "if y: rows += [x]",
+        "f()",
+    ],
+)
+def test_the_code_of_a_fix_parses(fix, kind, kept, line):
+    text = fix(kind, line, kept)
+    codes = re.findall("`(.*?)`", text)
+    assert text.endswith(".") and all(ast.parse(code, mode="eval") for code in codes)
+    assert not kept.is_on_host or ".cpu()" not in text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_without_a_known_line_the_fix_is_that_of_the_kind(kind, tmp_path):
+    place = str(tmp_path / "missing.py"), 3, None
+    assert build_suspect(*place, "rows: list of 4", kind, 1, 0.8).fix == fix_for(kind)
+
+
+def test_an_expression_with_text_or_of_many_characters_is_not_quoted(fix):
+    assert "secret" not in fix("list", "rows.append(login('secret'))")
+    assert "name" not in fix("list", f"rows.append({'name + ' * 20}x)")
+    assert "`out['loss'].item()`" in fix("list", "rows.append(out['loss'])")
+
+
+def test_the_last_line_of_a_long_statement_and_a_decorator_belong_to_it(fix):
+    assert "`out.detach().cpu()`" in fix("list", "rows.append(\n    out\n)", number=3)
+    assert "`f.cache_clear()`" in fix(
+        "cache", "@lru_cache\ndef f(x): return x", holder="f: lru_cache"
+    )
+
+
+def test_without_source_the_fix_quotes_no_line(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("rows.append(private)\n")
+    suspect = build_suspect(str(script), 1, None, "rows: list of 4", "list", 1, 0.8)
+    other = build_suspect(str(script), 9, None, "rows: list of 4", "list", 1, 0.8)
+    assert "private" in suspect.fix
+    assert [item.fix for item in without_source([suspect, other])] == [fix_for("list")] * 2

@@ -301,6 +301,8 @@ def _with_early(growth: GroupGrowth, first: Census, middle: Census, last: Census
 
 
 _MIN_CONTINUED_SHARE = 0.25
+_MAX_FREED_SHARE = 0.5
+"""Share of a window's growth that may be freed at the end of a run. Of a leak, all is."""
 
 
 @dataclass(frozen=True)
@@ -320,6 +322,11 @@ class GroupCount:
         """Return True if the growth has gone on at a quarter of its rate or more."""
         expected = self.per_step * (later.step - self.step)
         return later.groups()[self.group] - self.count >= max(1.0, _MIN_CONTINUED_SHARE * expected)
+
+    def has_lost_any(self, later: Census, window_steps: int) -> bool:
+        """Return True if what grew in a window of that many steps has been freed since."""
+        freed = self.count - later.groups()[self.group]
+        return freed > _MAX_FREED_SHARE * self.per_step * window_steps
 
 
 def group_counts(

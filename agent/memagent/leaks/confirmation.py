@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,6 +35,12 @@ COUNTED_KINDS = frozenset(
 
 
 HOST_KINDS = frozenset(("host",))
+_MIN_END_SHARE, _MIN_LIMIT_SHARE = 0.6, 0.4
+"""Share of a diagnosis' window that must have passed without growth at the end of a run, and if the
+source has a limit for what grows."""
+_MIN_EXPECTED = 4
+"""Tensors that would have been added in the shorter time."""
+_MAX_NOTES = 16
 MIN_HOST_SHARE = 0.25
 """Share of the growth of its suspects by which allocated memory grows if they still do."""
 
@@ -84,6 +91,22 @@ class HostGrowthCheck:
         is_flat = not self._grew(self._first, step, used_bytes) or self._flat_checks > 1
         return self._checks > 1 and self._flat_checks > 0 and is_flat
 
+    def is_full(self, step: int, used_bytes: int | None, window_steps: int) -> bool:
+        """Return True if this check at the end of the run confirms the last one.
+
+        Memory that was freed at the end is no evidence.
+        """
+        last_step, last_bytes = self._last
+        if used_bytes is None or last_bytes is None:
+            return False
+        is_late = step - last_step >= _MIN_END_SHARE * window_steps
+        freed = last_bytes - used_bytes
+        return (
+            is_late
+            and freed <= self._min_rate * window_steps
+            and self.has_stopped(step, used_bytes)
+        )
+
     @property
     def may_have_stopped(self) -> bool:
         """Return True if the last check saw hardly any growth, which the next one may confirm."""
@@ -106,6 +129,8 @@ class GrowthCheck:
 
     def __init__(self, counts: Sequence[GroupCount] = ()) -> None:
         self._counts = tuple(counts)
+        self._notes: deque[tuple[GroupCount, ...]] = deque(maxlen=_MAX_NOTES)
+        """The newest counts, also from between two checks."""
         self._survey: Survey | None = None
 
     def __bool__(self) -> bool:
@@ -133,6 +158,33 @@ class GrowthCheck:
         """Return True if all growth has stopped. Makes the whole census now."""
         return self._has_stopped(step, live_objects.live_tensors())
 
+    def is_full(self, step: int, window_steps: int, *, has_limit: bool) -> bool:
+        """Return True if growth has stopped by the end of the run, and nothing of it is freed.
+
+        The variables of a function may be gone by then, so what leaked may be.
+        window_steps: of the diagnosis. It grew in both halves, so half of that shows whether it
+        still does. has_limit: the source has one.
+        """
+        if not self:
+            return False
+        now = census.take(step, live_objects.live_tensors())
+        # from any of the notes on: growth may have stopped after the last check
+        return any(
+            _is_late(counts, step, window_steps, has_limit=has_limit)
+            and not any(count.has_grown_since(now) for count in counts)
+            and not any(count.has_lost_any(now, window_steps) for count in counts)
+            for counts in (self._counts, *self._notes)
+        )
+
+    def note(self, step: int) -> float:
+        """End the census, and note its counts. Return another thread's seconds."""
+        survey, self._survey = self._survey, None
+        if survey is None:
+            return 0.0
+        now = census.take(step, survey.end())
+        self._notes.append(tuple(count.at(now) for count in self._counts))
+        return survey.thread_s
+
     def close(self) -> None:
         """Drop a census that has begun."""
         if self._survey is not None:
@@ -145,3 +197,13 @@ class GrowthCheck:
             return True
         self._counts = tuple(count.at(now) for count in self._counts)
         return False
+
+
+def _is_late(
+    counts: Sequence[GroupCount], step: int, window_steps: int, *, has_limit: bool
+) -> bool:
+    """Return True if so many steps have passed since these counts that a leak would have grown."""
+    steps = step - counts[0].step
+    expected = steps * max(count.per_step for count in counts)
+    is_limited = has_limit and expected >= _MIN_EXPECTED
+    return steps >= (_MIN_LIMIT_SHARE if is_limited else _MIN_END_SHARE) * window_steps

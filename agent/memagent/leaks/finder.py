@@ -159,6 +159,34 @@ class Finder(FinderState):
         kinds = COUNTED_KINDS if has_stopped else frozenset()
         return self._withdraw(self.diagnosis, kinds | HOST_KINDS if host_stopped else kinds)
 
+    def note_counts(self, step: int) -> bool:
+        """Note how many tensors there are, if the budget allows, for `withdraw_full`.
+
+        Return False if that takes another step.
+        """
+        if self.is_busy or not self._check or not self.budget.allows(self._elapsed_s()):
+            return True
+        if self._check.prepare():
+            return False
+        with self._timed():
+            thread_s = self._check.note(step)
+        self.budget.spend(thread_s)
+        return True
+
+    def withdraw_full(self, step: int) -> tuple[Suspect, ...]:
+        """Withdraw suspects that have stopped growing by the end of the run; return them."""
+        diagnosis = self.diagnosis
+        if diagnosis is None or not diagnosis.suspects:
+            return ()
+        window_steps = diagnosis.step - diagnosis.first_step
+        has_limit = limits.may_stop_growing(diagnosis.suspects[0])
+        is_full = self._check.is_full(step, window_steps, has_limit=has_limit)
+        kinds = COUNTED_KINDS if is_full else frozenset()
+        host = self._host_check
+        if host and host.is_full(step, self.host_bytes(), window_steps):
+            kinds |= HOST_KINDS
+        return self._withdraw(diagnosis, kinds)
+
     @property
     def may_have_stopped(self) -> bool:
         """Return True if the last check saw hardly any growth of suspects of host memory."""

@@ -28,7 +28,7 @@ from memagent.leaks.reachability import holders_from_variables, ids_below
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.registrations import receiver_of, registering_line
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
-from memagent.leaks.statement_fixes import Kept
+from memagent.leaks.statement_fixes import Traits
 from memagent.leaks.suspect import CERTAINTIES, classify, describe_container, suspect_at
 from memagent.leaks.suspension import present
 from memagent.leaks.time_budgets import TimeBudget
@@ -102,7 +102,9 @@ class GroupSearch:
             name, line = attribute
             text, rate = f"{name.expression}: tensor", self._rate_with_graphs(growth)
             return [
-                suspect_at(name, line, text, "object", rate, holder.coverage, _kept(growth, holder))
+                suspect_at(
+                    name, line, text, "object", rate, holder.coverage, _traits(growth, holder)
+                )
             ]
         if growth.is_renewed and (line is None or line.strength < PASSES):
             return []  # an input that has more parts each time
@@ -118,7 +120,9 @@ class GroupSearch:
         certainty = 0.5 if line is None else CERTAINTIES[line.strength]
         confidence = holder.coverage * certainty
         rate = self._rate_with_graphs(growth)
-        suspect = suspect_at(holder_name, line, text, kind, rate, confidence, _kept(growth, holder))
+        suspect = suspect_at(
+            holder_name, line, text, kind, rate, confidence, _traits(growth, holder)
+        )
         suspect = self.bounds.with_fix(with_pattern_fix(suspect, holder.objects), holder)
         # numbers that vary may rise by chance
         return [] if growth.is_rare and limits.may_stop_growing(suspect) else [suspect]
@@ -134,7 +138,7 @@ class GroupSearch:
         name = ObjectName(owner, (), line.file, line.function)
         rate, certainty = self._rate_with_graphs(growth), CERTAINTIES[line.strength]
         kind, sure = classify(holder, growth), share * certainty
-        suspect = suspect_at(name, line, text, kind, rate, sure, _kept(growth, holder))
+        suspect = suspect_at(name, line, text, kind, rate, sure, _traits(growth, holder))
         return self.bounds.with_fix(with_pattern_fix(suspect, holder.objects), holder)
 
     def _rest(self, growth: GroupGrowth, holder: HolderPath) -> GroupGrowth | None:
@@ -276,14 +280,14 @@ class GroupSearch:
         return suspect_at(context_name, line, f"{text}: tensor", "autograd_function", rate, 0.8)
 
 
-def _kept(growth: GroupGrowth, holder: HolderPath) -> Kept:
+def _traits(growth: GroupGrowth, holder: HolderPath) -> Traits:
     """Return what is known of the stored items: the tensors, or what leads to them."""
     kind = sys.modules["torch"].Tensor
     stored = holder.below[:1] or present(growth.survivors)[:1]
     are_tensors = [issubclass(type(item), kind) for item in stored]
     tensors = [item for item in (*stored, *growth.survivors) if issubclass(type(item), kind)]
     has_graph = any(tensor.requires_grad and not tensor.is_leaf for tensor in tensors)
-    return Kept(growth.group[0] == "cpu", has_graph, all(are_tensors))
+    return Traits(growth.group[0] == "cpu", has_graph, all(are_tensors))
 
 
 def _context_attribute(context: Any) -> str | None:

@@ -54,8 +54,8 @@ _KINDS = (list, dict, set, deque)
 _KIND_IDS = frozenset(map(id, _KINDS))
 _MANY = 100_000
 """Containers from which on the shortest ones aren't noted: it takes half a second for a million."""
-_LEAST_LENGTHS = (3, 7, 15)
-"""What a container has by the middle of a window that it fills by an entry a step, and less."""
+_SHORT_LENGTHS = (3, 7, 15)
+"""Lengths of containers halfway, if they get an entry a step, and shorter ones."""
 _MAX_LONGER, _MAX_NEW = 1000, 300
 """Containers of which items are noted in the middle: those that grew most, and the longest that are
 new. Each takes up to 0.1 ms."""
@@ -156,6 +156,7 @@ class ContainerCensus:
         earlier = list(map(self._first.get, map(id, containers), repeat(0)))
         are_longer = map(operator.gt, lengths, earlier)
         longer = list(compress(zip(containers, lengths, earlier, strict=True), are_longer))
+        # to note the items of each new one took 16 s with 200,000 of them
         old = nlargest(_MAX_LONGER, (item for item in longer if item[2]), key=_added)
         new = nlargest(_MAX_NEW, (item for item in longer if not item[2]), key=_added)
         self._middle = {id(item): _middle_length(item, length) for item, length, _ in old + new}
@@ -236,7 +237,7 @@ def _least_length(lengths: Collection[int]) -> int:
     if len(lengths) < _MANY:
         return 0
     counts = Counter(lengths)
-    for least in _LEAST_LENGTHS:
+    for least in _SHORT_LENGTHS:
         if sum(count for length, count in counts.items() if length > least) < _MANY:
             break
     return least

@@ -52,6 +52,8 @@ _RETRY_AFTER_STEPS = 20
 FIRST_CHECK_STEPS, CHECK_RATIO = 80, 1.25
 """Steps after which suspects are checked, and by how much each later check is further from the one
 before: what fills up for half of a run is withdrawn before its end."""
+_NOTE_STEPS = 20
+"""Steps after which tensors are counted again: the end of a run compares with that."""
 METHODS_ADVANCE_S = 5.0
 """Processor time by which the methods of one run may be ahead of their share of it. Fitted to
 scripts of the eighth to the eleventh exam, of 20 to 100 s: a trace takes 1 to 3.5 s there."""
@@ -103,6 +105,7 @@ class LeakMonitor:
         self._min_window = 0
         """Steps, if growth is rare."""
         self._check_step: int | None = None
+        self._note_step = 0
         self._check_distance: float = FIRST_CHECK_STEPS
         self._why = ""
         self._saves_record = False
@@ -265,6 +268,10 @@ class LeakMonitor:
         elif self._check_step is not None and self._sampler.step >= self._check_step:
             with self._guard.section("leak check"):
                 self._check_suspects()
+        elif self._check_step is not None and self._sampler.step >= self._note_step:
+            with self._guard.section("leak check"):
+                if self._finder.note_counts(self._sampler.step):
+                    self._note_step = self._sampler.step + _NOTE_STEPS
         if self._finder.is_busy or self._check_step is not None:
             self._sampler.request_work()
 
@@ -301,6 +308,8 @@ class LeakMonitor:
             diagnosis = self._finder.conclude_search()
             if diagnosis is not None:
                 self._publish(diagnosis)
+        if self.suspects and (stopped := self._finder.withdraw_full(self._sampler.step)):
+            self._note_stopped(stopped)
         self._notices.print(MIN_NOTICE_CONFIDENCE)
 
     def close(self) -> None:
@@ -335,6 +344,7 @@ class LeakMonitor:
             if self._failures < len(self._methods):
                 self._next_step = 0  # the next request tries another method
         self._check_distance = FIRST_CHECK_STEPS
+        self._note_step = self._sampler.step + _NOTE_STEPS
         self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None
         self._notices.set(diagnosis)
         grows = triggers.is_growth(self._device.kind, diagnosis.growth_bytes_per_step)
@@ -362,6 +372,11 @@ class LeakMonitor:
             if not is_soon:
                 self._notices.confirm(step)
             return
+        self._note_stopped(stopped)
+
+    def _note_stopped(self, stopped: Sequence[Suspect]) -> None:
+        """Publish that suspects are withdrawn, on the terminal and the run's page."""
+        step = self._sampler.step
         if not self.suspects:
             self._check_step = None
         if self._finder.diagnosis is not None:

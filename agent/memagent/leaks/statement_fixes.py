@@ -31,15 +31,22 @@ _STORED_AT = {
 _VERBS = {"add": "Add", "put": "Put", "put_nowait": "Put", "append": "Append", "write": "Write"}
 _JOINING = ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "append", "pad")
 _HOLDER_WORDS = {
-    "list": "the list", "dict": "the dict", "deque": "the deque", "set": "the set",
-    "variable": "the tensor", "buffer": "the buffer", "graph": "the sum",
-    "hidden_state": "the state", "hook": "what the hook fills", "cache": "the function",
-}  # fmt: skip
+    "list": "the list",
+    "dict": "the dict",
+    "deque": "the deque",
+    "set": "the set",
+    "variable": "the tensor",
+    "buffer": "the buffer",
+    "graph": "the sum",
+    "hidden_state": "the state",
+    "hook": "what the hook fills",
+    "cache": "the function",
+}
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What is known of the tensors that a holder keeps."""
+class Traits:
+    """Place and form of the tensors that a holder keeps."""
 
     is_on_host: bool = False
     has_graph: bool = False
@@ -47,16 +54,16 @@ class Kept:
     """False if they are parts of what is stored, such as a dict of outputs."""
 
 
-UNKNOWN = Kept()
+UNKNOWN = Traits()
 
 
 @dataclass(frozen=True)
 class _Statement:
-    """What a statement stores in `holder`; `value` is None if it doesn't tell."""
+    """A statement that stores `value` in `holder`, None if it isn't plain."""
 
     holder: str
     node: ast.stmt
-    kept: Kept
+    traits: Traits
     value: ast.expr | None = None
     verb: str = "Store"
 
@@ -70,7 +77,7 @@ class _Statement:
         """Return the stored expression with a method call, None if it can't be quoted."""
         text = quotable(self.value)
         is_display = isinstance(self.value, ast.Tuple | ast.List | ast.Dict | ast.Set)
-        if text is None or is_display or not self.kept.are_items:
+        if text is None or is_display or not self.traits.are_items:
             return None
         return f"`{text}{suffix}`" if isinstance(self.value, _ATOMS) else f"`({text}){suffix}`"
 
@@ -78,8 +85,8 @@ class _Statement:
     def missing_methods(self) -> str:
         """Return what detaches the value and takes it off the device, as far as it's needed."""
         text = "" if self.value is None else ast.unparse(self.value)
-        on_host = ["detach"] if self.kept.has_graph else []
-        wanted = on_host if self.kept.is_on_host else ["detach", "cpu"]
+        on_host = ["detach"] if self.traits.has_graph else []
+        wanted = on_host if self.traits.is_on_host else ["detach", "cpu"]
         return "".join(f".{name}()" for name in wanted if f".{name}()" not in text)
 
     @property
@@ -87,7 +94,7 @@ class _Statement:
         return self.value is not None and bool(_NUMBER.search(_last_name(self.value).lower()))
 
 
-def statement_fix(kind: str, file: str, line: int, holder: str, kept: Kept) -> str | None:
+def statement_fix(kind: str, file: str, line: int, holder: str, traits: Traits) -> str | None:
     """Return the fix for a kind of suspect at a statement, None if its source isn't known.
 
     holder: the suspect's.
@@ -97,14 +104,14 @@ def statement_fix(kind: str, file: str, line: int, holder: str, kept: Kept) -> s
         return None
     name = holder.partition(":")[0].removesuffix(".grad")
     quoted = f"`{name}`" if _NAME.fullmatch(name) else _HOLDER_WORDS.get(kind, "it")
-    found = _Statement(quoted, node, kept)
+    statement = _Statement(quoted, node, traits)
     with suppress(RecursionError, ValueError):
         for owner, value, verb in _stored(node):
             text = quotable(owner)
-            found = _Statement(f"`{text}`" if text else quoted, node, kept, value, verb)
+            statement = _Statement(f"`{text}`" if text else quoted, node, traits, value, verb)
             if name.rpartition(".")[2] in ast.unparse(owner):
                 break  # of several, the one that fills the holder
-        return _TEXTS[kind](found)
+        return _TEXTS[kind](statement)
     return None
 
 
@@ -113,6 +120,7 @@ def quotable(node: ast.expr | None) -> str | None:
     if node is None:
         return None
     text = ast.unparse(node)
+    # strings may be secrets, but for keys, which holders show as well
     keys = {id(part.slice) for part in ast.walk(node) if isinstance(part, ast.Subscript)}
     strings = (part for part in ast.walk(node) if isinstance(part, ast.Constant))
     has_text = any(isinstance(item.value, str | bytes) for item in strings if id(item) not in keys)
@@ -218,9 +226,9 @@ def _store_less(item: _Statement, rest: str) -> str:
     begin = rest[0].upper() + rest[1:]
     if item.value is None:
         return f"{begin}, or keep numbers in it instead of tensors."
-    if missing and not item.kept.is_on_host:
+    if missing and not item.traits.is_on_host:
         return f"{begin}, and move the tensors of {item.stored} to the CPU, detached."
-    is_tensor = item.kept.are_items and isinstance(item.value, _ATOMS)
+    is_tensor = item.traits.are_items and isinstance(item.value, _ATOMS)
     return f"{begin}, or store less than {item.stored}{', such as its mean' * is_tensor}."
 
 
@@ -359,11 +367,11 @@ def _thread(item: _Statement) -> str:
     return (
         f"End each thread that waits {f'at `{waits}`' if waits else 'here'}, and `join` it: "
         "it keeps its variables for as long as it waits."
-        + (" Put with a timeout where nobody may get any more." if is_put else "")
+        + (" Put with a timeout if readers may have ended." if is_put else "")
     )
 
 
-def _made(item: _Statement) -> str:
+def _result(item: _Statement) -> str:
     text = _call(item)
     return f"the result of `{text}`" if text else "what this line makes"
 
@@ -374,15 +382,34 @@ def _call(item: _Statement) -> str | None:
 
 
 _TEXTS: Mapping[str, Callable[[_Statement], str]] = {
-    "list": _list, "set": _list, "dict": _dict, "deque": _deque, "object": _object,
-    "variable": _row, "buffer": _row, "graph": _graph, "hidden_state": _hidden_state,
-    "gradient": _gradient, "hook": _hook, "closure": _closure, "exception": _exception,
-    "autograd_function": _autograd_function, "cache": _cache, "view": _view,
-    "optimizer": _optimizer, "dataloader": _dataloader, "cycle": _cycle, "host": _keep_fewer,
-    "allocation": lambda item: f"Check what keeps {_made(item)}: it's still in use steps later.",
+    "list": _list,
+    "set": _list,
+    "dict": _dict,
+    "deque": _deque,
+    "object": _object,
+    "variable": _row,
+    "buffer": _row,
+    "graph": _graph,
+    "hidden_state": _hidden_state,
+    "gradient": _gradient,
+    "hook": _hook,
+    "closure": _closure,
+    "exception": _exception,
+    "autograd_function": _autograd_function,
+    "cache": _cache,
+    "view": _view,
+    "optimizer": _optimizer,
+    "dataloader": _dataloader,
+    "cycle": _cycle,
+    "host": _keep_fewer,
+    "allocation": lambda item: f"Check what keeps {_result(item)}: it's still in use steps later.",
     "thread": _thread,
-    "worker": lambda item: f"Store nothing in {item.holder} in `__getitem__`: each worker has its "
-    "own copy of the dataset, which grows until the epoch ends.",
-    "copy_on_write": lambda item: f"Keep {item.holder} as a numpy array or a tensor: reading "
-    "Python objects writes their reference counts, which copies their pages.",
-}  # fmt: skip
+    "worker": lambda item: (
+        f"Store nothing in {item.holder} in `__getitem__`: each worker has its "
+        "own copy of the dataset, which grows until the epoch ends."
+    ),
+    "copy_on_write": lambda item: (
+        f"Keep {item.holder} as a numpy array or a tensor: reading "
+        "Python objects writes their reference counts, which copies their pages."
+    ),
+}

@@ -17,7 +17,7 @@ from memagent.leaks.detectors.base import StackAllocation
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
-from memagent.leaks.statement_fixes import UNKNOWN, Kept, statement_fix
+from memagent.leaks.statement_fixes import UNKNOWN, Traits, statement_fix
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 Kind = Literal[
@@ -122,10 +122,10 @@ def build_suspect(
     kind: Kind,
     bytes_per_step: int | None,
     confidence: float,
-    kept: Kept = UNKNOWN,
+    traits: Traits = UNKNOWN,
 ) -> Suspect:
     """Return a suspect with the fix for its statement, or for its kind if that isn't known."""
-    fix = statement_fix(kind, file, line, holder, kept)
+    fix = statement_fix(kind, file, line, holder, traits)
     return Suspect(
         file=file,
         line=line,
@@ -140,9 +140,9 @@ def build_suspect(
 
 def without_source(suspects: Sequence[Suspect]) -> tuple[Suspect, ...]:
     """Return the suspects with the fix for their kind, where theirs quotes the script."""
-    kept = [Kept(*flags) for flags in product((False, True), repeat=3)]
+    every = [Traits(*flags) for flags in product((False, True), repeat=3)]
     fixes = [
-        {statement_fix(item.kind, item.file, item.line, item.holder, one) for one in kept}
+        {statement_fix(item.kind, item.file, item.line, item.holder, one) for one in every}
         for item in suspects
     ]
     return tuple(
@@ -163,15 +163,15 @@ def suspect_at(
     kind: Kind,
     rate: int | None,
     confidence: float,
-    kept: Kept = UNKNOWN,
+    traits: Traits = UNKNOWN,
 ) -> Suspect:
     """Return a suspect at `line`, or less surely at the function that has the name."""
     if line is None:
         first = name.code.co_firstlineno if name.code else 0
         place = name.file, first, name.function
-        return build_suspect(*place, holder, kind, rate, confidence * 0.7, kept)
+        return build_suspect(*place, holder, kind, rate, confidence * 0.7, traits)
     place = line.file, line.line, line.function
-    return build_suspect(*place, holder, kind, rate, confidence, kept)
+    return build_suspect(*place, holder, kind, rate, confidence, traits)
 
 
 def rank_suspects(suspects: Sequence[Suspect]) -> list[Suspect]:

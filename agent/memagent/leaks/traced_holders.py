@@ -120,15 +120,15 @@ def _candidates(
         return bool(positions) and script_position(positions[::-1]) == site  # type: ignore[index]
 
     def find(items: list[Any]) -> set[int]:
-        found: set[int] = set()
+        matches: set[int] = set()
         # the newest first: of a million, only they are looked at in time
         for end in range(len(items), 0, -_AT_ONCE):
             part = items[max(0, end - _AT_ONCE) : end]
             pairs = zip(part, map(traceback_of, part), strict=True)
-            found.update(id(item) for item, positions in pairs if is_from_site(positions))
+            matches.update(id(item) for item, positions in pairs if is_from_site(positions))
             if budget.is_over():
                 break
-        return found
+        return matches
 
     def find_owners(items: list[Any]) -> set[int]:
         if not any(map(is_from_site, safe_reads.notes_of_arrays(traceback_of, *items))):

@@ -441,6 +441,24 @@ def test_what_fills_up_for_half_of_a_run_is_withdrawn_before_its_end(watched):
     assert run.report()["suspects"] == []
 
 
+@pytest.mark.parametrize("end", ["stopped", "leaks", "leaks, but freed at the end"])
+def test_what_has_stopped_shortly_before_the_end_is_withdrawn_there(watched, capfd, end):
+    """No check is due any more. What the end frees may have grown until then."""
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.suspect("it grows")
+    trainer.train(25 + FIRST_CHECK_STEPS + 60)
+    trainer.leaks = end != "stopped"
+    trainer.train(40)
+    if end == "leaks, but freed at the end":
+        # as `clear()` it would limit the list in this source, for the other tests too
+        vars(trainer).update(history=[])
+    assert EXPECTED in [leaking([suspect]) for suspect in run.report()["suspects"]]
+    run.finish()
+    printed = "Trainer.history" in capfd.readouterr().err
+    assert printed == bool(run._pipeline.leaks.suspects) == (end != "stopped")
+
+
 def test_a_search_from_the_variables_does_not_enter_the_agent(watched):
     trainer, run = watched(leaks=False)
     trainer.train(30)

@@ -7,42 +7,42 @@ import re
 
 import pytest
 
-from memagent.leaks.statement_fixes import Kept, statement_fix
+from memagent.leaks.statement_fixes import Traits, statement_fix
 from memagent.leaks.suspect import KINDS, build_suspect, fix_for, without_source
 
-HOST = Kept(is_on_host=True)
-WITH_GRAPH = Kept(is_on_host=True, has_graph=True)
-PARTS = Kept(are_items=False)
+HOST = Traits(is_on_host=True)
+WITH_GRAPH = Traits(is_on_host=True, has_graph=True)
+PARTS = Traits(are_items=False)
 
 
 @pytest.fixture
 def fix(tmp_path):
     """fix(kind, line): the fix at a line of a script."""
 
-    def fix(kind, line, kept=Kept(), holder="self.rows: list of 4", number=1):  # noqa: B008
+    def fix(kind, line, traits=Traits(), holder="self.rows: list of 4", number=1):  # noqa: B008
         script = tmp_path / f"train_{abs(hash(line))}.py"
         script.write_text(f"{line}\n")
-        return statement_fix(kind, str(script), number, holder, kept)
+        return statement_fix(kind, str(script), number, holder, traits)
 
     return fix
 
 
 @pytest.mark.parametrize(
-    ("kind", "line", "kept", "text"),
+    ("kind", "line", "traits", "text"),
     [
-        ("list", "rows.append(out)", Kept(), "Append `out.detach().cpu()` instead of `out`, and clear `rows` once"),
-        ("list", "rows.append(out.detach())", Kept(), "Append `out.detach().cpu()` instead of `out`"),
-        ("list", "rows.append(loss)", Kept(), "Append `loss.item()` instead of `loss`"),
-        ("list", "rows.append(a + b)", Kept(), "Append `(a + b).detach().cpu()` instead of `a + b`"),
+        ("list", "rows.append(out)", Traits(), "Append `out.detach().cpu()` instead of `out`, and clear `rows` once"),
+        ("list", "rows.append(out.detach())", Traits(), "Append `out.detach().cpu()` instead of `out`"),
+        ("list", "rows.append(loss)", Traits(), "Append `loss.item()` instead of `loss`"),
+        ("list", "rows.append(a + b)", Traits(), "Append `(a + b).detach().cpu()` instead of `a + b`"),
         ("list", "rows.append(out)", HOST, "Clear `rows` once its values are used, or store less than `out`, such"),
         ("list", "rows.append(out)", WITH_GRAPH, "Append `out.detach()` instead of `out`, and clear"),
-        ("list", "rows.append((a, b))", Kept(), "Clear `rows` once its values are used, and move the tensors of `(a, b)`"),
+        ("list", "rows.append((a, b))", Traits(), "Clear `rows` once its values are used, and move the tensors of `(a, b)`"),
         ("list", "rows.append(record)", PARTS, "Clear `rows` once its values are used, and move the tensors of `record`"),
-        ("list", "rows = [*rows, out]", Kept(), "Add `out.detach().cpu()` instead of `out`, and clear `rows`"),
-        ("dict", "d[k] = out", Kept(), "Store `out.detach().cpu()` instead of `out`, and delete entries of `d`"),
+        ("list", "rows = [*rows, out]", Traits(), "Add `out.detach().cpu()` instead of `out`, and clear `rows`"),
+        ("dict", "d[k] = out", Traits(), "Store `out.detach().cpu()` instead of `out`, and delete entries of `d`"),
         ("dict", "d.setdefault(k, []).append(v)", HOST, "Delete entries of `d.setdefault(k, [])`"),
         ("deque", "q.appendleft(out)", HOST, "Give `q` a `maxlen`, or store less than `out`"),
-        ("set", "seen.add(out)", Kept(), "Add `out.detach().cpu()` instead of `out`, and clear `seen`"),
+        ("set", "seen.add(out)", Traits(), "Add `out.detach().cpu()` instead of `out`, and clear `seen`"),
         ("object", "head = Node(out, head)", HOST, "Delete what is no longer needed of `head`"),
         ("buffer", "self.b = torch.cat([self.b, out])", HOST, "Make `self.b` once, as long as it gets, and write `out`"),
         ("variable", "keys[i] = torch.cat([keys[i], k], dim=-2)", HOST, "Make `keys[i]` once, as long as it gets, and write `k`"),
@@ -50,7 +50,7 @@ def fix(tmp_path):
         ("graph", "self.last = loss", HOST, "Store `loss.item()` or `loss.detach()`: `self.last` keeps"),
         ("gradient", "loss.backward(create_graph=True)", HOST, "Use `torch.autograd.grad(loss, ..., create_graph=True)`"),
         ("hook", "m.register_forward_hook(f)", HOST, "Call `m.register_forward_hook` once only"),
-        ("hook", "kept.append(out)", HOST, "Clear `kept` before each forward, or remove the hook, or store less"),
+        ("hook", "acts.append(out)", HOST, "Clear `acts` before each forward, or remove the hook, or store less"),
         ("exception", "errors.append(e)", HOST, "Keep `str(e)` in `errors`, or call `e.with_traceback(None)`"),
         ("autograd_function", "ctx.y = y", HOST, "Use `ctx.save_for_backward(y)` instead of `ctx.y`"),
         ("view", "rows.append(out[0])", HOST, "Keep `out[0].clone()` instead"),
@@ -62,12 +62,12 @@ def fix(tmp_path):
         ("worker", "self.seen.append(x)", HOST, "Store nothing in `self.seen`"),
     ],
 )  # fmt: skip
-def test_a_fix_names_what_the_statement_stores_and_where(fix, kind, line, kept, text):
-    assert fix(kind, line, kept).startswith(text)
+def test_a_fix_names_what_the_statement_stores_and_where(fix, kind, line, traits, text):
+    assert fix(kind, line, traits).startswith(text)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kept", [Kept(), HOST, WITH_GRAPH, PARTS])
+@pytest.mark.parametrize("traits", [Traits(), HOST, WITH_GRAPH, PARTS])
 @pytest.mark.parametrize(
     "line",
     [
@@ -78,11 +78,11 @@ def test_a_fix_names_what_the_statement_stores_and_where(fix, kind, line, kept, 
         "f()",
     ],
 )
-def test_the_code_of_a_fix_parses(fix, kind, kept, line):
-    text = fix(kind, line, kept)
+def test_the_code_of_a_fix_parses(fix, kind, traits, line):
+    text = fix(kind, line, traits)
     codes = re.findall("`(.*?)`", text)
     assert text.endswith(".") and all(ast.parse(code, mode="eval") for code in codes)
-    assert not kept.is_on_host or ".cpu()" not in text
+    assert not traits.is_on_host or ".cpu()" not in text
 
 
 @pytest.mark.parametrize("kind", KINDS)

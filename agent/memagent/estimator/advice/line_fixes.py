@@ -53,7 +53,8 @@ def is_on_host(suspect: Mapping[str, Any], *, on_host: bool = False) -> bool:
     on_host: that of the device is.
     """
     fix, kind = str(suspect.get("fix") or ""), suspect.get("kind")
-    return on_host or bool(fix and _EDITS.get(str(kind)) is _store_less and ".cpu()" not in fix)
+    is_quoting = "`" in fix and _EDITS.get(str(kind)) is _store_less
+    return on_host or (is_quoting and ".cpu()" not in fix)
 
 
 def stored_at(suspect: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -81,7 +82,8 @@ def _line_of(suspect: Mapping[str, Any]) -> tuple[int, str] | None:
 def _agrees(suspect: Mapping[str, Any], line: str, changed: str) -> bool:
     """Return False for `loss.item()` if the fix doesn't say so: the agent saw what is stored."""
     is_number = changed.count(".item()") > line.count(".item()")
-    return not (is_number and suspect.get("fix")) or ".item()" in suspect["fix"]
+    fix = str(suspect.get("fix") or "")
+    return not is_number or "`" not in fix or ".item()" in fix
 
 
 def changed_line(kind: str, line: str, *, on_host: bool = False) -> str | None:

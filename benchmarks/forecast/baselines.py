@@ -14,7 +14,12 @@ from benchmarks.forecast.traces import Alarm, Trace
 from memagent.forecast import Forecast, Forecaster, feed_columns
 from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
 from memagent.leaks import WINDOW_STEPS
-from memagent.leaks.triggers import SlowGrowthDetector
+from memagent.leaks.triggers import (
+    EARLY_EVERY,
+    EARLY_STEPS,
+    early_growth_detectors,
+    slow_growth_detectors,
+)
 
 Detector = Callable[[Trace], Alarm | None]
 WINDOW_S, HORIZON_S = 900.0, 3600.0
@@ -32,9 +37,7 @@ def memagent_notices(trace: Trace) -> Alarm | None:
 
 
 def memagent_with_finder(trace: Trace) -> Alarm | None:
-    """Tell the forecaster what grows when a diagnosis would: its first notice, or slow growth as
-    the agent sees it, requests one.
-    """
+    """Tell the forecaster what grows when a diagnosis would that the agent requests."""
     return _first_alarm(trace, with_finder=True)
 
 
@@ -55,7 +58,7 @@ def _first_alarm(
 
 def feed(trace: Trace, *, with_finder: bool) -> Iterator[tuple[Forecaster, Forecast]]:
     """Yield the forecaster with each of its forecasts."""
-    row, found_at, slow_growth = 0, inf, SlowGrowthDetector("cuda")
+    row, found_at, growth = 0, inf, _Growth()
     readings = trace.columns.get("allocated_bytes") or trace.columns["device_used_bytes"]
     options = dict(trace.options)
     if trace.garbage is not None:
@@ -65,13 +68,30 @@ def feed(trace: Trace, *, with_finder: bool) -> Iterator[tuple[Forecaster, Forec
     forecasts = feed_columns(forecaster, trace.columns)
     for row in range(len(trace.columns["step"])):
         forecast = next(forecasts)
-        is_worth_it = slow_growth.observe((readings[row],)) or forecast.level != "ok"
-        if with_finder and is_worth_it and found_at == inf:
-            found_at = row + WINDOW_STEPS
+        window = growth.window(row, readings[row])
+        if forecast.level != "ok" or forecaster.is_worth_diagnosis:
+            window = WINDOW_STEPS
+        if with_finder and window and found_at == inf:
+            found_at = row + window
             forecaster.learn(grows="unknown")
         if row == found_at:
             forecaster.learn(**_found(trace, readings[row]))
         yield forecaster, forecast
+
+
+class _Growth:
+    """Growth for which the agent requests a diagnosis without a forecast."""
+
+    def __init__(self) -> None:
+        self._slow = slow_growth_detectors("cuda")
+        self._early = early_growth_detectors("cuda")
+
+    def window(self, row: int, reading: int) -> int | None:
+        """Return the steps of the diagnosis that a reading requests, None if it doesn't."""
+        is_read = row <= EARLY_STEPS and row % EARLY_EVERY == 0
+        detectors = [*self._slow, *(self._early if is_read else ())]
+        windows = [window for detector, window in detectors if detector.observe((reading,))]
+        return min((window or WINDOW_STEPS for window in windows), default=None)
 
 
 def _found(trace: Trace, held: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from memagent.forecast.types import Growing
@@ -27,6 +27,13 @@ class Trace:
     options: dict[str, Any] = field(default_factory=dict)
     garbage: list[int] | None = None
     grows: Growing | None = None
+
+    def with_room(self, factor: float) -> Trace:
+        """Return the run under limits that are so many times as large."""
+        options = dict(self.options)
+        if options.get("host_limit_bytes"):
+            options["host_limit_bytes"] = int(factor * options["host_limit_bytes"])
+        return replace(self, limit_bytes=int(factor * self.limit_bytes), options=options)
 
     @property
     def planned(self) -> int | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from math import inf
 
 MAX_BUCKETS = 128
+"""Bounds memory, and the time of a fit."""
 TOOTH_END_FALL_RATIO = 0.5
 """Share of the rise that a fall must undo to end a tooth."""
 MIN_TOOTH_RATIO = 0.25
@@ -80,10 +81,11 @@ class BucketedSeries:
 
         count: steps with this value, the last of them `step`; at most `room`.
         """
-        is_fall = value < self._top - noise
-        if is_fall and value < self._top - TOOTH_END_FALL_RATIO * (self._top - self._base):
+        top = self._top
+        if value < top - noise and value < top - TOOTH_END_FALL_RATIO * (top - self._base):
             self._end_tooth(step, value)
-        self._top = max(self._top, value)
+        elif value > top:
+            self._top = value
         if value < self._base:
             self._base = value
             self._base_step = step

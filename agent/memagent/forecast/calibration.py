@@ -29,13 +29,13 @@ itself (`ends`: a buffer, a cache, an epoch's values). `leak`: nothing is known.
 pieces, other processes. `planned`: it reaches the limit after the planned end. `epoch`: after the
 epoch's end, which may free it."""
 DEATHS: dict[Evidence, tuple[tuple[float, float], ...]] = {
-    "list": ((0.5, 0.94), (1.0, 0.88), (inf, 0.86)),
-    "ends": ((0.5, 0.33), (1.0, 0.33), (3.0, 0.32), (inf, 0.29)),
-    "leak": ((1.0, 0.63), (inf, 0.58)),
+    "list": ((0.5, 0.91), (1.0, 0.9), (3.0, 0.89), (inf, 0.86)),
+    "ends": ((0.5, 0.35), (1.0, 0.35), (3.0, 0.32), (inf, 0.29)),
+    "leak": ((1.0, 0.63), (3.0, 0.55), (inf, 0.53)),
     "host_memory": ((0.5, 0.69), (1.0, 0.65), (3.0, 0.65), (inf, 0.54)),
     "input": ((0.5, 0.35), (inf, 0.32)),
-    "reserve": ((inf, 0.32),),
-    "planned": ((2.0, 0.56), (4.0, 0.4), (10.0, 0.33), (inf, 0.29)),
+    "reserve": ((inf, 0.31),),
+    "planned": ((2.0, 0.54), (4.0, 0.39), (10.0, 0.33), (inf, 0.28)),
     "epoch": ((inf, 0.08),),
 }
 """Share of growing runs that die: (up to this distance, share). The distance is that of the limit,

@@ -25,6 +25,7 @@ from memagent.forecast.levels import (
     KnownGrowth,
     Situation,
     evidence_of,
+    is_worth_diagnosis,
     level_of,
     probability_of,
     worthwhile,
@@ -98,6 +99,8 @@ class Forecaster:
         self._clock = StepClock()
         self._signals = Signals(self.limit_bytes, self.host_limit_bytes, self._device_bytes)
         self._forecast = Forecast(step=0)
+        self.is_worth_diagnosis = False
+        """True if a diagnosis should find what keeps the growing memory, at any level."""
         self._hysteresis = ForecastHysteresis()
         self._gc_check = GarbageCheck(self._gc_probe)
 
@@ -284,6 +287,7 @@ class Forecaster:
 
     def _by_trends(self, step: int) -> Forecast:
         nearest = self._nearest(step)
+        self.is_worth_diagnosis = is_worth_diagnosis(nearest)
         if nearest is None:
             steps_left = self._horizon_steps(step)
             tail = self._sudden.by_tail(self._signals, self.limit_bytes, steps_left)
@@ -346,13 +350,15 @@ class Forecaster:
         device: dict[Cause, Trend] = {
             cause: trend for cause, trend in signals.trends.items() if cause not in skipped
         }
-        projections = [project(device, headroom, self.limit_bytes, signals.need_bounds)]
+        nearest = project(device, headroom, self.limit_bytes, signals.need_bounds)
         host = signals.trends.get("host_memory")
-        if host is not None and self.host_limit_bytes:
-            headroom = self.host_limit_bytes - signals.expected_host(step)
-            projections.append(project({"host_memory": host}, headroom, self.host_limit_bytes))
-        finite = (projection for projection in projections if projection)
-        return min(finite, key=lambda projection: projection.steps_left, default=None)
+        if host is None or not self.host_limit_bytes:
+            return nearest
+        headroom = self.host_limit_bytes - signals.expected_host(step)
+        of_host = project({"host_memory": host}, headroom, self.host_limit_bytes)
+        if nearest is None or of_host is None:
+            return nearest or of_host
+        return min(nearest, of_host, key=lambda projection: projection.steps_left)
 
     def _inputs_will_fit(self, signals: Signals) -> bool:
         """Return True if growth by inputs is known to end at the largest input.

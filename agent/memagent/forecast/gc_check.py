@@ -33,8 +33,9 @@ GarbageVerdict = Literal["leak", "garbage", "pending"]
 MIN_INTERVAL_STEPS = 20.0
 """Steps between two collections, at least."""
 PATIENCE_S = 5.0
-"""Seconds that a page waits for a collection; PATIENCE_STEPS if samples have no times."""
+"""Seconds that a page waits for a collection."""
 PATIENCE_STEPS = 20.0
+"""The same if samples have no times."""
 MAX_WAIT_RATIO = 0.25
 """Share of the steps left that a page may wait."""
 GARBAGE_RATIO = 0.5

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from memagent.forecast.types import LEVELS, Forecast
 
 CALM_UPDATES = 8
+"""Forecasts in a row after which a lower level or another cause is reported."""
 MATERIAL_CHANGE = 0.2
+"""Share of the steps left by which an ETA must move to be reported."""
 MIN_CHANGE_STEPS = 2.0
 """Differences of fewer steps aren't reported."""
 

@@ -26,9 +26,11 @@ from memagent.forecast.running_statistics import RunningLeastSquares
 MAX_RESIDUAL_RATIO = 1.2
 """Residual deviation of the fit by inputs, as a multiple of that by steps."""
 POWERS = (1, 2)
+"""Exponents of the input size: activations, and attention without a fused kernel."""
 MIN_BUCKETS = 8
 """Buckets that a fit needs."""
 PLATEAU_RATIO = 2
+"""Inputs have settled after this multiple of their longest pause."""
 
 
 class InputHighWaterModel:

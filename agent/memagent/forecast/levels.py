@@ -21,6 +21,7 @@ from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Growing, Level
 
 # Factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
 CRITICAL_S = 120.0
+"""Seconds left from which there is only time to save: a choice, not fitted."""
 CRITICAL_STEPS = 20
 """Used instead of CRITICAL_S if samples have no times."""
 EXPECTED_GROWTH_FACTOR = 3
@@ -29,6 +30,9 @@ UNEXPECTED_GROWTH_FACTOR = 1.5
 """A leak above the estimator's prediction is trusted further ahead, by this factor."""
 PREDICTION_ERROR = 1.02
 """Observed over predicted peak from which a leak has outgrown the prediction: its usual error."""
+DIAGNOSIS_AHEAD = 3.0
+"""Steps ahead from which a leak is worth a diagnosis, over the steps it has lasted. Nobody sees it,
+so what it finds may come before the page."""
 PAGE_AHEAD_BY_GROWING: dict[Growing, float] = {
     "list": 2.0,
     "buffer": 0.2,
@@ -47,11 +51,13 @@ NOTICE_PROBABILITY = 0.4
 MIN_REACH = 1e-3
 """Distance by which the one to a limit is divided if growth never pages."""
 ENDING: tuple[Growing, ...] = ("buffer", "cache", "epoch")
+"""Growth that ends by itself."""
 STEPS_TO_WAIT = 20
 """A page waits for a diagnosis while more steps than these are left."""
 REST_ERROR = 0.1
 """Relative error of a buffer's rest: the average of its entries rarely changes by more."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
+"""Causes of growth that an epoch's end may free."""
 
 
 class KnownGrowth(msgspec.Struct, frozen=True):
@@ -123,6 +129,11 @@ def level_of(nearest: Projection, situation: Situation) -> Level:
     if nearest.ahead <= page_ahead and not _ends_with_epoch(nearest, situation):
         return "critical" if _is_close(nearest, situation) else "warning"
     return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
+
+
+def is_worth_diagnosis(nearest: Projection | None) -> bool:
+    """Return True for a leak that may page as soon as it's known what keeps it."""
+    return nearest is not None and nearest.cause == "leak" and nearest.ahead <= DIAGNOSIS_AHEAD
 
 
 def worthwhile(level: Level, probability: float, page_cost: float) -> Level:

@@ -39,19 +39,23 @@ NOTICE_AHEAD = 1.3
 PAGE_AHEAD_BY_CAUSE: dict[Cause, float] = {"input": 0.06, "host_memory": 0.4, "fragmentation": 0.3}
 """The same for causes that are trusted less."""
 DYING_PAGE_AHEAD = 0.2
-"""The same for growth that may die out: it needs, by its slow reading, more than SLOW_AHEAD of the
-steps it has lasted, and more than JUMPS_LEFT typical jumps."""
+"""The same for growth that may die out."""
 SLOW_AHEAD = 2.0
+"""Growth may die out if it needs more than so many times the steps it has lasted, read slowly."""
 JUMPS_LEFT = 1.4
+"""Typical jumps up to which a jump or two would reach the limit."""
 JUMP_PAGE_AHEAD = 0.1
 """The same for growth by jumps, to be divided by the error that comes of their number."""
 PAGE_BIAS = 1.04
 """Factor on the steps left: a page is sent when their estimate happens to be low."""
 NEVER = -1.0
+"""Distance of growth that doesn't page."""
 LAST_STEPS = 25
-"""Any trend may page so many steps before the limit, up to MAX_LAST_AHEAD of those it lasted."""
+"""Any trend may page so many steps before the limit."""
 LAST_STEPS_OF_INPUT = 14
+"""The same for inputs."""
 MAX_LAST_AHEAD = 0.25
+"""The same at most, over the steps that the trend has lasted."""
 SLOPE_TOLERANCE = 1.15
 """Factor on either side of the slope beyond its error, for unread peaks and later changes."""
 
@@ -113,19 +117,26 @@ def project(
     if not trends:
         return None
     shared = list(trends.values())
-    slope = sum(trend.slope for trend in shared)
-    # weighted by slope: the trend that grows most bends most
-    rate = sum(trend.slope * trend.rate for trend in shared) / slope
+    cause, leading = next(iter(trends.items()))
+    slope, rate, error = leading.slope, leading.rate, leading.error
+    if len(shared) > 1:  # rarely, so one trend has a short way
+        slope = sum(trend.slope for trend in shared)
+        # weighted by slope: the trend that grows most bends most
+        rate = sum(trend.slope * trend.rate for trend in shared) / slope
+        error = sum(trend.error for trend in shared)
     steps = steps_until(headroom, slope, rate)
     if not isfinite(steps):
         return None
     steps *= PAGE_BIAS
-    cause = max(trends, key=lambda name: growth_in(steps, trends[name].slope, trends[name].rate))
-    leading = trends[cause]
+    if len(shared) > 1:
+        cause = max(
+            trends, key=lambda name: growth_in(steps, trends[name].slope, trends[name].rate)
+        )
+        leading = trends[cause]
     slow = _slow_steps_left(shared, headroom)
     needs_jumps = headroom > JUMPS_LEFT * leading.jump
     may_die_out = needs_jumps and slow > SLOW_AHEAD * leading.span_steps
-    error, jump = sum(trend.error for trend in shared), leading.jump
+    jump = leading.jump
     # The interval: the slope off by its error and tolerance, a jump earlier or later.
     more, less = bounds
     low = steps_until(headroom - less - jump / 2, (slope + error) * SLOPE_TOLERANCE, rate)
@@ -152,6 +163,8 @@ def project(
 
 def _slow_steps_left(trends: list[Trend], headroom: float) -> float:
     """Return the steps left if every trend dies out as fast as its readings allow."""
-    slope = sum(trend.slow_slope for trend in trends)
-    rate = sum(trend.slow_slope * trend.slow_rate for trend in trends) / slope
+    slope, rate = trends[0].slow_slope, trends[0].slow_rate
+    if len(trends) > 1:
+        slope = sum(trend.slow_slope for trend in trends)
+        rate = sum(trend.slow_slope * trend.slow_rate for trend in trends) / slope
     return PAGE_BIAS * steps_until(headroom, slope, rate)

@@ -100,6 +100,11 @@ class _Rows:
         self._readings["optimizer_steps"] = columns.get("optimizer_steps") or self.steps
 
     @cached_property
+    def _all(self) -> list[tuple[Any, ...]]:
+        """The readings of each row."""
+        return [*zip(*self._readings.values(), strict=True)]
+
+    @cached_property
     def _sizes(self) -> list[tuple[Any, ...]]:
         """The sizes of each row, limits apart."""
         return self._rows(lambda argument: argument in _SIZES and argument not in _LIMITS)
@@ -134,7 +139,7 @@ class _Rows:
 
     def update(self, row: int, count: int = 1) -> Forecast:
         """Return the forecast after `row`, the last of so many that are alike."""
-        readings = {argument: column[row] for argument, column in self._readings.items()}
+        readings = dict(zip(self._readings, self._all[row], strict=True))
         return self._forecaster.update(self.steps[row], count=count, **readings)
 
 

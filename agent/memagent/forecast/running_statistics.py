@@ -27,8 +27,11 @@ _EXCESS_DECAY = 0.98
 _MIN_INPUTS = 30
 """Inputs needed to relate the excess to them."""
 _MIN_CORRELATION = 0.9
+"""Correlation from which the input explains the excess."""
 MIN_JUMP_RATIO = 0.03
+"""A typical jump's share of the rise from which jumps matter."""
 RANDOM_VARIANCE, REGULARITY_VARIANCE = 2.0, 0.5
+"""Relative variances by rule 3."""
 
 
 class StepClock:

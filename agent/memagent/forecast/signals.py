@@ -105,16 +105,17 @@ class Signals:
 
     def expected_need(self, step: int) -> float:
         """Return `need` without the noise of the newest reading, by the trends' levels."""
-        readings: tuple[tuple[Cause, float], ...] = (
-            ("leak", self.floor),
-            ("fragmentation", self._unusable.free_pieces),
-            ("other_processes", self._others_bytes),
-        )
         more = 0.0
-        for cause, value in readings:
-            trend = self.trends.get(cause)
-            if trend is not None:
-                more += max(0.0, trend.level_at(step) - value)
+        for cause, trend in self.trends.items():
+            if cause == "leak":
+                value = self.floor
+            elif cause == "fragmentation":
+                value = self._unusable.free_pieces
+            elif cause == "other_processes":
+                value = self._others_bytes
+            else:
+                continue
+            more += max(0.0, trend.level_at(step) - value)
         return self.need + more
 
     @property
@@ -219,7 +220,9 @@ class Signals:
         if cause == "leak" and self._input_high_water.largest:
             self._input_high_water.add(step, count)
         self._added.append(series)
-        is_complete = series.add(step, value, self._min_rise[cause], min(count, series.room))
+        if count > 1:
+            count = min(count, series.room)
+        is_complete = series.add(step, value, self._min_rise[cause], count)
         if is_complete:
             self._new_buckets += cause in LEAK_CAUSES
             self._drop_stopped(cause, step, series.values[-1])

@@ -17,12 +17,15 @@ from memagent.forecast.types import Cause, Level
 
 # Probabilities were fitted to the traces of the forecast benchmark (docs/forecast.md).
 OPTIMIZER_STATE_PROBABILITY = 0.97
+"""Probability that state which doesn't fit is allocated."""
 INPUT_PROBABILITY = 0.88
 """Probability that the largest input comes, or a smaller one that's too large."""
 EVAL_PROBABILITY = 0.9
 """Probability that an evaluation comes which was tried and doesn't fit."""
 TAIL_PAGE_PROBABILITY = 0.9
+"""A page from here on: a batch that's too large, if the largest is known not to fit."""
 TAIL_NOTICE_PROBABILITY = 0.7
+"""A notice from here on: a batch that's too large."""
 MIN_PROBABILITY = 0.01
 """Reported if nothing grows."""
 INPUT_TOLERANCE = 1.01

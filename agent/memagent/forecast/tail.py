@@ -17,6 +17,7 @@ from __future__ import annotations
 from math import erfc, expm1, log, log1p, sqrt
 
 MIN_VALUES = 4
+"""Values from which a spread can be told."""
 MIN_SPREAD = 0.12
 """Standard deviation of the logarithms below which sizes don't vary."""
 MIN_EXTREMENESS = 0.6
@@ -25,10 +26,11 @@ TIE_TOLERANCE = 0.01
 """Values within this share of the largest are ties."""
 MAX_TIES = 4
 """Ties from which sizes have a maximum."""
-# Shrinking, fitted to the reliability table of the forecast benchmark (docs/forecast.md).
-BASE_PROBABILITY = 0.5
-PROBABILITY_WEIGHT = 0.42
+# Shrinking, fitted to the shares of a generator's runs that died (docs/forecast.md).
+BASE_PROBABILITY, PROBABILITY_WEIGHT = 0.5, 0.42
+"""Line from the lognormal's probability to the share that died."""
 PRIOR_PROBABILITY = 0.5
+"""Expected without any value."""
 UNDECIDED_PROBABILITY = 0.3
 """Reported until the values show whether they have a tail."""
 ENOUGH_VALUES = 30

@@ -209,7 +209,7 @@ class LeakMonitor:
         return self._methods[min(self._failures, len(self._methods) - 1)]
 
     def note_forecast(self, forecast: Forecast) -> None:
-        """Request a diagnosis of growth that the local forecaster expects to end the run."""
+        """Request a diagnosis of growth by which, as forecast, the run may run out of memory."""
         if forecast.cause in LEAK_CAUSES:
             why = f"forecast at step {forecast.step:,}: {forecast.cause}"
             self._is_threatened = forecast.level in PAGING_LEVELS

@@ -38,7 +38,7 @@ class LocalForecast:
     """One rank's forecasts.
 
     `events` gets what the server's forecaster has to know. `on_risk` is the script's callback,
-    called on the training thread. `on_growth` gets each forecast that isn't calm.
+    called on the training thread. `on_growth`: see `ForecastMonitor`.
     """
 
     def __init__(

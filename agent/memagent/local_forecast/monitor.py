@@ -56,7 +56,8 @@ class ForecastMonitor:
     """Forecasts for `devices`, the first of which the model trains on.
 
     Risk listeners get each new or worse risk, on the thread that calls `observe`; `on_growth` gets
-    each forecast that isn't calm, on that thread too. `gc_probe`, `page_cost`: see `Forecaster`.
+    each forecast that isn't calm, and growth worth a diagnosis, on that thread too. `gc_probe`,
+    `page_cost`: see `Forecaster`.
     """
 
     def __init__(
@@ -131,6 +132,8 @@ class ForecastMonitor:
         if entry.newest is not None:
             if entry.newest.level != "ok":
                 self._on_growth(entry.newest)
+            elif entry.forecaster.is_worth_diagnosis:
+                self._on_growth(msgspec.structs.replace(entry.newest, cause="leak"))
             self._report(entry, entry.newest, now)
 
     def check_state_fits(self, used_bytes: Mapping[str, int]) -> None:

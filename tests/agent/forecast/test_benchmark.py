@@ -7,12 +7,20 @@ import gzip
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.forecast import generated, record, recorded, series
-from benchmarks.forecast.baselines import DETECTORS, least_squares, memagent, threshold_90
+from benchmarks.forecast.baselines import (
+    DETECTORS,
+    feed,
+    least_squares,
+    memagent,
+    memagent_with_finder,
+    threshold_90,
+)
 from benchmarks.forecast.score import score, table
 from benchmarks.forecast.traces import Alarm, Trace
 
@@ -128,6 +136,29 @@ def test_the_command_prints_a_table_and_writes_it_as_json(tmp_path):
     content = json.loads(file.read_text())
     assert [one["name"] for one in content["sets"]["recorded"]] == list(DETECTORS)
     assert all(name in printed for name in DETECTORS)
+    assert [title for title in content["sets"] if "times the limit" in title] == [
+        "harmless, held out, 1.4 times the limit",
+        "harmless, held out, 2.0 times the limit",
+    ]
+
+
+def test_with_room_both_limits_are_larger():
+    trace = replace(ramp(None), options={"host_limit_bytes": 10, "total_steps": 100})
+    roomy = trace.with_room(1.4)
+    assert (roomy.limit_bytes, roomy.options) == (
+        140 * GIB,
+        {"host_limit_bytes": 14, "total_steps": 100},
+    )
+    assert ramp(None).with_room(2).options == {}
+
+
+def test_the_finder_is_asked_before_a_notice():
+    found = []
+    for forecaster, forecast in feed(replace(ramp(), grows="list"), with_finder=True):
+        if forecaster._growth.grows == "list" and not found:
+            found.append(forecast.level)
+    assert found == ["ok"]
+    assert memagent_with_finder(replace(ramp(), grows="list")).step < memagent(ramp()).step
 
 
 def test_real_series_become_survivors_and_leaking_runs(tmp_path):

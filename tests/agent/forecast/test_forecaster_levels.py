@@ -18,6 +18,7 @@ from memagent.forecast.levels import (
     PAGE_COST,
     Situation,
     evidence_of,
+    is_worth_diagnosis,
     level_of,
     worthwhile,
 )
@@ -228,6 +229,19 @@ def test_what_the_leak_finder_found_decides_how_far_ahead_growth_pages():
         ]
         assert levels(50, 51, grows=grows, jump_error=0.4) == ["warning", "notice"]
     assert levels(2000, 2001, grows="list", jump_error=0.4) == ["warning", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"undamped_steps_left": 3000.0}, True),
+        ({"undamped_steps_left": 3001.0}, False),
+        ({"cause": "input"}, False),
+    ],
+)
+def test_a_leak_is_worth_a_diagnosis_before_any_page(changes, expected):
+    assert is_worth_diagnosis(replace(FAR, **changes)) == expected
+    assert not is_worth_diagnosis(None)
 
 
 def test_a_page_waits_for_a_diagnosis_while_there_is_time():

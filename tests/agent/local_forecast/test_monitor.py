@@ -14,6 +14,7 @@ import memagent
 from memagent.estimator.estimate import Estimate
 from memagent.forecast import Forecast, Hints
 from memagent.forecast.levels import PAGE_COST
+from memagent.forecast.types import LEVELS
 from memagent.local_forecast import monitor
 from memagent.local_forecast.monitor import REPEAT_S, ForecastMonitor, notice_text, warning_text
 from memagent.probe.host import HostProbe
@@ -269,6 +270,19 @@ def test_the_forecast_at_the_end_is_the_newest_alarm_unless_memory_came_down():
     observe(420, *[2 * GIB] * 200)
     forecast_monitor.catch_up()
     assert forecast_monitor.at_the_end() is None
+
+
+def test_growth_is_worth_a_diagnosis_before_anybody_hears_of_it():
+    heard = []
+    forecast_monitor = ForecastMonitor(0, [HOST], Hints(), on_growth=heard.append)
+    for step in range(150):
+        used = [GIB + 250 * MIB * step]
+        columns = {"step": [step], "allocated_bytes": used, "peak_allocated_bytes": used}
+        forecast_monitor.observe("host", columns)
+    levels = [forecast.level for forecast in heard]
+    assert levels == sorted(levels, key=LEVELS.index)
+    assert set(levels) >= {"ok", "notice", "warning"}
+    assert {forecast.cause for forecast in heard} == {"leak"}
 
 
 LIMITED_LATER = """

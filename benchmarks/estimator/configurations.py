@@ -32,12 +32,17 @@ from memagent.estimator.request import EstimateRequest, TraceRequest
 
 FILE = Path(__file__).with_name("configurations.json")
 LAYERS = 3
-_LAYER_FIELDS = ("num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers")
+_LAYER_FIELDS = (
+    "num_hidden_layers", "n_layer", "num_layers", "num_decoder_layers", "n_layers",
+    "encoder_layers", "decoder_layers",
+)  # fmt: skip
 MODELS = (
     "gpt2", "gpt2-xl", "llama-2-7b", "llama-3-8b", "llama-3.2-1b", "mistral-7b", "mixtral-8x7b",
     "qwen2-0.5b", "qwen2.5-7b", "qwen3-0.6b", "qwen3-8b", "gemma-2b", "phi-2", "phi-3-mini",
     "santacoder", "pythia-1b", "granite-3-2b", "bert-base", "bert-large", "roberta-base",
     "t5-small", "t5-large", "flan-t5-base", "vit-b-16", "vit-l-16",
+    "opt-125m", "opt-1.3b", "opt-2.7b", "starcoder2-3b", "starcoder2-7b", "distilbert-base",
+    "bart-base", "mbart-large-50", "pegasus-large", "mt5-small",
 )  # fmt: skip
 OPTIONS = (
     "--batch 4",
@@ -51,7 +56,10 @@ OPTIONS = (
     "--batch 4 --precision amp --accumulation 4",
     "--batch 1 --precision fp32 --sequence 512",
 )
-_SEQUENCES = {"bert": "256", "roberta": "256", "t5": "512"}
+_SEQUENCES = {
+    **dict.fromkeys(("bert", "roberta", "distilbert"), "256"),
+    **dict.fromkeys(("t5", "mt5", "bart", "mbart", "pegasus"), "512"),
+}
 
 
 def names() -> Iterator[tuple[str, str]]:

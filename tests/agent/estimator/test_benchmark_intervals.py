@@ -36,15 +36,15 @@ def test_nine_of_ten_peaks_of_other_programs_lie_within(method):
         assert sum(each) >= 0.86 * len(each), (level, sum(each), len(each))
 
 
-def row(program: str, error: int) -> Measured:
-    prediction = Prediction(1000, passing_bytes=1000, group="formula, decoder, stored")
+def row(program: str, error: int, group: str = "trace, others") -> Measured:
+    prediction = Prediction(1000, passing_bytes=1000, group=group)
     levels = {"allocated": 1000 + error}
     return Measured("here", program, program, levels, predictions={"shape": prediction})
 
 
 def test_ratios_are_the_quantiles_of_5_and_95_percent():
     rows = [row(f"net {error}", error) for error in range(-50, 51)]
-    ratios = intervals.calibrate(rows).groups["formula, decoder, stored"]
+    ratios = intervals.calibrate(rows).groups["trace, others"]
     # of 101 values the 97th from either end: 0.95 x 102 / 101
     assert ratios.allocated == (0.046, 0.046)
     assert (ratios.trainings, ratios.programs) == (101, 101)
@@ -52,11 +52,19 @@ def test_ratios_are_the_quantiles_of_5_and_95_percent():
 
 def test_a_program_weighs_as_much_as_any_other():
     many = [row("often", 400)] * 60 + [row(f"net {error}", error) for error in range(59)]
-    assert intervals.calibrate(many).groups["formula"].allocated[1] < 0.1
+    assert intervals.calibrate(many).groups["trace"].allocated[1] < 0.1
+
+
+def test_corrections_beside_these_trainings_do_not_shorten_the_formulas_interval():
+    group = "formula, decoder, stored"
+    exact = [row(f"net {number}", 0, group) for number in range(9)]
+    assert intervals.calibrate(exact).groups[group].allocated == (0.0, 0.1638)
+    wide = [row(f"net {number}", 300, group) for number in range(9)]
+    assert intervals.calibrate(wide).groups[group].allocated == (0.0, 0.3)
 
 
 def test_a_group_of_few_programs_takes_the_larger_pool():
-    rows = [row(f"net {error}", error) for error in range(8)]
+    rows = [row(f"net {error}", error, "formula, decoder, stored") for error in range(8)]
     group = "formula, image, stored"
     prediction = Prediction(1000, passing_bytes=1000, group=group)
     rows.append(Measured("here", "vit", "vit", {"allocated": 1000}, predictions={"": prediction}))

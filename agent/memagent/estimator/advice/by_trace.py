@@ -34,6 +34,8 @@ _UNTRACED_FIELDS = ("allocator", "limit_bytes", "workspace_bytes", "context_byte
 """Fields of a request that its trace does not depend on."""
 MAX_NEW_TRACES = 10
 """Changes that would need more traces are left out."""
+MAX_DIVISIONS = 3
+"""Divisions of the batch that are traced after the first."""
 MAX_GENTLE_COST_RANK = 3
 """Changes up to this cost train the same weights on the same device."""
 
@@ -117,10 +119,28 @@ class _TraceEvaluator(ChangeEvaluator):
         fitting = 0.0
         if sample_bytes > 0:
             fitting = size - (then.needed_bytes - now.limit_bytes) / sample_bytes
-        parts = next((count for count in divisors if batch // count <= fitting), divisors[-1])
-        likely = SmallerBatch(batch, parts)
-        then = self.estimate((likely,))
-        yield likely if then is not None and is_enough(then) else first
+        likely = sum(batch // count > fitting for count in divisors[:-1])
+        yield self._fewest_parts(batch, divisors, likely) or first
+
+    def _fewest_parts(self, batch: int, divisors: list[int], likely: int) -> SmallerBatch | None:
+        """Return the division into the fewest parts that fits, by a few tries around the likely.
+
+        Segments are reserved in steps, so need doesn't follow a line: neighbours may fit as well.
+        """
+        fewest: SmallerBatch | None = None
+        place = max(1, likely)  # the first division is known not to fit
+        for _ in range(MAX_DIVISIONS):
+            if not 0 < place < len(divisors):
+                break
+            division = SmallerBatch(batch, divisors[place])
+            then = self.estimate((division,))
+            fits = then is not None and is_enough(then)
+            if fits:
+                fewest = division
+            elif fewest is not None:
+                break
+            place += -1 if fits else 1
+        return fewest
 
     def smallest_set(self, evaluated: Sequence[EvaluatedChange]) -> tuple[MemoryChange, ...] | None:
         """Return a set that fits, of changes that train the same weights if possible.

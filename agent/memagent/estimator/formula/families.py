@@ -27,6 +27,9 @@ class Family:
     - softmax_fp32: eager attention takes its softmax in fp32 and casts back; both are saved.
     - logits_upcast: transformers' own loss converts logits to fp32 first (`loss/loss_utils.py`,
       `ForCausalLMLoss`).
+    - output_dropout: attention's output goes through dropout.
+    - pooler: the bare encoder has one.
+    - logits_bias: a buffer is added to the logits, which makes them fp32 under autocast.
     - names: the linear layers' names in transformers, which LoRA's `target_modules` match.
     """
 
@@ -49,6 +52,9 @@ class Family:
     tied: bool = False
     activation: str = "gelu"
     logits_upcast: bool = True
+    output_dropout: bool = True
+    pooler: bool = True
+    logits_bias: bool = False
     names: dict[str, str] = field(default_factory=dict)
 
 
@@ -68,11 +74,43 @@ _T5 = {
     "q": "q", "k": "k", "v": "v", "o": "o",
     "gate": "wi_0", "up": "wi_1", "ungated_up": "wi", "down": "wo",
 }  # fmt: skip
+_OPT = {**_LLAMA, "o": "out_proj", "up": "fc1", "down": "fc2"}
+_DISTILBERT = {
+    "q": "q_lin",
+    "k": "k_lin",
+    "v": "v_lin",
+    "o": "out_lin",
+    "up": "lin1",
+    "down": "lin2",
+}
+_STARCODER2 = {**_LLAMA, "up": "c_fc", "down": "c_proj"}
 _LLAMA_BLOCK = Family(
     "rmsnorm", rotary=True, softmax_fp32=True, gated=True, activation="silu", names=_LLAMA
 )
 _GPT2_BLOCK = Family(
     "layernorm", fused_qkv=True, bias=True, tied=True, activation="gelu_new", names=_GPT2
+)
+_BERT_BLOCK = Family(
+    "layernorm",
+    head="mlm",
+    post_norm=True,
+    bias=True,
+    tied=True,
+    embedding_norm=True,
+    final_norm=False,
+    logits_upcast=False,
+    names=_BERT,
+)
+_BART_BLOCK = Family(
+    "layernorm",
+    post_norm=True,
+    bias=True,
+    tied=True,
+    embedding_norm=True,
+    final_norm=False,
+    logits_upcast=False,
+    logits_bias=True,
+    names=_OPT,
 )
 
 FAMILIES = {
@@ -91,10 +129,18 @@ FAMILIES = {
         "layernorm", norms=1, bias=True, rotary=True, partial_rotary=True, softmax_fp32=True,
         head_bias=True, activation="gelu_new", names=_PHI,
     ),
-    "bert": Family(
-        "layernorm", head="mlm", post_norm=True, bias=True, tied=True, embedding_norm=True,
-        final_norm=False, logits_upcast=False, names=_BERT,
+    "opt": Family(
+        "layernorm", bias=True, tied=True, softmax_fp32=True, activation="relu", names=_OPT
     ),
+    "starcoder2": Family(
+        "layernorm", bias=True, rotary=True, tied=True, softmax_fp32=True,
+        activation="gelu_pytorch_tanh", names=_STARCODER2,
+    ),
+    "bert": _BERT_BLOCK,
+    "distilbert": replace(_BERT_BLOCK, output_dropout=False, pooler=False, names=_DISTILBERT),
+    "bart": _BART_BLOCK,
+    "mbart": replace(_BART_BLOCK, post_norm=False, final_norm=True),
+    "pegasus": replace(_BART_BLOCK, post_norm=False, final_norm=True, embedding_norm=False),
     "t5": Family("t5norm", tied=True, activation="relu", logits_upcast=False, names=_T5),
     "vit": Family(
         "layernorm", head="classifier", softmax_fp32=True, bias=True, logits_upcast=False,
@@ -112,6 +158,7 @@ ALIASES = {
     "roberta": "bert",
     "xlm-roberta": "bert",
     "starcoder": "gpt_bigcode",
+    "mt5": "t5",
     "deit": "vit",
 }
 """Other `model_type`s of Hugging Face that are built like one of the families."""

@@ -18,11 +18,11 @@ from memagent.estimator.formula.shapes import ModelShape
 Config = Mapping[str, Any]
 
 _FIELDS = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "num_heads"),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"),
+    "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"),
     "vocab": ("vocab_size",),
-    "ffn": ("intermediate_size", "n_inner", "d_ff"),
+    "ffn": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim", "encoder_ffn_dim"),
 }
 HEAD_CLASSES: dict[HeadKind, tuple[str, ...]] = {
     "mlm": ("ForMaskedLM", "ForPreTraining"),
@@ -142,6 +142,57 @@ def _read_bert(config: Config) -> dict[str, Any]:
     }
 
 
+def _read_opt(config: Config) -> dict[str, Any]:
+    projected = config.get("word_embed_proj_dim") or config["hidden_size"]
+    if projected != config["hidden_size"] or not config.get("do_layer_norm_before", True):
+        raise UnknownModelError(
+            "an opt with narrow embeddings, or norms behind its layers, is not known to the "
+            "formula: trace it, which needs torch and transformers: pip install torch transformers"
+        )
+    return {
+        "positions": int(config.get("max_position_embeddings", 2048)) + _POSITIONS_BEFORE,
+        "spare_positions": _POSITIONS_BEFORE,
+        "dropout": float(config.get("dropout", 0.1)),
+        "attention_dropout": float(config.get("attention_dropout", 0.0)),
+    }
+
+
+def _read_starcoder2(config: Config) -> dict[str, Any]:
+    return {
+        "dropout": float(config.get("residual_dropout", 0.0)),
+        "attention_dropout": float(config.get("attention_dropout", 0.0)),
+    }
+
+
+def _read_distilbert(config: Config) -> dict[str, Any]:
+    return {
+        "positions": int(config.get("max_position_embeddings", 512)),
+        "activation": config.get("activation"),
+        "dropout": float(config.get("dropout", 0.1)),
+        "attention_dropout": float(config.get("attention_dropout", 0.1)),
+    }
+
+
+def _read_bart(config: Config) -> dict[str, Any]:
+    offset = 0 if config["model_type"] == "pegasus" else _POSITIONS_BEFORE
+    same = (("ffn_dim", 4 * int(config["d_model"])), ("attention_heads", None))
+    for name, default in same:
+        widths = {config.get(f"{stack}_{name}", default) for stack in ("encoder", "decoder")}
+        if len(widths) > 1:
+            raise UnknownModelError(
+                f"a {config['model_type']} whose stacks differ in {name} is not known to the "
+                "formula: trace it, which needs torch and transformers: pip install torch "
+                "transformers"
+            )
+    return {
+        "decoder_layers": int(config["decoder_layers"]),
+        "positions": int(config.get("max_position_embeddings", 1024)) + offset,
+        "spare_positions": offset,
+        "dropout": float(config.get("dropout", 0.1)),
+        "attention_dropout": float(config.get("attention_dropout", 0.0)),
+    }
+
+
 def _read_phi(config: Config) -> dict[str, Any]:
     return {
         "dropout": float(config.get("resid_pdrop", 0.0)),
@@ -185,13 +236,21 @@ def _read_vit(config: Config) -> dict[str, Any]:
     }
 
 
+_POSITIONS_BEFORE = 2
+"""Rows of a table of positions before the first token's, in OPT, BART and RoBERTa."""
 _READERS: dict[str, Callable[[Config], dict[str, Any]]] = {
     "phi3": _read_phi,
     "gpt2": _read_gpt2,
     "gpt_bigcode": _read_gpt2,
     "gpt_neox": _read_neox,
     "phi": _read_phi,
+    "opt": _read_opt,
+    "starcoder2": _read_starcoder2,
     "bert": _read_bert,
+    "distilbert": _read_distilbert,
+    "bart": _read_bart,
+    "mbart": _read_bart,
+    "pegasus": _read_bart,
     "t5": _read_t5,
     "vit": _read_vit,
 }

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from memagent.errors import UnknownModelError
-from memagent.estimator.formula.families import ALIASES, FAMILIES
 from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.shapes import ModelShape
 
@@ -23,12 +23,11 @@ CONFIGS = cast(
     json.loads(Path(__file__).with_name("models.json").read_text(encoding="utf-8")),
 )
 """The config of each model, by its short name."""
-PRESETS = {
-    name: from_config(config, name=name)
-    for name, config in CONFIGS.items()
-    if ALIASES.get(config["model_type"], config["model_type"]) in FAMILIES
-}
-"""The shapes of those whose family the formula knows."""
+PRESETS: dict[str, ModelShape] = {}
+"""The shapes of those that the formula knows."""
+for _name, _config in CONFIGS.items():
+    with suppress(UnknownModelError):
+        PRESETS[_name] = from_config(_config, name=_name)
 _VARIANT = re.compile(
     r"hf|meta|instruct|chat|it|pt|base|sft|dpo|coder|math|python|thinking|uncased|cased|"
     r"discriminator|generator|in\d+k|ft|\d+[km]|\d+h|224|v0\.\d|v1|v1\.0|2[45]\d\d|112[45]|"

@@ -92,8 +92,11 @@ def edges_saved(spec: TrainingSpec) -> SavedTensors:
         _norm(spec, saved, tokens)
     if shape.decoder_layers:
         targets = spec.batch * spec.target_positions
-        _norm(spec, saved, targets)
-        _dropout_mask(spec, saved, (2 * targets + tokens) * hidden, shape.dropout)
+        for _ in range(shape.style.embedding_norm + shape.style.final_norm):
+            _norm(spec, saved, targets)
+        is_t5 = shape.style.norm == "t5norm"  # which drops out behind its last norms, too
+        outputs = 2 * targets + tokens if is_t5 else targets
+        _dropout_mask(spec, saved, outputs * hidden, shape.dropout)
         if shape.style.norm == "t5norm" and spec.attention_path != "eager":
             positions = 2 * shape.heads * spec.positions**2
             saved.add("relative_positions", positions * sizes.compute)
@@ -190,17 +193,22 @@ def _attention(
     roles = ("cross_q",) if cross else ("q", "k", "v", "qkv")
     inputs, stream = tokens * shape.hidden, _stream_bytes(spec)
     _linear_input(spec, saved, "attention_input", inputs, roles, source_bytes=stream)
-    if cross and sizes.autocast and spec.lora_rank is None:
+    if cross and (sizes.autocast or spec.lora_rank is not None):
         # k and v each cast the encoder's output for themselves
-        encoder = 2 * spec.batch * keys * shape.hidden
-        saved.add("attention_input", encoder * compute, split=False)
+        encoder, of_encoder = spec.batch * keys * shape.hidden, ("cross_k", "cross_v")
+        _linear_input(spec, saved, "attention_input", encoder, of_encoder, source_bytes=stream)
     if cross and spec.attention == "sdpa" and not spec.attention_dropout:
         path = "sdpa"  # cross-attention has no learned bias
     output = tokens * shape.query_width
     if path == "sdpa":
         saved.add("qkv", _qkv_values(spec, tokens, spec.batch * keys) * compute)
+        if shape.relative_buckets and not cross:  # each layer's own copy, of one sample
+            saved.add("relative_positions", shape.heads * queries * keys * compute)
         saved.add("attention_output", output * compute + 4 * tokens * shape.heads)
-        if shape.style.partial_rotary and spec.lora_rank is None:
+        if spec.lora_rank is not None:
+            roles = (prefix + "o",)
+            _linear_input(spec, saved, "attention_output", output, roles, source_bytes=compute)
+        elif shape.style.partial_rotary:
             saved.add("attention_output", output * compute)
     else:
         inner = 4.0 if path == "math" else compute  # the fall-back computes in fp32
@@ -217,7 +225,8 @@ def _attention(
         )
     if shape.style.qk_norm:
         _norm(spec, saved, tokens, shape.query_width + shape.kv_width)
-    _dropout_mask(spec, saved, tokens * shape.hidden, shape.dropout)
+    if shape.style.output_dropout:
+        _dropout_mask(spec, saved, tokens * shape.hidden, shape.dropout)
 
 
 def _qkv_values(spec: TrainingSpec, tokens: int, key_tokens: int) -> float:
@@ -285,12 +294,13 @@ def _dense(spec: TrainingSpec, saved: SavedTensors, tokens: int) -> None:
     if not shared:
         stream = sizes.residual if sizes.autocast or spec.residual_bytes else compute
         _linear_input(spec, saved, "ffn_input", inputs, ("gate", "up"), source_bytes=stream)
-    saved.add("ffn", values * (_activation_bytes(spec) + (2 * compute if shape.is_gated else 0)))
-    if shape.activation_name == "relu":  # saves its output, which is the next layer's input
-        saved.add("ffn", values * compute)
-        if shape.dropout > 0 and is_t5:
-            saved.add("ffn", values * compute)
-    else:
+    saved.add("ffn", values * _activation_bytes(spec))
+    if shape.is_gated:
+        saved.add("ffn", values * (compute + _activated_bytes(spec)))
+    has_dropout = is_t5 and shape.dropout > 0
+    if shape.activation_name == "relu":
+        saved.add("ffn", values * compute)  # saves its output, often the next layer's input
+    if shape.activation_name != "relu" or has_dropout or spec.lora_rank is not None:
         _linear_input(
             spec, saved, "ffn_hidden", values, ("down",), source_bytes=compute, split=True
         )
@@ -305,13 +315,24 @@ def _activation_bytes(spec: TrainingSpec) -> float:
     the fp32 list); the CPU's doesn't.
     """
     compute, name = spec.linear_output_bytes, spec.model.activation_name
-    if name in ("gelu_new", "gelu_fast") and spec.dtype_bytes.autocast and spec.device == "cuda":
+    if _is_widened(spec):
         return 4.0 * 3 + compute
     return _ACTIVATION_INPUTS.get(name, 1) * compute
 
 
-def cast_bytes(spec: TrainingSpec) -> float:
-    """Return the copies of weights in another dtype that backward needs.
+def _activated_bytes(spec: TrainingSpec) -> float:
+    return 4.0 if _is_widened(spec) else spec.linear_output_bytes
+
+
+def _is_widened(spec: TrainingSpec) -> bool:
+    """Return True if the activation's result is in fp32, since it is written with `pow`."""
+    is_written_out = spec.model.activation_name in ("gelu_new", "gelu_fast")
+    return is_written_out and spec.dtype_bytes.autocast and spec.device == "cuda"
+
+
+def cast_bytes(spec: TrainingSpec, *, head: bool = True) -> float:
+    """Return the copies of weights in another dtype that backward needs, without those of the head
+    if asked to.
 
     These are all linear layers' under autocast (only the adapters' if the rest is frozen in that
     dtype), and fp8's two copies.
@@ -323,9 +344,8 @@ def cast_bytes(spec: TrainingSpec) -> float:
         return casts * sum(
             spec.lora_rank * (m.rows + m.cols) * m.copies for m in spec.lora_matrices()
         )
-    values = sum(
-        m.copies * m.rows * m.cols for m in matrices(shape) if m.kind in ("linear", "head")
-    )
-    if shape.head_kind in ("lm", "mlm") and shape.is_tied:
+    kinds = ("linear", "head") if head else ("linear",)
+    values = sum(m.copies * m.rows * m.cols for m in matrices(shape) if m.kind in kinds)
+    if head and shape.head_kind in ("lm", "mlm") and shape.is_tied:
         values += shape.vocab * shape.hidden
     return casts * values

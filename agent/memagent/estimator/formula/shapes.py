@@ -38,7 +38,8 @@ class ModelShape:
 
     - kv_heads: default heads. head_dim: default hidden / heads. ffn: default 4 x hidden.
     - layers: the encoder's if there are `decoder_layers`.
-    - positions: learned ones (0 for rotary).
+    - positions: rows of the table of positions (0 for rotary), `spare_positions` of which no token
+      takes.
     - patch and image (pixels a side) describe a vision transformer.
     """
 
@@ -55,6 +56,7 @@ class ModelShape:
     tied_embeddings: bool | None = None
     activation: str | None = None
     positions: int = 0
+    spare_positions: int = 0
     token_types: int = 0
     decoder_layers: int = 0
     relative_buckets: int = 0
@@ -131,7 +133,7 @@ class ModelShape:
         """Return the positions of one sample: an image's patches and class token, or its tokens."""
         if self.patch:
             return (self.image // self.patch) ** 2 + 1
-        return sequence or self.positions or _DEFAULT_SEQUENCE
+        return sequence or self.positions - self.spare_positions or _DEFAULT_SEQUENCE
 
     def parameter_count(self) -> int:
         """Count the values of all weights and biases, tied ones once."""
@@ -156,18 +158,19 @@ def _embedding(name: str, rows: int, cols: int, copies: int = 1) -> Matrix:
 
 
 def _embeddings(shape: ModelShape) -> Iterator[Matrix]:
-    hidden = shape.hidden
-    tables = {"tokens": shape.vocab, "positions": shape.positions, "types": shape.token_types}
+    hidden, stacks = shape.hidden, 2 if shape.decoder_layers else 1
+    tables = {"tokens": shape.vocab, "types": shape.token_types}
     yield from (_embedding(name, rows, hidden) for name, rows in tables.items() if rows)
+    if shape.positions:
+        yield _embedding("positions", shape.positions, hidden, stacks)
     if shape.patch:
         values = shape.channels * shape.patch**2
         yield Matrix("projection", "patches", hidden, values, bias=True, layered=False)
         yield _embedding("positions", shape.sequence_for(None) + 1, hidden)
     if shape.relative_buckets:
-        stacks = 2 if shape.decoder_layers else 1
         yield _embedding("relative", shape.relative_buckets, shape.heads, stacks)
     if shape.style.embedding_norm:
-        yield _norm(shape, 1, layered=False)
+        yield _norm(shape, stacks, layered=False)
 
 
 def _blocks(shape: ModelShape) -> Iterator[Matrix]:
@@ -218,6 +221,13 @@ def _head_matrix(name: str, rows: int, cols: int, *, role: str = "", bias: bool 
     return Matrix(name, role or name, rows, cols, bias=bias, kind="head", layered=False)
 
 
+def _has_pooler(shape: ModelShape) -> bool:
+    """Return True if a layer follows the encoder: DistilBERT's only exists before a classifier."""
+    if shape.head_kind == "none":
+        return bool(shape.patch) or (shape.style.post_norm and shape.style.pooler)
+    return shape.style.post_norm
+
+
 def _head(shape: ModelShape) -> Iterator[Matrix]:
     hidden, kind, style = shape.hidden, shape.head_kind, shape.style
     if kind == "mlm":
@@ -227,7 +237,7 @@ def _head(shape: ModelShape) -> Iterator[Matrix]:
     if kind in ("lm", "mlm"):
         if not shape.is_tied:
             yield _head_matrix("lm_head", shape.vocab, hidden, bias=style.head_bias)
-    elif not shape.decoder_layers and (style.post_norm or (kind == "none" and shape.patch)):
+    elif not shape.decoder_layers and _has_pooler(shape):
         yield _head_matrix("pooler", hidden, hidden, bias=True)
     if kind == "classifier":
         # text decoders score without a bias (`GenericForSequenceClassification`)

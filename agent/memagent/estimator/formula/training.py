@@ -142,13 +142,17 @@ def _phases(
     gradients = _gradients(spec, static)
     before = gradients if spec.accumulation > 1 or not spec.set_to_none else 0.0
     full = persistent + parts.casts + parts.stack + parts.edges + before
-    start = full
+    start = walk = full
     if spec.checkpointing == "full":
-        # autocast's cache drops the layers' casts at the end of forward; each layer casts again
-        start -= parts.casts * (1 - 1 / spec.model.all_layers)
+        # autocast's cache drops the layers' casts at the end of forward: each layer casts again,
+        # after the head's casts went with its gradient
+        plan = spec.parallel
+        layers = cast_bytes(spec, head=False) / (plan.tensor * plan.pipeline)
+        start = full - layers
+        walk = full - parts.casts + layers / spec.model.all_layers
     backward = (
         start + parts.loss.backward + (parts.cache if spec.keeps_output else 0.0),
-        start + parts.output + parts.recomputed + parts.working,
+        walk + parts.output + parts.recomputed + parts.working,
         persistent + before + (gradients - before) + parts.output + parts.largest + parts.working,
         persistent + gradients + parts.output + _tied_gradients(spec, static),
     )

@@ -125,7 +125,8 @@ def loss_bytes(spec: TrainingSpec) -> LossBytes:
 
 
 def _eager_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes:
-    values, logits, output = _logit_values(spec), spec.dtype_bytes.compute, _output_bytes(spec)
+    values, logits, output = _logit_values(spec), _logit_bytes(spec), _output_bytes(spec)
+    shifting = max(shifting, logits)
     inner = 4.0 if spec.casts_logits or spec.dtype_bytes.autocast else logits
     cast = inner if inner > shifting else 0.0  # autocast's, within cross-entropy
     shifted = shifting if spec.shifted_copy else 0.0
@@ -135,6 +136,10 @@ def _eager_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes:
         returned = output = max(output, copy)
     forward = max(logits_bytes + copy + shifted + cast + inner, inner + returned)
     live_output = output if spec.keeps_output else 0.0
+    if cast and spec.device == "cuda" and not shifted:
+        # CUDA's autocast leaves log-softmax in its own dtype, and converts the result for nll_loss
+        saved, forward = logits + inner, max(2 * logits + inner, logits + inner + returned)
+        return LossBytes(values * saved, values * forward, values * (live_output + saved + inner))
     return LossBytes(values * inner, values * forward, values * (live_output + 3 * inner))
 
 
@@ -162,5 +167,11 @@ def _logit_values(spec: TrainingSpec) -> float:
     return spec.output_tokens * spec.model.outputs / spec.parallel.tensor
 
 
+def _logit_bytes(spec: TrainingSpec) -> float:
+    """Return bytes a logit: a bias outside of autocast's products widens them."""
+    sizes = spec.dtype_bytes
+    return sizes.residual if spec.model.style.logits_bias and sizes.autocast else sizes.compute
+
+
 def _output_bytes(spec: TrainingSpec) -> float:
-    return spec.dtype_bytes.compute if spec.output_bytes is None else spec.output_bytes
+    return _logit_bytes(spec) if spec.output_bytes is None else spec.output_bytes

@@ -10,7 +10,7 @@ import torch
 from memagent.errors import EstimateError
 from memagent.estimator.formula.families import FAMILIES
 from memagent.estimator.formula.from_config import from_config
-from memagent.estimator.formula.presets import PRESETS, preset
+from memagent.estimator.formula.presets import CONFIGS, PRESETS, preset
 from memagent.estimator.formula.shapes import ModelShape, matrices
 
 SMALL = (
@@ -33,6 +33,9 @@ SMALL = (
 )
 
 
+_TASKS = {"opt": "CausalLM", "starcoder2": "CausalLM", "distilbert": "MaskedLM"}
+
+
 def config_of(zoo, shape: ModelShape):
     """A config of transformers with this shape's numbers."""
     transformers, family = zoo.library(), shape.family
@@ -42,6 +45,11 @@ def config_of(zoo, shape: ModelShape):
         "num_attention_heads": shape.heads,
         "intermediate_size": shape.ffn_width,
     }
+    if family in ("opt", "starcoder2", "distilbert", "bart", "mbart", "pegasus") or (
+        shape.name.startswith("mt5")
+    ):
+        config = transformers.AutoConfig.for_model(**CONFIGS[shape.name])
+        return config, getattr(transformers, f"AutoModelFor{_TASKS.get(family, 'Seq2SeqLM')}")
     if family in ("gpt2", "gpt_bigcode"):
         kind = transformers.GPT2Config if family == "gpt2" else transformers.GPTBigCodeConfig
         named = {

@@ -199,7 +199,11 @@ def code_for_suspect(suspect: Mapping[str, Any], *, on_host: bool = False) -> st
     if diff := diff_of(suspect, on_host=on_host):
         return diff
     parts, on_host = stored_at(suspect), is_on_host(suspect, on_host=on_host)
-    return code_for_kind(kind, holder, parts, on_host=on_host)
+    code = code_for_kind(kind, holder, parts, on_host=on_host)
+    if on_host and "detach" not in (suspect.get("fix") or "detach"):
+        # the agent saw no graph that a detached tensor would free
+        code = "\n".join(line for line in code.splitlines() if ".detach()" not in line)
+    return code
 
 
 def code_for_kind(

@@ -184,7 +184,12 @@ def test_code_without_a_diff_names_what_the_line_stores_and_where():
         "self.rows.append((a + b).detach().cpu())  # not: self.rows.append((a + b))",
         "self.rows.clear()  # once its values are used",
     ]
-    assert code_for_suspect(on_device, on_host=True) == (
+    assert code_for_suspect(on_device, on_host=True).splitlines() == [
+        "self.rows.append((a + b).detach())  # not: self.rows.append((a + b))",
+        "self.rows.clear()  # once its values are used",
+    ]
+    without_graph = suspect_at("self.rows.append(a + b)", "Clear `self.rows` once it is used.")
+    assert code_for_suspect(without_graph, on_host=True) == (
         "self.rows.clear()  # once its values are used"
     )
 

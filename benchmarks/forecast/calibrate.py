@@ -7,6 +7,7 @@ often each told probability came true in the programs held out.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -182,4 +183,5 @@ def reliability(rows: Iterable[Growth]) -> Iterator[tuple[float, ...]]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
     main()

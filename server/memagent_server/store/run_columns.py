@@ -27,10 +27,12 @@ from memagent_server.store.models import RunRow, StreamRow
 DIFFERING = "differing"
 MAX_COLUMNS = 12
 MAX_NAMES = 100
+MAX_COMPARED = 1_000
+"""Settings of each run that are compared: a config may have 50,000."""
 _OF_EACH_SAMPLE = {"step", "time_s"}
 _BARE_NAME = re.compile(r"[\w/@-]+")
-_BETWEEN = re.compile(r""",(?=(?:[^"]*"[^"]*")*[^"]*$)""")
-"""A comma outside of quotes."""
+_CHOICE = re.compile(r"""(?:[^,"]|"[^"]*"?)+""")
+"""Text between two commas that are outside of quotes."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,18 @@ def column_names(session: Session, run_ids: Collection[str]) -> list[str]:
     There are at most MAX_NAMES settings and as many scalars.
     """
     configs = session.scalars(select(RunRow.config).where(RunRow.id.in_(run_ids)))
-    settings = {name for config in configs for name in _paths(config, "config")}
+    settings = {name for config in configs for name, _ in _leaves(config, "config")}
     logged = {name for latest in _scalars(session, run_ids).values() for name in latest}
-    scalars = _paths(dict.fromkeys(sorted(logged - _OF_EACH_SAMPLE)), "scalar")
-    return [*RUN_COLUMNS, *sorted(settings)[:MAX_NAMES], *islice(scalars, MAX_NAMES)]
+    scalars = _leaves(dict.fromkeys(sorted(logged - _OF_EACH_SAMPLE)), "scalar")
+    named = (name for name, _ in islice(scalars, MAX_NAMES))
+    return [*RUN_COLUMNS, *sorted(settings)[:MAX_NAMES], *named]
 
 
 def column_table(session: Session, run_ids: Sequence[str], text: str) -> ColumnTable:
     """Return the named columns of runs. Raises FilterError for a name of no column."""
-    names = [name for name in map(str.strip, _BETWEEN.split(text)) if name]
+    names = [name for name in map(str.strip, _CHOICE.findall(text)) if name]
+    if not names:
+        return ColumnTable()
     columns = {name: column_of(name) for name in names if name != DIFFERING}
     rows = session.scalars(select(RunRow).where(RunRow.id.in_(run_ids))).all()
     if DIFFERING in names:
@@ -81,17 +86,14 @@ def _value(column: RunColumn, run: RunRow, scalars: Mapping[str, Any]) -> Any:
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the settings, by name, that not all of these have with the same value."""
-    spellings: dict[str, set[bytes]] = {}
-    holders: dict[str, int] = {}
+    spellings: dict[str, list[bytes]] = {}
     for config in configs:
-        for name in _paths(config, "config"):
-            values = config_values(config, column_of(name).path)
-            spellings.setdefault(name, set()).add(json.encode(values))
-            holders[name] = holders.get(name, 0) + 1
+        for name, value in islice(_leaves(config, "config"), MAX_COMPARED):
+            spellings.setdefault(name, []).append(json.encode(value))
     return sorted(
         name
         for name, values in spellings.items()
-        if len(values) > 1 or holders[name] < len(configs)
+        if len(set(values)) > 1 or len(values) < len(configs)
     )
 
 
@@ -111,13 +113,13 @@ def _scalars(session: Session, run_ids: Collection[str]) -> dict[str, dict[str, 
     return scalars
 
 
-def _paths(values: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    """Yield the path of each value. A key that has a quote can't be named."""
+def _leaves(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Yield the path of each value, and the value. A key that has a quote can't be named."""
     for key, value in values.items():
         if not key or '"' in key:
             continue
         name = f"{prefix}.{key}" if _BARE_NAME.fullmatch(key) else f'{prefix}."{key}"'
         if isinstance(value, dict):
-            yield from _paths(value, name)
+            yield from _leaves(value, name)
         else:
-            yield name
+            yield name, value

@@ -40,7 +40,7 @@ _WORD = re.compile(r'"([^"]*)"|(\S+)')
 _NAMES = (RunRow.name, RunRow.id, RunRow.project)
 _SEARCHED = reduce(
     lambda text, column: text + " " + func.coalesce(column, ""),
-    (RunRow.user, RunRow.host, cast(RunRow.tags, String), RunRow.notes),
+    (RunRow.user, RunRow.host, cast(RunRow.tags, String), func.substr(RunRow.notes, 1, 500)),
     reduce(lambda text, column: text + " " + column, _NAMES[1:], _NAMES[0] + ""),
 )
 """One text, so that a word costs one comparison."""

@@ -52,6 +52,13 @@ def test_none_are_chosen_by_an_empty_text(table):
     assert table("").names == table(" , ").names == []
 
 
+def test_an_unclosed_quote_reaches_to_the_end(table):
+    assert table('config.lr, config."optimizer, batch').names == [
+        "config.lr",
+        'config."optimizer, batch',
+    ]
+
+
 def test_a_wrong_name_and_too_many_are_refused(table):
     with pytest.raises(FilterError, match=r"write config\.lr"):
         table("lr")

@@ -33,7 +33,7 @@ from memagent_server.store.run_list import (
     list_projects,
     list_runs,
 )
-from memagent_server.store.runs import delete_run
+from memagent_server.store.runs import delete_run, lock_run
 from memagent_server.store.summaries import summarize
 from memagent_server.web import labels, query
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
@@ -166,6 +166,7 @@ def change_runs() -> Response:
         for run_id in run_ids:
             # each in its own transaction: others write meanwhile
             with current().database.write() as session:
+                lock_run(session, run_id)
                 delete_run(session, run_id)
     else:
         with current().database.write() as session:

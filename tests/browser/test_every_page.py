@@ -23,6 +23,7 @@ PAGES = {
     "compare": COMPARED,
     "alerts": "/alerts",
     "scoreboard": "/alerts/scoreboard",
+    "waste": "/waste",
     "estimate": "/estimate?model=gpt2-xl&batch=4&gpu=rtx4090",
     "estimate-wrong": "/estimate?model=gpt2-xl&batch=x",
     "settings": "/settings",

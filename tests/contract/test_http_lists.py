@@ -31,6 +31,7 @@ POLLED = [
     "/api/v1/rules",
     "/api/v1/column-rules",
     "/api/v1/scoreboard",
+    "/api/v1/waste",
     "/api/v1/compare?runs=a,b",
     "/openapi.json",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from urllib.parse import urlencode
 
-from memagent.api.source import RunSelection, open_store
+from memagent.api.source import Fields, RunSelection, open_store
 from memagent.api.stored_run import RunList, StoredRun
 from memagent.errors import SettingError
 from memagent.filters.columns import STATUSES, nearest
@@ -66,6 +67,24 @@ class Api:
         run = StoredRun(self.store, run_id)
         run.to_dict()
         return run
+
+    def waste(
+        self,
+        *,
+        days: int = 7,
+        by: Collection[str] = ("user", "project", "card"),
+        project: str | None = None,
+        order: str = "unused_gib_hours",
+        limit: int = 50,
+    ) -> Fields:
+        """Return the GPU memory that runs had, needed and left unused (GET /api/v1/waste).
+
+        A row is a combination of `by`: user, project, card, run; `order` is a sum, the largest
+        first. Needs a server or a database.
+        """
+        query = {"days": days, "by": ",".join(by), "project": project, "sort": order}
+        parameters = {name: value for name, value in query.items() if value is not None}
+        return self.store.send("GET", f"/api/v1/waste?{urlencode({**parameters, 'limit': limit})}")
 
     def close(self) -> None:
         """Close the connection."""

@@ -47,6 +47,7 @@ class RunTools:
             self.get_series,
             self.list_suspects,
             self.advise_run,
+            self.find_waste,
             self.estimate,
             self.rehearse,
             self.acknowledge_alert,
@@ -126,6 +127,16 @@ class RunTools:
         prediction = self._api.run(run_id).prediction
         advice = prediction.get("advice", []) if prediction else []
         return {"predicted": prediction is not None, "advice": advice[:20]}
+
+    def find_waste(
+        self, days: int = 7, by: list[str] | None = None, project: str | None = None
+    ) -> dict[str, Any]:
+        """Sum up the GPU memory that runs had, needed and left unused, and GPU-hours and cost.
+
+        by: keys of a row, of `user`, `project`, `card`, `run`. `smallest_card` would have done for
+        all runs of a row.
+        """
+        return self._api.waste(days=days, by=by or ("user", "project", "card"), project=project)
 
     def estimate(self, model: str, gpu: str, options: list[str] | None = None) -> dict[str, Any]:
         """Estimate a training step's memory before it runs: does the model fit the GPU?

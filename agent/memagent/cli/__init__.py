@@ -26,6 +26,7 @@ VERBS = {
     "sync": "upload runs that were recorded without a server, or while it was down",
     "runs": "list runs: the server's, or those recorded on this machine",
     "explain": "explain why a run died: cause, line, change and patch",
+    "waste": "show unused GPU memory by user, project and card",
     "mcp": "serve runs, explanations and estimates to an assistant (Model Context Protocol)",
     "replay": "replay a recorded run and show what the forecaster would have warned of",
     "doctor": "check this environment and explain what is wrong",

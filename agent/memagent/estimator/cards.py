@@ -15,11 +15,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 
 from memagent.errors import EstimateError
 from memagent.units import GIB, KIB, MIB
 
 PAGE_BYTES = 2 * MIB
+_AMPERE = (8, 0)
+_SMALLER = 0.9
 _ROWS = """
 # key|driver's name|GB sold|GiB|capability|multiprocessors|shared KiB|L2 MiB|threads|MHz|bus bits
 t4|Tesla T4|16|14.74|7.5|40|64|4|1024|1590|256
@@ -198,6 +201,45 @@ def find_card(text: str) -> Card | None:
             return card
     sizes = " or ".join(f"{card.sold_gb}GB" for card in models)
     raise EstimateError(f"GPU {text!r}: {models[0].name} is sold with {sizes}")
+
+
+def smaller_card(need_bytes: float, cards: dict[str, float]) -> Card | None:
+    """Return the smallest card with this memory, None if it's hardly smaller than one of these.
+
+    `cards` are those in use: {name: bytes}. Cards sold with the same memory differ by 8 %.
+    """
+    usable = _cards_like(tuple(sorted(cards)))
+    smallest = next((card for card in usable if card.total_bytes >= need_bytes), None)
+    least = min(cards.values(), default=0.0)
+    return smallest if smallest is not None and smallest.total_bytes < _SMALLER * least else None
+
+
+@lru_cache(maxsize=1024)
+def _cards_like(names: tuple[str, ...]) -> tuple[Card, ...]:
+    """Return the cards that could replace all of these, the smallest first.
+
+    They are of the same maker, and no older than each of these or than Ampere: older ones lack
+    bf16.
+    """
+    known = [card for card in map(_known_card, names) if card is not None]
+    makers = {card.name.partition(" ")[0] == "AMD" for card in known} or {False}
+    if len(makers) > 1:
+        return ()
+    is_amd = makers.pop()
+    oldest = (0, 0) if is_amd else min(_AMPERE, *(card.capability for card in known), _AMPERE)
+    alike = (
+        card
+        for card in CARDS.values()
+        if card.capability >= oldest and (card.name.partition(" ")[0] == "AMD") == is_amd
+    )
+    return tuple(sorted(alike, key=lambda card: card.total_bytes))
+
+
+def _known_card(name: str) -> Card | None:
+    try:
+        return find_card(name)
+    except EstimateError:
+        return None
 
 
 def card_named(text: str, prefix: str = "") -> Card:

@@ -11,7 +11,7 @@ from memagent.filters.parser import MAX_LENGTH
 from memagent.wire.messages import Identifier
 from memagent_server.schemas.alerts import Alert, Notification
 from memagent_server.schemas.base import AlertState, NotificationState, RunStatus, Schema
-from memagent_server.schemas.runs import Run, RunSummary
+from memagent_server.schemas.runs import Run, RunSummary, WasteKey, WasteSort
 
 PARTIAL: tuple[type[Schema], ...] = (Run, RunSummary, Alert, Notification)
 """Answers whose fields a query can choose with `fields`; `id` is always there."""
@@ -199,3 +199,14 @@ class RulesQuery(Query, kw_only=True, frozen=True):
 class ScoreboardQuery(Query, kw_only=True, frozen=True):
     days: Annotated[int, Meta(ge=1, le=3650, description="Days to look back.")] = 90
     project: Project | None = None
+
+
+class WasteQuery(Query, kw_only=True, frozen=True):
+    days: Annotated[int, Meta(ge=1, le=3650, description="Days to look back.")] = 7
+    project: Project | None = None
+    by: Annotated[
+        tuple[WasteKey, ...],
+        Meta(min_length=1, max_length=4, description="Keys of a row, separated by commas."),
+    ] = ("user", "project", "card")
+    sort: Annotated[WasteSort, Meta(description="The largest come first.")] = "unused_gib_hours"
+    limit: Annotated[int, Meta(ge=1, le=200, description="Maximum of rows.")] = 50

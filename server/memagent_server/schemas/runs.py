@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -229,3 +229,59 @@ class Comparison(Schema):
     runs: list[ComparedRun]
     config_differences: dict[str, list[Any]]
     environment_differences: dict[str, list[Any]]
+
+
+WasteKey = Literal["user", "project", "card", "run"]
+WasteSort = Literal[
+    "unused_gib_hours",
+    "needed_gib_hours",
+    "available_gib_hours",
+    "too_large_gpu_hours",
+    "gpu_hours",
+    "cost",
+]
+
+
+class WasteSums(Schema):
+    """What runs had of GPUs and what they needed. A GiB-hour is 1 GiB of a GPU for an hour."""
+
+    runs: int
+    gpu_hours: float
+    available_gib_hours: float
+    needed_gib_hours: Annotated[
+        float, Meta(description="If each run had needed its peak all along.")
+    ]
+    unused_gib_hours: Annotated[float, Meta(description="Above the peak of all processes.")]
+    too_large_gpu_hours: Annotated[
+        float, Meta(description="Of runs for which a smaller card would have done.")
+    ]
+    cost: Annotated[float | None, Meta(description="Null unless all GPUs have a price.")]
+    peak_bytes: Annotated[Bytes, Meta(description="The highest need of a GPU.")]
+    smallest_card: Annotated[
+        str | None,
+        Meta(description="Has room for that need and the margin; null if none is smaller."),
+    ]
+
+
+class WasteRow(WasteSums):
+    """Sums over the runs of the same keys. A key that `by` doesn't name is null."""
+
+    user: str | None = None
+    project: str | None = None
+    card: str | None = None
+    run: str | None = None
+    run_name: str | None = None
+
+
+class Waste(Schema):
+    """Sums over the part of runs between `since` and `until`, the largest rows first."""
+
+    since: Timestamp
+    until: Timestamp
+    project: str | None
+    by: list[WasteKey]
+    margin: Annotated[float, Meta(description="Added to a need before cards are compared.")]
+    currency: str | None
+    total: WasteSums
+    rows: list[WasteRow]
+    left_out: Annotated[int, Meta(description="Rows beyond `limit`.")]

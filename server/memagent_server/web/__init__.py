@@ -2,13 +2,13 @@
 
 from flask import Blueprint
 
-from memagent_server.web import api, api_alerts, api_column_rules, docs, run_changes, setup
+from memagent_server.web import api, api_alerts, api_column_rules, docs, run_changes, setup, waste
 from memagent_server.web.pages import alerts, compare, estimate, login, run, runs, settings
 
 blueprints: tuple[Blueprint, ...] = tuple(
     module.blueprint
     for module in (
         setup, api, api_alerts, api_column_rules, run_changes,
-        runs, run, alerts, compare, estimate, settings, login, docs,
+        runs, run, waste, alerts, compare, estimate, settings, login, docs,
     )
 )  # fmt: skip

@@ -52,6 +52,7 @@ def test_every_tool_answers(folder):  # noqa: F811
             "get_series": await ask("get_series", run_id="first", columns=["loss"], points=4),
             "list_suspects": await ask("list_suspects", run_id="death"),
             "advise_run": await ask("advise_run", run_id="first"),
+            "find_waste": await ask("find_waste", by=["user"]),
             "estimate": await ask("estimate", model="gpt2", gpu="a100", options=["--batch", "2"]),
             "rehearse": await ask("rehearse", script="nowhere.py", gpu="a100"),
             "acknowledge_alert": await ask("acknowledge_alert", alert_id=1),
@@ -71,6 +72,7 @@ def test_every_tool_answers(folder):  # noqa: F811
     assert answers["list_suspects"]["suspects"][0]["line"] == 42
     assert answers["advise_run"] == {"predicted": True, "advice": []}
     assert answers["estimate"]["fits"] is True
+    assert "needs a server or a database" in answers["find_waste"]
     assert "Script nowhere.py does not exist" in answers["rehearse"]
     assert "needs a server or a database" in answers["acknowledge_alert"]
     assert "needs a server or a database" in answers["edit_run"]

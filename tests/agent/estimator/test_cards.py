@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.errors import EstimateError
-from memagent.estimator.cards import CARDS, card_named, find_card
+from memagent.estimator.cards import CARDS, card_named, find_card, smaller_card
 from memagent.units import GIB, MIB
 
 SPELLINGS = {
@@ -134,3 +134,24 @@ def test_every_card_has_whole_pages_and_what_its_maker_sells_at_most(card):
 def test_an_unknown_card_is_an_error_that_names_the_choice(text, words):
     with pytest.raises(EstimateError, match=words):
         card_named(text)
+
+
+@pytest.mark.parametrize(
+    ("need_gib", "in_use", "smaller"),
+    [
+        (30, {"a100": 79}, "rtx5090"),
+        (13, {"Tesla T4": 14.7}, None),
+        (7, {"Tesla T4": 14.7}, "rtx5060"),
+        (7, {"Tesla V100-SXM2-32GB": 31.7}, "rtx5060"),
+        (30, {"a100": 79, "Tesla T4": 14.7}, None),
+        (30, {"AMD Instinct MI300X": 191}, "mi100"),
+        (30, {"AMD Instinct MI300X": 191, "a100": 79}, None),
+        (5, {"a card of tomorrow": 1000}, "a2000"),
+        (79, {"NVIDIA A100-SXM4-80GB": 79.15}, None),
+        (500, {"b200": 178}, None),
+        (5, {}, None),
+    ],
+)
+def test_a_smaller_card_of_the_same_maker_and_age_has_the_memory(need_gib, in_use, smaller):
+    card = smaller_card(need_gib * GIB, {name: gib * GIB for name, gib in in_use.items()})
+    assert (card and card.key) == smaller

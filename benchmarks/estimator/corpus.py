@@ -34,8 +34,6 @@ METHODS: dict[str, Callable[..., Prediction]] = {
 }
 _TIMEOUT_S = 240.0
 _TYPES = {"mistral7b": "mistral", "mixtral8x7b": "mixtral", "santacoder": "gpt_bigcode"}
-_OTHER_SETTINGS = ("convnext", "swin")
-"""Rows of `agreement.json` that were counted in the other's precision."""
 _RECORDED_TORCH = "2.11.0"
 
 
@@ -93,8 +91,7 @@ def _sources() -> Iterator[tuple[Truth, str, Mapping[str, Any]]]:
     cases = {case.name: case for case in agreement.cases_of((), quick=False)}
     for row in counted:
         case = cases.get(row["case"])
-        is_same = case is not None and not case.compiled and case.name not in _OTHER_SETTINGS
-        if row["counted"] and case is not None and is_same:
+        if row["counted"] and case is not None and not case.compiled:
             yield Truth("rehearsals", "cuda", case, row["counted"]), "rehearsals", {}
     for truth in truths.published():
         if truth.levels:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import resource
 import select
 import signal
 import time
@@ -32,23 +33,32 @@ class Outcome(Generic[Answer]):
 
 @dataclass(frozen=True)
 class Task(Generic[Answer]):
-    """A call to make. `cost_bytes` is the memory of the device that it is expected to take."""
+    """A call to make. `cost_bytes` is the memory of the device that it is expected to take.
+
+    `timeout_s` is wall time, `budget_s` processor time: others on the machine don't shorten it.
+    """
 
     name: str
     function: Callable[[], Answer]
     cost_bytes: int = 0
     timeout_s: float = 300.0
+    budget_s: int | None = None
 
 
 def call(
-    function: Callable[[], Answer], *, timeout_s: float = 300.0, log: Path | None = None
+    function: Callable[[], Answer],
+    *,
+    timeout_s: float = 300.0,
+    budget_s: int | None = None,
+    log: Path | None = None,
 ) -> Outcome[Answer]:
     """Run `function` in a forked child. Return its result or why there is none, be it a crash or a
     hang.
 
     The child's output goes to `log`, or is discarded.
     """
-    ((_, outcome),) = outcomes([Task("", function, timeout_s=timeout_s)], log=log)
+    task = Task("", function, timeout_s=timeout_s, budget_s=budget_s)
+    ((_, outcome),) = outcomes([task], log=log)
     return outcome
 
 
@@ -119,7 +129,7 @@ class _Child(Generic[Answer]):
         self._pid = os.fork()
         if self._pid == 0:
             os.close(self._reader)
-            _work(task.function, writer, log)
+            _work(task, writer, log)
         os.close(writer)
 
     def fileno(self) -> int:
@@ -150,10 +160,15 @@ class _Child(Generic[Answer]):
             return Outcome(*pickle.loads(message))
         self.has_left(wait=True)
         if self._is_closed:
-            return Outcome(error=f"the process died: {_death(self._status)}")
+            return Outcome(error=self._death())
         return Outcome(
             error="no time is left" if is_over else f"not done after {self.task.timeout_s:g} s"
         )
+
+    def _death(self) -> str:
+        if os.WIFSIGNALED(self._status) and os.WTERMSIG(self._status) == signal.SIGXCPU:
+            return f"not done after {self.task.budget_s} s of processor time"
+        return f"the process died: {_death(self._status)}"
 
     def has_left(self, *, wait: bool = False) -> bool:
         """Return whether the child is gone, and reap it."""
@@ -163,15 +178,18 @@ class _Child(Generic[Answer]):
         return self._is_reaped
 
 
-def _work(function: Callable[[], Any], writer: int, log: Path | None) -> None:
+def _work(task: Task[Any], writer: int, log: Path | None) -> None:
     """Run the child. It ends without exit handlers, which belong to the parent."""
     try:
+        if task.budget_s is not None:
+            # at the hard limit the kernel kills, which would look like a lack of memory
+            resource.setrlimit(resource.RLIMIT_CPU, (task.budget_s, task.budget_s + 10))
         output = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(output, 1)
         os.dup2(output, 2)
         began = time.perf_counter()
         try:
-            value, error = function(), ""
+            value, error = task.function(), ""
         except BaseException as failure:  # noqa: BLE001 - whatever it is, it is a row of the table
             value, error = None, _one_line(failure)
             traceback.print_exc()

@@ -21,7 +21,9 @@ CARDS = tuple(size * 2**30 for size in (8, 12, 16, 24, 32, 40, 48, 80))
 """Memory sizes of common cards, for cases measured in GiB."""
 
 _LEFT_OUT = f"{LeftOutError.__name__}: "
-_TIMEOUT_S = 180.0
+_BUDGET_S = 180
+"""Processor time of an estimator for a case: a busy machine takes none of it."""
+_TIMEOUT_S = 3600.0
 
 
 class Verdict(NamedTuple):
@@ -127,7 +129,9 @@ def estimates(
 def _compared(
     truth: Truth, name: str, estimate: Callable[[Case, str], Prediction]
 ) -> Iterator[Result]:
-    outcome = isolated.call(partial(_predict, truth, estimate), timeout_s=_TIMEOUT_S)
+    outcome = isolated.call(
+        partial(_predict, truth, estimate), timeout_s=_TIMEOUT_S, budget_s=_BUDGET_S
+    )
     for level in truth.levels or ("allocated",):
         shared = {
             "source": truth.source,

@@ -2,13 +2,15 @@
 scoreboard`.
 
 The truth is `truth/public_a100_80gb_sft.json`: peaks of torch's allocator that others measured and
-published. Three measures follow xMem (Shi et al. 2025), with a run's peak of tensors as its need:
+published. Three measures are xMem's (Shi et al. 2025, arXiv 2510.21048), as its authors' evaluation
+computes them. A run's peak of tensors is its need:
 
 1. *MRE*: the median of the relative errors' sizes.
-2. *Failures*: the share of runs that would fail if they were given what was predicted, because they
-   need more. A run that died on its card fails if it was predicted to fit there.
-3. *Conserved*: the mean of what a run leaves of its card for others if it gets what was predicted;
-   a run that fails so has wasted it, and counts negative. Runs that died on the card are left out.
+2. *Failures* (probability of estimation failure): the share of runs whose estimate isn't accurate.
+   It is accurate if it says rightly whether the run dies on its card, and a run that doesn't die
+   there gets along with what was predicted.
+3. *Conserved* (memory conservation potential): the mean of what an accurate estimate leaves of the
+   card: all but the prediction, or all of it if the run would die. Another estimate conserves 0.
 
 Ours are also judged by the upper end of their interval, which is what a run should be given.
 """
@@ -94,29 +96,30 @@ def standing(results: Sequence[Result], card_bytes: dict[str, int], name: str) -
     """Judge the predictions of one estimator."""
     predicted = [result for result in results if result.predicted_bytes is not None]
     errors = [abs(r.error_ratio) for r in predicted if r.error_ratio is not None]
+    accurate = [_is_accurate(result, card_bytes[result.case]) for result in predicted]
     conserved = [
-        _conserved_bytes(result, card_bytes[result.case])
-        for result in predicted
-        if result.true_bytes
+        _left_bytes(result, card_bytes[result.case]) if is_accurate else 0
+        for result, is_accurate in zip(predicted, accurate, strict=True)
     ]
     return Standing(
         name,
         len(predicted),
         len(results) - len(predicted),
         statistics.median(errors) if errors else None,
-        statistics.mean(map(_fails, predicted)) if predicted else None,
+        1 - statistics.mean(accurate) if accurate else None,
         statistics.mean(conserved) if conserved else None,
     )
 
 
-def _fails(result: Result) -> bool:
-    needed = result.true_bytes or (result.died_at_bytes or 0) + 1
-    return (result.predicted_bytes or 0) < needed
+def _is_accurate(result: Result, card_bytes: int) -> bool:
+    predicted = result.predicted_bytes or 0
+    if result.true_bytes is None:
+        return predicted > (result.died_at_bytes or 0)
+    return result.true_bytes <= predicted <= card_bytes
 
 
-def _conserved_bytes(result: Result, card_bytes: int) -> int:
-    given = result.predicted_bytes or 0
-    return -given if _fails(result) else max(0, card_bytes - given)
+def _left_bytes(result: Result, card_bytes: int) -> int:
+    return card_bytes if result.true_bytes is None else card_bytes - (result.predicted_bytes or 0)
 
 
 def printed(rows: Sequence[Standing]) -> str:

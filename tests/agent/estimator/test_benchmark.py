@@ -238,6 +238,15 @@ def test_a_fork_returns_values_errors_deaths_and_hangs():
     )
 
 
+def test_a_fork_that_has_spent_its_processor_time_is_ended():
+    def busy() -> None:
+        while True:
+            pass
+
+    outcome = isolated.call(busy, budget_s=1)
+    assert outcome.error == "not done after 1 s of processor time"
+
+
 def test_forks_side_by_side_fit_the_budget_and_end_with_the_time():
     reader, writer = os.pipe()
     blocked = partial(os.read, reader, 1)

@@ -16,24 +16,26 @@ def result(case: str, predicted: float | None, true: float | None, **facts) -> R
     return Result("strangers", "allocated", case, "memagent, shape", *sizes, **facts)
 
 
-def test_a_prediction_below_the_need_fails_and_wastes_what_it_was_given():
+def test_a_prediction_below_the_need_fails_and_conserves_nothing():
     rows = [result("one", 44, 40), result("two", 30, 40)]
     standing = scoreboard.standing(rows, CARDS, "ours")
     assert standing.median_error_ratio == pytest.approx((0.1 + 0.25) / 2)
     assert standing.failure_ratio == 0.5
-    assert standing.conserved_bytes == pytest.approx(((80 - 44) - 30) / 2 * GIB)
+    assert standing.conserved_bytes == pytest.approx((80 - 44) / 2 * GIB)
 
 
-def test_a_run_that_died_fails_only_if_it_was_predicted_to_fit():
+def test_a_run_that_died_conserves_its_card_if_that_was_predicted():
     dead = {"died_at_bytes": 80 * GIB}
     right, wrong = result("died", 81, None, **dead), result("died", 79, None, **dead)
-    assert scoreboard.standing([right], CARDS, "ours").failure_ratio == 0
-    assert scoreboard.standing([wrong], CARDS, "ours").failure_ratio == 1
-    assert scoreboard.standing([right, wrong], CARDS, "ours").conserved_bytes is None
+    judged = [scoreboard.standing([row], CARDS, "ours") for row in (right, wrong)]
+    assert [one.failure_ratio for one in judged] == [0, 1]
+    assert [one.conserved_bytes for one in judged] == [80 * GIB, 0]
+    assert scoreboard.standing([right, wrong], CARDS, "ours").conserved_bytes == 40 * GIB
 
 
-def test_a_card_that_is_too_small_for_what_was_predicted_is_conserved_by_nothing():
-    assert scoreboard.standing([result("one", 90, 40)], CARDS, "ours").conserved_bytes == 0
+def test_a_run_that_fits_but_was_predicted_to_die_is_a_failure():
+    standing = scoreboard.standing([result("one", 90, 40)], CARDS, "ours")
+    assert (standing.failure_ratio, standing.conserved_bytes) == (1, 0)
 
 
 def test_an_estimator_without_a_prediction_has_no_measures():

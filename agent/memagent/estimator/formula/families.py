@@ -21,6 +21,7 @@ class Family:
 
     - norms: norms in a layer; 1 if attention and feed-forward share it.
     - parallel: attention and feed-forward both read the layer's input, so norms save one storage.
+    - grouped_queries: its modules read `num_key_value_heads` and `head_dim`, which others ignore.
     - bias: all linear layers of a block have biases; `qkv_bias`: only q, k and v do.
     - partial_rotary: rotary by `torch.cat`. Queries come out head-major, so attention's output is
       copied before its projection.
@@ -40,6 +41,7 @@ class Family:
     parallel: bool = False
     fused_qkv: bool = False
     rotary: bool = False
+    grouped_queries: bool = False
     bias: bool = False
     qkv_bias: bool = False
     qk_norm: bool = False
@@ -85,7 +87,13 @@ _DISTILBERT = {
 }
 _STARCODER2 = {**_LLAMA, "up": "c_fc", "down": "c_proj"}
 _LLAMA_BLOCK = Family(
-    "rmsnorm", rotary=True, softmax_fp32=True, gated=True, activation="silu", names=_LLAMA
+    "rmsnorm",
+    rotary=True,
+    grouped_queries=True,
+    softmax_fp32=True,
+    gated=True,
+    activation="silu",
+    names=_LLAMA,
 )
 _GPT2_BLOCK = Family(
     "layernorm", fused_qkv=True, bias=True, tied=True, activation="gelu_new", names=_GPT2
@@ -127,13 +135,13 @@ FAMILIES = {
     ),
     "phi": Family(
         "layernorm", norms=1, bias=True, rotary=True, partial_rotary=True, softmax_fp32=True,
-        head_bias=True, activation="gelu_new", names=_PHI,
+        grouped_queries=True, head_bias=True, activation="gelu_new", names=_PHI,
     ),
     "opt": Family(
         "layernorm", bias=True, tied=True, softmax_fp32=True, activation="relu", names=_OPT
     ),
     "starcoder2": Family(
-        "layernorm", bias=True, rotary=True, tied=True, softmax_fp32=True,
+        "layernorm", bias=True, rotary=True, grouped_queries=True, tied=True, softmax_fp32=True,
         activation="gelu_pytorch_tanh", names=_STARCODER2,
     ),
     "bert": _BERT_BLOCK,

@@ -22,7 +22,7 @@ _FIELDS = {
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
     "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"),
     "vocab": ("vocab_size",),
-    "ffn": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim", "encoder_ffn_dim"),
+    "ffn": ("intermediate_size", "d_ff", "encoder_ffn_dim"),
 }
 HEAD_CLASSES: dict[HeadKind, tuple[str, ...]] = {
     "mlm": ("ForMaskedLM", "ForPreTraining"),
@@ -95,11 +95,14 @@ def _shape(config: Config, family: str, head: HeadKind | None, name: str) -> Mod
         "head": head or _head(config, family),
         "labels": len(labels) if labels else int(config.get("num_labels", 2)),
         "tied_embeddings": config.get("tie_word_embeddings"),
-        "kv_heads": config.get("num_key_value_heads"),
-        "head_dim": config.get("head_dim"),
+        **(_grouped_queries(config) if FAMILIES[family].grouped_queries else {}),
         "activation": config.get("hidden_act") or config.get("activation_function"),
     }
     return ModelShape(**{**common, **_READERS.get(family, _read_llama)(config)})
+
+
+def _grouped_queries(config: Config) -> dict[str, Any]:
+    return {"kv_heads": config.get("num_key_value_heads"), "head_dim": config.get("head_dim")}
 
 
 def _head(config: Config, family: str) -> HeadKind:
@@ -125,7 +128,9 @@ def _read_llama(config: Config) -> dict[str, Any]:
 
 def _read_gpt2(config: Config) -> dict[str, Any]:
     is_bigcode = config.get("model_type") in ("gpt_bigcode", "starcoder")
+    width = config.get("n_inner")
     return {
+        "ffn": None if width is None else int(width),
         "positions": int(config.get("n_positions", 1024)),
         "kv_heads": 1 if is_bigcode and config.get("multi_query", True) else None,
         "dropout": float(config.get("resid_pdrop", 0.1)),
@@ -150,6 +155,7 @@ def _read_opt(config: Config) -> dict[str, Any]:
             "formula: trace it, which needs torch and transformers: pip install torch transformers"
         )
     return {
+        "ffn": int(config.get("ffn_dim", 3072)),
         "positions": int(config.get("max_position_embeddings", 2048)) + _POSITIONS_BEFORE,
         "spare_positions": _POSITIONS_BEFORE,
         "dropout": float(config.get("dropout", 0.1)),
@@ -166,6 +172,7 @@ def _read_starcoder2(config: Config) -> dict[str, Any]:
 
 def _read_distilbert(config: Config) -> dict[str, Any]:
     return {
+        "ffn": int(config.get("hidden_dim", 3072)),
         "positions": int(config.get("max_position_embeddings", 512)),
         "activation": config.get("activation"),
         "dropout": float(config.get("dropout", 0.1)),

@@ -9,7 +9,7 @@ Linears, the loss) are inferred if they are usual.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -49,7 +49,8 @@ _MIN_VOCABULARY = 200
 class _ModuleWalk:
     """State of the walk: positions (batch x sequence), image size and width of the last output.
 
-    `saved_width` is the width of the tensor that the last module saved, to count it once.
+    `saved_width` is the width of the tensor that the last module saved, to count it once; `outputs`
+    that of the last Linear's output.
     """
 
     positions: int
@@ -57,6 +58,7 @@ class _ModuleWalk:
     width: int = 0
     values: int = 0
     saved_width: int = 0
+    outputs: int = 0
     mask_bytes: int = 0
     activation_due: bool = False
     unknown: set[str] = field(default_factory=set)
@@ -72,7 +74,14 @@ class _ModuleWalk:
         self.saved_width = 0
 
     def visit(self, name: str, module: Any) -> None:
-        kind = type(module).__name__
+        kind = _kind(module)
+        try:
+            self._count(kind, name, module)
+        except (AttributeError, TypeError, ValueError):
+            # a class of the script's that has the name of one of torch's, and other attributes
+            self.unknown.add(kind)
+
+    def _count(self, kind: str, name: str, module: Any) -> None:
         if kind in ("Linear", "Conv1D"):
             self._visit_linear(name, module)
         elif kind.startswith("Conv") and self.image:
@@ -103,8 +112,10 @@ class _ModuleWalk:
 
     def _visit_linear(self, name: str, module: Any) -> None:
         outputs, inputs = map(int, module.weight.shape)
-        if type(module).__name__ == "Conv1D":  # GPT-2's holds (in, out)
+        if _kind(module) == "Conv1D":  # GPT-2's holds (in, out)
             inputs, outputs = outputs, inputs
+        else:
+            self.outputs = outputs
         if self.image and inputs == self.width * prod(self.image):  # flattened
             self.image = ()
             self.width = inputs
@@ -136,17 +147,7 @@ class _ModuleWalk:
     def _visit_convolution(self, module: Any) -> None:
         if self.saved_width != self.width:
             self.values += self.size
-        self.image = tuple(
-            (size + 2 * pad - dilation * (kernel - 1) - 1) // stride + 1
-            for size, pad, dilation, kernel, stride in zip(
-                self.image,
-                _sizes(module.padding),
-                module.dilation,
-                module.kernel_size,
-                module.stride,
-                strict=False,
-            )
-        )
+        self.image = tuple(_convolved(module, self.image))
         self.width = int(module.out_channels)
         self.saved_width = 0
 
@@ -161,11 +162,10 @@ class _ModuleWalk:
         self.mask_bytes += 8 * self.size if has_indexes else 0
         self.saved_width = 0
 
-    def visit_loss(self, last: Any) -> None:
+    def visit_loss(self) -> None:
         """Count logits and cross-entropy's log-softmax of the same size."""
-        outputs = 0 if last is None else int(last.weight.shape[0])
-        if outputs >= _MIN_VOCABULARY:
-            self.values += 2 * self.positions * outputs
+        if self.outputs >= _MIN_VOCABULARY:
+            self.values += 2 * self.positions * self.outputs
 
 
 def saved_bytes(
@@ -174,14 +174,13 @@ def saved_bytes(
     """Return bytes saved by one forward of the models on `inputs`, and notes on the assumptions."""
     first = next(iter(parameters_of(models, ())), None)
     dtype = "" if first is None else str(first.dtype).removeprefix("torch.")
-    walk, last = _start(inputs[0]), None
+    walk = _start(inputs[0])
     for model in models:
         for name, module in named_modules_of(model).items():
-            kind = type(module).__name__
+            kind = _kind(module)
             if kind == "MultiheadAttention" or not any(modules_of([module])[1:]):
                 walk.visit(name, module)
-                last = module if kind == "Linear" else last
-    walk.visit_loss(last)
+    walk.visit_loss()
     notes: dict[str, Any] = {
         "activations": "by module and input shape; checkpointing and autocast are not included"
     }
@@ -199,8 +198,39 @@ def _start(first: TensorSpec) -> _ModuleWalk:
     return _ModuleWalk(positions=prod(shape[:-1]), width=shape[-1] if shape else 1)
 
 
+def _kind(module: Any) -> str:
+    """Return the name of the module's class, or of the class of torch that it extends."""
+    names = (
+        cls.__name__
+        for cls in type(module).__mro__
+        if cls.__module__.startswith("torch.nn.modules.")
+    )
+    name = next(names, "Module")
+    return type(module).__name__ if name == "Module" else name
+
+
+def _convolved(module: Any, image: Sequence[int]) -> Iterator[int]:
+    """Yield the sizes of a convolution's output (torch/nn/modules/conv.py)."""
+    if module.padding == "same":
+        yield from image
+        return
+    pads = [0] * len(image) if module.padding == "valid" else module.padding
+    for size, pad, kernel, dilation, stride, extra in zip(
+        image,
+        pads,
+        module.kernel_size,
+        module.dilation,
+        module.stride,
+        module.output_padding,
+        strict=False,
+    ):
+        span = dilation * (kernel - 1) + 1
+        if module.transposed:
+            yield (size - 1) * stride - 2 * pad + span + extra
+        else:
+            yield (size + 2 * pad - span) // stride + 1
+
+
 def _sizes(value: Any) -> tuple[int, ...]:
-    """Return one size for each dimension; a padding by name ("same") counts as 0."""
-    if isinstance(value, int):
-        return (value, value, value)
-    return (0, 0, 0) if isinstance(value, str) else tuple(value)
+    """Return one size for each dimension."""
+    return (value, value, value) if isinstance(value, int) else tuple(value)

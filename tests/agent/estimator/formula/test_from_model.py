@@ -50,11 +50,29 @@ def cnn() -> tuple[nn.Module, torch.Tensor]:
     return nn.Sequential(*layers), torch.randn(32, 3, 32, 32)
 
 
+def decoding_cnn() -> tuple[nn.Module, torch.Tensor]:
+    class Down(nn.Conv2d):
+        pass
+
+    layers = [
+        Down(3, 32, 5, padding="same"),
+        nn.ReLU(),
+        Down(32, 64, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.ConvTranspose2d(64, 32, 3, stride=2, padding=1, output_padding=1),
+        nn.ReLU(),
+        nn.Conv2d(32, 3, 1, padding="valid"),
+    ]
+    return nn.Sequential(*layers), torch.randn(8, 3, 32, 32)
+
+
 def gpt() -> tuple[nn.Module, torch.Tensor]:
     return GPT(), torch.randint(256, (16, 128))
 
 
-@pytest.mark.parametrize(("make", "allowed"), [(mlp, 0.02), (cnn, 0.02), (gpt, 0.15)])
+@pytest.mark.parametrize(
+    ("make", "allowed"), [(mlp, 0.02), (cnn, 0.02), (decoding_cnn, 0.02), (gpt, 0.15)]
+)
 def test_activations_are_near_those_that_autograd_saves(make, allowed):
     model, inputs = make()
 
@@ -112,6 +130,21 @@ def test_without_inputs_activations_are_not_included():
         prediction.components["activations"] == 0
         and "not included" in prediction.assumptions["activations"]
     )
+
+
+@pytest.mark.parametrize(
+    "name", ["Conv2d", "Embedding", "Linear", "MultiheadAttention", "MaxPool2d"]
+)
+def test_a_class_of_the_script_with_a_name_of_torchs_is_unknown(name):
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(3))
+
+    Own.__name__ = name
+    model = nn.Sequential(nn.Conv2d(3, 3, 1), Own())
+    _, notes = saved_bytes([model], (((2, 3, 8, 8), "float32"),))
+    assert notes["modules_left_out"] == [name]
 
 
 def test_it_names_unknown_modules_and_optimizers():

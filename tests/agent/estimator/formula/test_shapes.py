@@ -33,7 +33,10 @@ SMALL = (
 )
 
 
-_TASKS = {"opt": "CausalLM", "starcoder2": "CausalLM", "distilbert": "MaskedLM"}
+_TASKS = {
+    "opt": "CausalLM", "starcoder2": "CausalLM", "distilbert": "MaskedLM", "bert": "MaskedLM",
+    "roberta": "MaskedLM",
+}  # fmt: skip
 
 
 def config_of(zoo, shape: ModelShape):
@@ -160,6 +163,21 @@ def test_other_heads_are_counted_exactly(zoo, kind, family):
         config.num_labels = 5
     with torch.device("meta"):
         model = getattr(transformers, kind).from_config(config)
+    content = {**config.to_dict(), "architectures": [type(model).__name__]}
+    assert from_config(content).parameter_count() == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "family", ["bert", "distilbert", "gpt2", "gpt_neox", "opt", "phi", "roberta", "starcoder2"]
+)
+def test_numbers_that_the_modules_do_not_read_do_not_count(zoo, family):
+    transformers = zoo.library()
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    others = {"num_key_value_heads": 1, "intermediate_size": 96, "vocab_size": 100}
+    config = transformers.AutoConfig.for_model(family, **sizes, **others, pad_token_id=0)
+    kind = getattr(transformers, f"AutoModelFor{_TASKS.get(family, 'CausalLM')}")
+    with torch.device("meta"):
+        model = kind.from_config(config)
     content = {**config.to_dict(), "architectures": [type(model).__name__]}
     assert from_config(content).parameter_count() == sum(p.numel() for p in model.parameters())
 

@@ -34,7 +34,6 @@ from memagent.forecast.projection import Projection, project
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, valid_reading
 from memagent.forecast.sudden_peaks import MIN_PROBABILITY, SuddenOom, SuddenPeaks
-from memagent.forecast.trend import Trend
 from memagent.forecast.types import PAGING_LEVELS, Cause, Forecast, Growing, Level
 
 # Probabilities and factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
@@ -347,10 +346,10 @@ class Forecaster:
             skipped.add("input")
         if self._growth.fits(signals.floor, headroom):
             skipped.add("leak")
-        device: dict[Cause, Trend] = {
-            cause: trend for cause, trend in signals.trends.items() if cause not in skipped
-        }
-        nearest = project(device, headroom, self.limit_bytes, signals.need_bounds)
+        device = {cause: trend for cause, trend in signals.trends.items() if cause not in skipped}
+        nearest = project(
+            device, headroom, self.limit_bytes, signals.need_bounds, is_device=signals.is_device
+        )
         host = signals.trends.get("host_memory")
         if host is None or not self.host_limit_bytes:
             return nearest

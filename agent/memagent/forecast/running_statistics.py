@@ -7,6 +7,7 @@ Growth in few jumps, as by compiled graphs, caches and reports at the end of an 
    tenth of the largest change.
 2. Jumps matter if they make up half of the rise, and a typical one (weighted by size) is at least
    MIN_JUMP_RATIO of it.
+   Jumps of equal size in most buckets are a straight line.
 3. The pace that n jumps show has the relative error sqrt(v / n). v is the relative variance of
    their sizes and of the gaps between them: 0 for one report per epoch, 2 for jumps at random. To
    it comes REGULARITY_VARIANCE / n, since few regular jumps may be regular by chance; fewer than
@@ -28,6 +29,9 @@ _MIN_INPUTS = 30
 """Inputs needed to relate the excess to them."""
 _MIN_CORRELATION = 0.9
 """Correlation from which the input explains the excess."""
+STRAIGHT_SHARE, STRAIGHT_VARIANCE = 0.7, 0.1
+"""Share of the changes that are jumps, and their variance, of straight growth. Set on half of the
+real GPU runs: no program of the benchmark changes by it."""
 MIN_JUMP_RATIO = 0.03
 """A typical jump's share of the rise from which jumps matter."""
 RANDOM_VARIANCE, REGULARITY_VARIANCE = 2.0, 0.5
@@ -146,6 +150,35 @@ class RunningLeastSquares:
         return (self._y[end] - self._y[start]) / (end - start)
 
 
+def running_medians(values: Sequence[float], count: int) -> list[float]:
+    """Return the median of each value and its neighbors, `count` in all, fewer at either end."""
+    reach = count // 2
+    medians = []
+    for place in range(len(values)):
+        near = sorted(values[max(0, place - reach) : place + reach + 1])
+        medians.append(near[len(near) // 2])
+    return medians
+
+
+def count_falls(values: Sequence[float], size: float) -> int:
+    """Return how often a series fell by `size` from its maximum since it last rose as much."""
+    falls, is_falling = 0, False
+    high = low = values[0]
+    for value in values:
+        if is_falling:
+            low = min(low, value)
+            if value >= low + size:
+                is_falling = False
+                high = value
+        else:
+            high = max(high, value)
+            if value <= high - size:
+                is_falling = True
+                low = value
+                falls += 1
+    return falls
+
+
 def _running_sums(values: Sequence[float] | map[float]) -> list[float]:
     return list(accumulate(values, initial=0.0))
 
@@ -176,4 +209,7 @@ class StepGrowth(msgspec.Struct, frozen=True):
         gap_squares = sum(gap * gap for gap in gaps)
         # of the sizes, plus of the gaps: rule 3
         variance = n * squares / total**2 - 1 + (n - 1) * gap_squares / sum(gaps) ** 2 - 1
+        # a line in few buckets consists of changes that are all above the noise
+        if n >= STRAIGHT_SHARE * len(changes) and variance < STRAIGHT_VARIANCE:
+            return cls()
         return cls(squares / total, 2 * sqrt((max(0.0, variance) + REGULARITY_VARIANCE / n) / n))

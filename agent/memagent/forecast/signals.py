@@ -31,7 +31,7 @@ MIN_GROWTH_BYTES = 4 * 2**20
 MAX_NOISE_RATIO = 1 / 8
 """Share of the smallest growth that matters by which readings may differ and count as equal."""
 FIT_EVERY_BUCKETS = 3
-"""Buckets between two fits."""
+"""Buckets between two fits. Each counts if they hold few readings, those of a whole device."""
 
 
 def valid_reading(value: float | None) -> float | None:
@@ -52,7 +52,7 @@ class Signals:
         }
         self.trends: dict[Cause, Trend] = {}
         self.has_stopped = False
-        """Whether the newest step shows that a trend has stopped."""
+        """True if the newest step shows that a trend has stopped."""
         self.excess = ExcessStatistics()
         self._tail = TailRisk()
         self._input_high_water = InputHighWaterModel()
@@ -61,6 +61,8 @@ class Signals:
         self.floor = self.host = 0.0
         self._unusable = UnusableReserve()
         self._others = OtherProcesses()
+        self.is_device = False
+        """True if the floor is what the whole device uses, since nothing else is read."""
         self._new_buckets = 0
         self._added: list[BucketedSeries] = []  # to by the newest step
 
@@ -151,6 +153,8 @@ class Signals:
         self.has_stopped = False
         self._added.clear()
         if floor is not None:
+            # an allocator's floor is read after the step, when its activations are gone
+            self.is_device = device_used is not None and reserved is None and peak is None
             excess = max(0.0, (peak or floor) - floor)
             self.floor = floor
             self.used = floor + excess
@@ -171,7 +175,7 @@ class Signals:
         if host is not None and "host_memory" in self._series:
             self.host = host
             self._add("host_memory", step, host, is_settled, count)
-        if self._new_buckets >= FIT_EVERY_BUCKETS:
+        if self._new_buckets >= (1 if self.is_device else FIT_EVERY_BUCKETS):
             self._fit_trends()
 
     def excess_probability(
@@ -248,7 +252,12 @@ class Signals:
         if start:
             steps, values, tops = steps[start:], values[start:], tops[start:]
         return find_trend(
-            steps, values, self._min_rise[cause], tops=tops, repeats_from=series.repeats_from()
+            steps,
+            values,
+            self._min_rise[cause],
+            tops=tops,
+            repeats_from=series.repeats_from(),
+            is_device=self.is_device and cause == "leak",
         )
 
     def _attribute_floor_to_inputs(self) -> None:

@@ -24,7 +24,7 @@ The answer comes from the longest recent window that shows growth.
      one, the window begins with the newer line.
 6. A slow reading has q lower by its error: growth may die out that fast.
 7. A series that has fallen twice before the window, by half the window's rise, wanders and isn't
-   growing.
+   growing, unless the window's newer half is above all that came before.
 8. After the fall of a saw tooth, windows within its repetition (`BucketedSeries.repeats_from`) are
    skipped. Windows that reach back into the tooth show whether the low points rise, too.
 9. The longest window that passes is used, since it has most evidence; a shorter one if that grows
@@ -32,6 +32,8 @@ The answer comes from the longest recent window that shows growth.
 10. Growth continues from the newer half's line, not from the newest reading. Noise and teeth above
     the line add their maximum, as the first to reach the limit is the end. Jumps (`StepGrowth`) add
     half of one.
+11. A whole device's readings are few, and taken at any moment of a step: shorter windows count,
+    straight growth before jumps, and if no window shows growth, medians of neighbors.
 
 All constants were fitted to the traces of the forecast benchmark (docs/forecast.md).
 """
@@ -44,14 +46,19 @@ from math import exp, expm1, inf, log, log1p, sqrt
 
 import msgspec
 
-from memagent.forecast.running_statistics import RunningLeastSquares, StepGrowth
+from memagent.forecast.running_statistics import (
+    RunningLeastSquares,
+    StepGrowth,
+    count_falls,
+    running_medians,
+)
 
 MIN_BUCKETS, MIN_BUCKETS_AT_FIRST = 16, 8
 """Buckets that a window must hold; in a series shorter than that, the whole of it counts."""
 SHRINK_RATIO = 2 / 3
 """Length of a window over that of the next longer one."""
-MIN_RISE_OVER_SCATTER, MIN_RISE_AT_FIRST = 7.0, 12.0
-"""The second for windows of fewer than MIN_BUCKETS, whose scatter is less certain."""
+MIN_RISE_OVER_SCATTER, MIN_RISE_AT_FIRST, MIN_RISE_OF_DEVICE = 7.0, 12.0, 15.0
+"""The second for windows below MIN_BUCKETS, of uncertain scatter; the third by rule 11."""
 MIN_SLOPE_RATIO = 0.4
 """Newer half's slope over the older half's from which growth continues."""
 MIN_PAUSE_STEPS, PAUSE_RATIO = 24, 0.1
@@ -82,6 +89,7 @@ ERROR_WEIGHT = 0.5
 """Share of the error of q by which it is pulled towards the expected value."""
 MAX_FALLS = 2
 """Falls before a window from which a series wanders."""
+MEDIAN_READINGS = 7  # on half of the real GPU runs, 5 find fewer leaks, 9 page more that live
 
 
 class Trend(msgspec.Struct, frozen=True):
@@ -139,14 +147,29 @@ def find_trend(
     *,
     tops: Sequence[float] | None = None,
     repeats_from: float = inf,
+    is_device: bool = False,
 ) -> Trend | None:
     """Return the trend of the newest part of a series, or None.
 
-    min_rise: a smaller rise doesn't matter. tops: the highest values of the buckets. repeats_from:
-    windows that begin after this step are skipped.
+    min_rise: a smaller rise doesn't matter. tops: the buckets' highest values. repeats_from: no
+    window begins after this step. is_device: see rule 11.
     """
+    tops = tops or values
+    if not is_device:
+        return _longest(_trends(steps, values, min_rise, tops, repeats_from, MIN_BUCKETS))
+    # the medians only if need be: they lag by half their width, so growth would be told later
+    for series in (values, running_medians(values, MEDIAN_READINGS)):
+        trends = list(_trends(steps, series, min_rise, tops, repeats_from, MIN_BUCKETS_AT_FIRST))
+        if trends:
+            regular = (trend for trend in trends if trend.jump_error <= MAX_JUMP_ERROR)
+            return next(regular, None) or _longest(iter(trends))
+    return None
+
+
+def _longest(trends: Iterator[Trend]) -> Trend | None:
+    """Return the first trend by rule 9."""
     by_jumps: Trend | None = None
-    for trend in _trends(steps, values, min_rise, tops or values, repeats_from):
+    for trend in trends:
         if trend.jump_error <= MAX_TRUSTED_JUMP_ERROR:
             return trend
         by_jumps = by_jumps or trend
@@ -159,10 +182,11 @@ def _trends(
     min_rise: float,
     tops: Sequence[float],
     repeats_from: float,
+    least: int,
 ) -> Iterator[Trend]:
     """Yield the trend of each window that shows one, the longest first."""
     size = float(len(steps))
-    least = min(MIN_BUCKETS, len(steps))
+    least = min(least, len(steps))
     if least < MIN_BUCKETS_AT_FIRST or values[-1] - min(values) < min_rise:
         return
     lines: RunningLeastSquares | None = None
@@ -182,7 +206,7 @@ def _trends(
         if window.has_stopped():
             return
         continues = window.newer_slope >= MIN_SLOPE_RATIO * window.older_slope
-        if continues and _count_falls(values[: start + 1], window.rise / 2) < MAX_FALLS:
+        if continues and not _wanders(values, start, window.rise):
             yield window.trend(longer_rate, tops)
         elif window.newer_slope > 0:
             # min: only a longer window that slows down leads to expect a bend
@@ -224,7 +248,9 @@ class _Window:
         slope, self.scatter = self._lines.fit(start, end)
         self.slope = slope
         self.rise = self.slope * self.span_steps
-        clear = MIN_RISE_OVER_SCATTER if end - start >= MIN_BUCKETS else MIN_RISE_AT_FIRST
+        clear = MIN_RISE_OVER_SCATTER
+        if end - start < MIN_BUCKETS:
+            clear = MIN_RISE_AT_FIRST if end < MIN_BUCKETS else MIN_RISE_OF_DEVICE
         if self.rise < max(clear * self.scatter, min_rise):
             return False
         middle = (start + end) // 2
@@ -366,20 +392,9 @@ def _rises_everywhere(values: Sequence[float], start: int, min_rise: float) -> b
     return sum(fall >= 0 for fall in falls) <= 1 and max(falls) < 0.1 * rise
 
 
-def _count_falls(values: Sequence[float], size: float) -> int:
-    """Return how often a series fell by `size` from its maximum since it last rose as much."""
-    falls, is_falling = 0, False
-    high = low = values[0]
-    for value in values:
-        if is_falling:
-            low = min(low, value)
-            if value >= low + size:
-                is_falling = False
-                high = value
-        else:
-            high = max(high, value)
-            if value <= high - size:
-                is_falling = True
-                low = value
-                falls += 1
-    return falls
+def _wanders(values: Sequence[float], start: int, rise: float) -> bool:
+    """Check rule 7 for the window from `start`."""
+    # a model that is loaded and dropped before the training falls further than a leak rises
+    before = values[: start + 1]
+    newer = values[(start + len(values)) // 2 :]
+    return count_falls(before, rise / 2) >= MAX_FALLS and min(newer) <= max(before)

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from memagent.forecast.projection import (
+    DEVICE_PAGE_AHEAD,
     LAST_STEPS,
     LAST_STEPS_OF_INPUT,
     MAX_LAST_AHEAD,
@@ -35,6 +36,8 @@ def test_rule_1_growth_rates_add_up_and_the_larger_is_the_cause():
 
 def test_rule_2_a_leak_is_projected_half_as_far_as_it_was_observed():
     assert project({"leak": LINE}, 500, 10_000).page_ahead == PAGE_AHEAD
+    of_device = project({"leak": LINE}, 500, 10_000, is_device=True)
+    assert of_device.page_ahead == DEVICE_PAGE_AHEAD
 
 
 @pytest.mark.parametrize("cause", ["input", "host_memory"])

@@ -29,6 +29,13 @@ def test_rule_2_a_line_and_a_noisy_line_have_no_jumps():
     assert StepGrowth.of([place + source.gauss(0, 2) for place in range(100)], 99.0) == NONE
 
 
+def test_rule_2_equal_jumps_in_most_buckets_are_a_straight_line():
+    assert StepGrowth.of([0.0, 10.0, 20.0, 30.0, 40.0, 50.0], 50.0) == NONE
+    # in half of the buckets, or of various sizes, they are jumps
+    assert StepGrowth.of([0.0, 10.0, 10.0, 20.0, 20.0, 30.0, 30.0], 30.0).error > 0
+    assert StepGrowth.of([0.0, 10.0, 14.0, 34.0, 44.0, 50.0], 50.0).error > 0
+
+
 def test_rule_3_one_or_two_jumps_count_as_random():
     two = StepGrowth.of([0.0] * 30 + [10.0] * 30 + [20.0] * 30, 20.0)
     assert two == StepGrowth(10.0, 2.0)

@@ -147,6 +147,15 @@ def test_rule_7_a_random_walk_is_not_growth():
     assert trend_of(lambda t: 0.0 if t < 80 else 1.5 * (t - 80)) is not None
 
 
+def test_rule_7_growth_above_all_that_came_before_is_growth():
+    def loading(t: int) -> float:
+        return {0: 0.0, 1: 60.0, 2: 0.0, 3: 60.0, 4: 0.0}.get(t // 4, 60.0 + max(0.0, t - 30))
+
+    assert trend_of(loading, 100).slope == pytest.approx(1, rel=0.1)
+    # while its newer half is below what the series fell from, it may wander
+    assert trend_of(lambda t: loading(t) if t < 20 else max(0.0, t - 30), 100) is None
+
+
 def test_rule_8_windows_within_one_period_are_skipped():
     assert trend_of(lambda t: float(t % 50), repeats_from=25.0) is None
     assert trend_of(lambda t: float(t % 50)) is not None
@@ -345,8 +354,9 @@ def test_rule_3_a_quarter_may_lie_a_tenth_of_the_rise_below_the_one_before(dip, 
 
 def test_rule_3_one_quarter_may_lie_below_the_one_before_but_not_two():
     assert trend_of(lambda t: {60: 24.0, 80: 24.5}.get(t, float(t))).since_step == 0
-    assert trend_of(lambda t: {60: 24.0, 80: 23.5}.get(t, float(t))) is None
-    assert trend_of(lambda t: {60: 24.0, 80: 24.0}.get(t, float(t))) is None
+    # what grows after the second is above all before
+    assert trend_of(lambda t: {60: 24.0, 80: 23.5}.get(t, float(t))).since_step > 80
+    assert trend_of(lambda t: {60: 24.0, 80: 24.0}.get(t, float(t))).since_step > 80
 
 
 @pytest.mark.parametrize(("ratio", "window"), [(0.401, 0), (0.399, 34)])
@@ -497,6 +507,32 @@ def test_the_expected_level_bends():
 def test_a_trend_is_immutable():
     with pytest.raises(AttributeError):
         trend_of(lambda t: float(t)).slope = 2.0
+
+
+def test_rule_11_eight_readings_of_a_device_show_growth():
+    def late(step: float) -> float:
+        return max(0.0, step - 51)
+
+    assert trend_of(late, 60) is None
+    assert trend_of(late, 60, is_device=True).slope == pytest.approx(1.0)
+
+
+def test_rule_11_peaks_among_readings_of_a_device_do_not_hide_growth():
+    def with_peaks(step: float) -> float:
+        return step + (400.0 if step % 9 == 4 else 0.0)
+
+    assert trend_of(with_peaks, 60) is None
+    trend = trend_of(with_peaks, 60, is_device=True)
+    assert trend.slope == pytest.approx(1.0, rel=0.1)
+    assert trend.level_at(60) > 400  # the next peak comes on top of the growth
+
+
+def test_rule_11_straight_growth_counts_before_jumps():
+    def after_jumps(step: float) -> float:
+        return 10.0 * sum(step >= at for at in (3, 9, 14, 19)) + 2 * max(0.0, step - 21)
+
+    assert trend_of(after_jumps, 34).jump_error > 0
+    assert trend_of(after_jumps, 34, is_device=True).slope == pytest.approx(2.0, rel=0.1)
 
 
 def test_rule_9_straight_growth_after_irregular_jumps_counts_alone():

@@ -153,12 +153,18 @@ def running_code(without: str, except_file: str | None) -> list[FrameReading]:
 
     without: folder whose files are left out, but for `except_file`.
     """
-    threads: list[int] = next(map(list, starmap(sys._current_frames, ((),))))
     readings = []
-    for thread in threads:
+    for thread in thread_ids():
         first = filter(None, map(dict.get, starmap(sys._current_frames, ((),)), (thread,)))
         readings += _read_frames(first, without, except_file)
     return readings
+
+
+def thread_ids() -> list[int]:
+    """Return the threads that run code. A collection meanwhile could let one of them return."""
+    ids: list[int] = []
+    exhaust((map(ids.extend, starmap(sys._current_frames, ((),))),), [])
+    return ids
 
 
 def read_frame(frame: FrameType) -> FrameReading:

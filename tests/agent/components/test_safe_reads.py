@@ -6,6 +6,7 @@ in as many places as possible.
 
 from __future__ import annotations
 
+import gc
 import queue
 import sys
 import threading
@@ -94,6 +95,30 @@ def test_the_pass_of_a_census_stops_no_thread_from_resizing(recorder):
     for _ in range(20):
         Survey().end()
     assert recorder.rounds and recorder.error is None
+
+
+def test_no_garbage_is_collected_while_threads_are_listed():
+    """Callbacks of a collection would let a listed thread return, and keep its variables."""
+    lock = threading.Lock()
+    lock.acquire()
+    thread = threading.Thread(target=lock.acquire)
+    thread.start()
+    while (frame := sys._current_frames()[thread.ident]).f_code.co_name != "run":
+        pass
+    counts, thresholds = set(), gc.get_threshold()
+
+    def note(*_):
+        counts.add(sys.getrefcount(frame))
+
+    gc.callbacks.append(note)
+    gc.set_threshold(1, 10**6, 10**6)
+    for _ in range(20):
+        assert thread.ident in safe_reads.thread_ids()
+    gc.set_threshold(*thresholds)
+    gc.callbacks.remove(note)
+    lock.release()
+    thread.join()
+    assert len(counts) == 1
 
 
 def test_a_running_functions_array_can_be_resized_after_a_search():

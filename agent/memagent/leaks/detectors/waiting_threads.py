@@ -6,12 +6,12 @@ end of the window. A pool's threads also run such functions, but don't become mo
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
 
+from memagent.components import safe_reads
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import Detector
 from memagent.leaks.suspect import build_suspect
@@ -36,7 +36,7 @@ class ThreadCount:
 def count_threads(step: int) -> ThreadCount:
     """Return the threads that run now."""
     functions = Counter(item.code for item in script_code() if not item.is_module)
-    return ThreadCount(step, len(sys._current_frames()), functions)
+    return ThreadCount(step, len(safe_reads.thread_ids()), functions)
 
 
 def is_steady(first: int, middle: int, last: int, late_share: float) -> bool:

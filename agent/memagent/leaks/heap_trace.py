@@ -5,8 +5,8 @@
    Python 3.11 does at the script's expense.
 2. The trace reads the heap at each line of the script, and when one of its functions returns. Its
    growth since the last reading belongs to the line that ran, and to all of the call stack.
-3. A step with too many readings doesn't count, and the function that had most of them counts as a
-   part of the lines that call it from then on.
+3. A step with too many readings doesn't count, and isn't traced to its end. The function that had
+   most of them counts as a part of the lines that call it from then on.
 
 It leaves alone a thread that a debugger or profiler traces, other threads, and forked processes.
 torch.compile would compile the trace function itself, where compiled code runs.
@@ -90,6 +90,8 @@ class HeapTrace:
         self._add(self._read())
         if self._is_over:
             self._excluded.add(self._readings.most_common(1)[0][0])
+            if self.is_here and not _is_traced():
+                _set_trace(_on_event)
         else:
             self.steps.append(dict(self._sums))
         self._clear_step()
@@ -131,7 +133,9 @@ class HeapTrace:
         took_s = self._clock() - started
         self.spent_s += took_s
         self._step_s += took_s
-        self._is_over = self._step_s > MAX_STEP_S
+        if self._step_s > MAX_STEP_S:
+            self._is_over = True
+            _remove()  # a report alone takes microseconds, and a step may have 100,000
 
     def _clear_step(self) -> None:
         self._sums: Counter[LineStack] = Counter()

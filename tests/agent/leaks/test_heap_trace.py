@@ -183,6 +183,27 @@ def test_a_function_with_too_many_readings_counts_as_its_caller(tmp_path):
     assert printed(script, tmp_path) == "2 often()  # calls\n"
 
 
+def test_the_rest_of_a_step_with_too_many_readings_costs_nothing(tmp_path):
+    script = """
+    import json
+    def often():
+        for number in range(2000):
+            pass
+    ticks = iter(range(10**9))
+    trace = HeapTrace(native_reader(), clock=lambda: next(ticks) * 1e-4)
+    trace.start()
+    often()
+    at_the_limit_s = trace.spent_s
+    json.dumps([1])
+    print(trace.spent_s == at_the_limit_s)
+    trace.end_step()
+    json.dumps([1])
+    print(trace.spent_s > at_the_limit_s)
+    trace.stop()
+    """
+    assert printed(script, tmp_path) == "True\nTrue\n"
+
+
 def test_compiled_code_stays_as_it_is_and_the_trace_is_not_compiled(tmp_path):
     script = """
     import torch
@@ -194,6 +215,7 @@ def test_compiled_code_stays_as_it_is_and_the_trace_is_not_compiled(tmp_path):
         compiled(torch.ones(4, 8)).backward()
     step()
     before = dict(counters["frames"])
+    trace = HeapTrace(native_reader(), clock=lambda: 0.0)  # no step has too many readings
     trace.start()
     for _ in range(3):
         step()

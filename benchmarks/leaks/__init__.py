@@ -4,6 +4,6 @@ the whole diagnosis, and the most that one step of it takes. All in processor ti
 Milliseconds depend on the machine; the column "a pass" gives them as multiples of one bare pass
 over the same objects (`gc.get_objects` and one look at each type), taken in the same run.
 
-`scripts` runs the training scripts of `scripts/` under `memagent run` instead, and compares the
-suspects with `scripts/truth.json`.
+`scripts` runs the training scripts of the exams in `scripts/` under `memagent run` instead, and
+compares the suspects with the `truth.json` of each.
 """

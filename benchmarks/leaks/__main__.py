@@ -31,13 +31,17 @@ def main() -> None:
         help="what to measure: the cost of a diagnosis (default), or what is named in stored scripts",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="few objects: shows that it works")
+    parser.add_argument(
+        "--exam", choices=exam.EXAMS, help="scripts: only those of one exam (default: of all)"
+    )
     parser.add_argument("--half", choices=exam.HALVES, help="scripts: only those of one half")
     parser.add_argument("--jobs", type=int, default=1, help="scripts: that many at a time")
     parser.add_argument("--busy", type=int, default=0, help="scripts: processes that compete")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     arguments = parser.parse_args()
     if arguments.verb == "scripts":
-        exam.main(arguments.half, arguments.json, arguments.jobs, arguments.busy)
+        exams = (arguments.exam,) if arguments.exam else exam.EXAMS
+        exam.main(exams, arguments.half, arguments.json, arguments.jobs, arguments.busy)
         return
     repeats = REPEATS_QUICK if arguments.quick else REPEATS
     rows = [measure(count, repeats) for count in (OBJECTS_QUICK if arguments.quick else OBJECTS)]

@@ -1,6 +1,7 @@
 """Leaks of stored scripts, named by `memagent run`. See `benchmarks.leaks`.
 
-Each script runs twice, with and without memagent, and `truth.json` says which line keeps memory:
+Each script runs twice, with and without memagent, and the `truth.json` of its exam says which line
+keeps memory:
 
 1. A leak is located if the suspect that the report lists first is at an accepted line.
 2. Its holder is named if the holder's text contains an accepted name as a word of its own.
@@ -25,6 +26,7 @@ from typing import Any
 from benchmarks.machine import busy_processes
 
 SCRIPTS = Path(__file__).with_name("scripts")
+EXAMS = ("10", "11")
 HALVES = ("A", "B")
 NICE = 15
 
@@ -68,17 +70,22 @@ class Grade:
     suspects: tuple[str, ...]
 
 
-def main(half: str | None, json_file: Path | None, jobs: int, busy: int = 0) -> int:
-    """Run the scripts of one half or both, and print their grades. With `busy`, that many processes
-    compete for the cores, and all of them run at nice 15.
+def main(
+    exams: Sequence[str], half: str | None, json_file: Path | None, jobs: int, busy: int = 0
+) -> int:
+    """Run the scripts of exams, of one half or both, and print their grades. With `busy`, that many
+    processes compete for the cores, and all of them run at nice 15.
     """
     truths = {
-        name: truth for name, truth in read_truths().items() if half is None or truth.half == half
+        script: truth
+        for exam in exams
+        for script, truth in read_truths(exam).items()
+        if half is None or truth.half == half
     }
     grades: list[Grade] = []
     with busy_processes(busy, nice=NICE), ThreadPoolExecutor(jobs) as pool:
         nice = NICE if busy else 0
-        waiting = [pool.submit(examine, SCRIPTS / name, truths[name], nice) for name in truths]
+        waiting = [pool.submit(examine, script, truth, nice) for script, truth in truths.items()]
         for done in as_completed(waiting):
             grades.append(done.result())
             print(_row(grades[-1]), flush=True)
@@ -89,11 +96,12 @@ def main(half: str | None, json_file: Path | None, jobs: int, busy: int = 0) -> 
     return 0
 
 
-def read_truths() -> dict[str, Truth]:
-    """Return the truth by file name, in alphabetical order."""
-    stored = json.loads((SCRIPTS / "truth.json").read_text())
+def read_truths(exam: str) -> dict[Path, Truth]:
+    """Return the truth by script, in alphabetical order."""
+    folder = SCRIPTS / exam
+    stored = json.loads((folder / "truth.json").read_text())
     return {
-        name: Truth(
+        folder / name: Truth(
             entry["half"], tuple(entry.get("accepted_lines", ())), tuple(entry.get("holders", ()))
         )
         for name, entry in sorted(stored.items())

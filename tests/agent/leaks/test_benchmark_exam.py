@@ -72,11 +72,13 @@ def test_a_run_gives_status_output_and_processor_time(tmp_path):
     assert outcome.suspects == ()
 
 
-def test_each_stored_script_has_its_truth():
-    stored = json.loads((exam.SCRIPTS / "truth.json").read_text())
-    assert sorted(stored) == sorted(path.name for path in exam.SCRIPTS.glob("*.py"))
+@pytest.mark.parametrize(("exam_name", "counts"), [("10", (7, 4)), ("11", (6, 4))])
+def test_each_stored_script_has_its_truth(exam_name, counts):
+    folder = exam.SCRIPTS / exam_name
+    stored = json.loads((folder / "truth.json").read_text())
+    assert sorted(stored) == sorted(path.name for path in folder.glob("*.py"))
     for name, entry in stored.items():
-        lines = (exam.SCRIPTS / name).read_text().splitlines()
+        lines = (folder / name).read_text().splitlines()
         assert entry["half"] in exam.HALVES
         if entry["leak"]:
             assert lines[entry["line"] - 1].strip() == entry["keeps"], name
@@ -84,14 +86,19 @@ def test_each_stored_script_has_its_truth():
             assert max(entry["accepted_lines"]) <= len(lines)
     for half in exam.HALVES:
         of_half = [entry["leak"] for entry in stored.values() if entry["half"] == half]
-        assert (of_half.count(True), of_half.count(False)) == (7, 4)
+        assert (of_half.count(True), of_half.count(False)) == counts
+
+
+def test_each_exam_has_a_folder():
+    assert sorted(path.name for path in exam.SCRIPTS.iterdir()) == sorted(exam.EXAMS)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["keyword_spotting.py", "epoch_auroc.py"])
+@pytest.mark.parametrize("name", ["10/keyword_spotting.py", "10/epoch_auroc.py", "11/meters.py"])
 def test_a_stored_script_runs_to_its_end_and_is_graded(name):
-    truth = exam.read_truths()[name]
-    row = exam.examine(exam.SCRIPTS / name, truth)
+    script = exam.SCRIPTS / name
+    truth = exam.read_truths(script.parent.name)[script]
+    row = exam.examine(script, truth)
     assert row.unchanged
     assert row.processor_s > 1
     assert (row.line, row.holder, row.accused) == (truth.leaks or None, truth.leaks or None, False)

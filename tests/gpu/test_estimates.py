@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 def test_trace_and_agent_agree_with_the_allocator(tmp_path):
     file = tmp_path / "agreement.json"
     command = [sys.executable, "-m", "benchmarks.estimator", "agreement", "--quick", "--json", file]
-    cases = ("mlp", "bert", "llama", "lstm")
+    cases = ("mlp", "bert", "llama", "resnet", "lstm")
     subprocess.run([*command, "--only", *cases], cwd=ROOT, check=True, timeout=250)
     rows = {row["case"]: row for row in json.loads(file.read_text())["rows"]}
     assert set(rows) == set(cases) and not any(row["error"] for row in rows.values())

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from memagent.estimator.trace.kernels import scratch_bytes
 from memagent.rehearsal.accumulation import ADD, accumulate
 from memagent.rehearsal.host_views import fill_with_zeros, host_view, replaced, tensors_in
 
@@ -92,7 +94,7 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def has_convolutions(self) -> bool:
-        """Return whether cuDNN was needed, whose workspaces a rehearsal leaves out."""
+        """Return whether cuDNN was needed, some of whose workspaces a rehearsal leaves out."""
         return any(plan.is_convolution for plan in self._plans.values())
 
     @classmethod
@@ -159,6 +161,8 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not is_small:
                 raise
             return _computed_alone(func, args, keywords, plan)
+        if plan.is_convolution:
+            _allocate_scratch(f"aten::{plan.name}", args, result)
         outputs = list(tensors_in(result))
         if plan.name == "_local_scalar_dense" or any(not tensor.is_cuda for tensor in outputs):
             self._on_read(plan.name)
@@ -184,6 +188,14 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 known.append(index)
         return known
+
+
+def _allocate_scratch(operator: str, args: tuple[Any, ...], output: Any) -> None:
+    """Allocate for a moment what cuDNN's kernel would; without that it takes a smaller kernel."""
+    for tensor in tensors_in(output):
+        with suppress(torch.OutOfMemoryError):
+            size = scratch_bytes(operator, args, tensor)
+            torch.empty(size, dtype=torch.uint8, device=tensor.device)
 
 
 def _masked_gradient(

@@ -8,8 +8,7 @@ represent CUDA's, only attention is routed.
 Scratch memory is what a kernel allocates from torch and frees before it returns, so that no tensor
 of the program shows it. The trace records the large cases of `scratch_bytes` as an allocation
 followed by its release. Memory that libraries keep is in `memagent.estimator.devices`. Some amounts
-are unknown, because they depend on the free memory at run time: cuDNN's convolution workspaces, and
-the buffers of Triton and NCCL.
+are unknown: what cuDNN tries with `cudnn.benchmark`, and the buffers of Triton and NCCL.
 """
 
 from __future__ import annotations
@@ -27,6 +26,11 @@ _CUDA_ONLY_KERNELS = ("silu_backward", "mish_backward", "native_channel_shuffle"
 """Operators with a CUDA kernel. A build without CUDA decomposes them, with intermediate results."""
 _MULTIPROCESSORS, _THREADS = 108, 2048
 """An A100's, and the threads that one of them holds."""
+_MIN_PRODUCTS = 64
+"""Of a sum, from which cuDNN copies to the other layout: between 48 and 147 in recorded nets."""
+_HOPPER_MULTIPROCESSORS, _POSITIONS_OF_A_PART = 132, 3500
+"""An H200's, and the fewest positions of images that one of them adds up for a convolution's
+weights: between 3,136 and 3,584 in recorded nets."""
 _SORT_THRESHOLD = 3072
 """Above this number of tokens, the backward of an embedding sorts them."""
 
@@ -45,19 +49,59 @@ def install(device_rules: str) -> list[torch.library.Library]:
     return [library]
 
 
-def scratch_bytes(op: str, args: tuple[Any, ...]) -> int:
+def scratch_bytes(op: str, args: tuple[Any, ...], output: Any = None) -> int:
     """Return the bytes that the CUDA kernel of `op` allocates and frees; 0 if few or none."""
     kernel = _SCRATCH.get(op)
-    return 0 if kernel is None else kernel(args)
+    return 0 if kernel is None else kernel(args, output)
 
 
-def _embedding_backward_bytes(args: tuple[Any, ...]) -> int:
+def _convolution_bytes(values: Any, weight: Any, output: Any, groups: int) -> int:
+    """Return cuDNN's copies of input, weights and output with their channels last.
+
+    Its kernels for tensor cores read this layout: of fp32 values, too, since they may be rounded to
+    TF32. Weights of one value (1 x 1), groups of channels, and sums of few products (an image's
+    three channels by 3 x 3) run in the given layout. Exact in nearly all convolutions of VGG16,
+    ResNet-18, ResNet-50 and R3D on an H200 with cuDNN 9, but for 6 to 16 MiB in small images.
+    """
+    layout = {4: torch.channels_last, 5: torch.channels_last_3d}.get(values.dim())
+    uses_tensor_cores = values.dtype in _FLASH_DTYPES or (
+        values.dtype is torch.float32 and torch.backends.cudnn.allow_tf32
+    )
+    is_copied = layout is not None and not any(
+        tensor.is_contiguous(memory_format=layout) for tensor in (values, weight)
+    )
+    has_kernel = math.prod(weight.shape[2:]) > 1 and math.prod(weight.shape[1:]) >= _MIN_PRODUCTS
+    if not (is_copied and uses_tensor_cores and has_kernel and groups == 1):
+        return 0
+    return sum(item.numel() * item.element_size() for item in (values, weight, output))
+
+
+def _convolution_backward_bytes(args: tuple[Any, ...], gradient: Any) -> int:
+    """Return the copies for one of the gradients; for that of the weights also its partial sums.
+
+    As many as multiprocessors have a share of a tile: exact for the nets above.
+    """
+    outputs, values, weight = args[:3]
+    size = _convolution_bytes(values, weight, outputs, groups=args[9])
+    if gradient.dim() == 1 or not size:
+        return 0
+    if gradient.shape != weight.shape:
+        return size
+    products = weight.numel() // weight.shape[0]
+    columns = -(-products // (64 if weight.shape[1] <= 64 else 128))
+    tiles = -(-weight.shape[0] // 128) * columns
+    positions = outputs.numel() // outputs.shape[1]
+    parts = max(1, _HOPPER_MULTIPROCESSORS // tiles)
+    return int(size + 4 * weight.numel() * min(parts, positions // _POSITIONS_OF_A_PART))
+
+
+def _embedding_backward_bytes(args: tuple[Any, ...], _: Any) -> int:
     """Return the sorted tokens, their positions, and the counts (aten/native/cuda/Embedding.cu)."""
     count = int(args[1].numel())
     return 4 * count * int(args[1].element_size()) if count > _SORT_THRESHOLD else 0
 
 
-def _sum_bytes(args: tuple[Any, ...]) -> int:
+def _sum_bytes(args: tuple[Any, ...], _: Any) -> int:
     values, dims = args[0], list(args[1] or ())
     if dims != list(range(len(dims))) or len(dims) in (0, values.dim()):
         return 0
@@ -227,14 +271,18 @@ def _grouped_gradient_bytes(query: Any, key: Any) -> int:
     return int(2 * batch * key.shape[2] * heads * size * query.element_size())
 
 
-_SCRATCH: dict[str, Callable[[tuple[Any, ...]], int]] = {
-    "aten::_scaled_dot_product_flash_attention_backward": lambda args: _flash_backward_bytes(
+_SCRATCH: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
+    "aten::convolution": lambda args, output: _convolution_bytes(
+        args[0], args[1], output, groups=args[8]
+    ),
+    "aten::convolution_backward": _convolution_backward_bytes,
+    "aten::_scaled_dot_product_flash_attention_backward": lambda args, _: _flash_backward_bytes(
         args[1], args[2]
     ),
-    "aten::_flash_attention_backward": lambda args: _flash_backward_bytes(
+    "aten::_flash_attention_backward": lambda args, _: _flash_backward_bytes(
         args[1].transpose(1, 2), args[2].transpose(1, 2)
     ),
-    "aten::_scaled_dot_product_efficient_attention_backward": lambda args: (
+    "aten::_scaled_dot_product_efficient_attention_backward": lambda args, _: (
         _efficient_backward_bytes(args[1], args[2])
     ),
     "aten::embedding_dense_backward": _embedding_backward_bytes,

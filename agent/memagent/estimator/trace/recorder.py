@@ -59,6 +59,7 @@ _VALUE_OPERATORS = {
     "aten::allclose": "aten::equal",
 }
 """Operators that return a Python value, with the question they answer if it is known."""
+_CONVOLUTION_BACKWARD = "aten::convolution_backward"
 _DROPOUT = "aten::native_dropout"
 """Its kernel allocates the mask before the output."""
 _RANDOM = "aten::rand"
@@ -103,7 +104,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         device_type: str,
         *,
-        scratch_bytes: Callable[[str, tuple[Any, ...]], int] | None = None,
+        scratch_bytes: Callable[[str, tuple[Any, ...], Any], int] = lambda *_: 0,
         answer: Callable[[StorageRecorder, torch.Tensor, str], Any] | None = None,
         check_growth: Callable[[], None] | None = None,
     ) -> None:
@@ -165,10 +166,12 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = list(_output_tensors(output))
         for tensor in reversed(tensors) if name == _DROPOUT else tensors:
             self.add(tensor, name)
+            if name == _CONVOLUTION_BACKWARD:  # each gradient has a kernel of its own
+                self._record_scratch(name, args, tensor)
         if self._answer is not None and isinstance(output, torch.Tensor) and output.numel() == 1:
             self._record_producer(output, name, args)
-        if self._scratch_bytes is not None and (size := self._scratch_bytes(name, args)):
-            self._record_scratch(size, name)
+        if name != _CONVOLUTION_BACKWARD:
+            self._record_scratch(name, args, output)
         return output
 
     def _run(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -339,8 +342,10 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             op = LIKELY if is_likely else UNLIKELY
         self._producers[output.untyped_storage()._cdata] = op
 
-    def _record_scratch(self, size: int, op: str) -> None:
+    def _record_scratch(self, op: str, args: tuple[Any, ...], output: Any) -> None:
         """Record bytes that live only while the kernel runs."""
+        if not (size := self._scratch_bytes(op, args, output)):
+            return
         self.hidden_ops.add(op)
         record = self._record_alloc(size, None, op, "workspace")
         self._log.append((False, record, self.phase, self.step))

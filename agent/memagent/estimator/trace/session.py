@@ -84,7 +84,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
     notes.extend(_recurrence_notes(model, job.device_rules))
     recorder = StorageRecorder(
         device.type,
-        scratch_bytes=kernels.scratch_bytes if job.device_rules != CPU else None,
+        scratch_bytes=kernels.scratch_bytes if job.device_rules != CPU else lambda *_: 0,
         answer=torch_patches.answer,
         check_growth=growth.check,
     )

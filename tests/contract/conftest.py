@@ -11,7 +11,13 @@ import pytest
 
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.http import credentials
-from memagent_server.store.models import FeedbackRow, NotificationRow, StreamRow
+from memagent_server.store.models import (
+    FeedbackRow,
+    NotificationRow,
+    ResolvedFailureRow,
+    RunRow,
+    StreamRow,
+)
 from memagent_server.store.runs import lock_run
 
 GIB = 2**30
@@ -62,6 +68,7 @@ FORMS = {
     "choose_runs": {"runs": "{run_id},seen-too"},
     "change_runs": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
     "request_command": {"kind": "stop"},
+    "change_failure": {"next": "/"},
     "change_run": {"name": "theirs", "notes": ""},
     "change_rules": {"project": "{project}"},
     "change_column_rules": {
@@ -256,4 +263,16 @@ def _alert(context, run_id):
                 rule="oom_forecast",
             )
         )
-        return {"alert_id": alert.id, "notification_id": notification.id}
+        run = session.get(RunRow, run_id)
+        run.failure = f"of-{run_id}"
+        run.failure_title = run.name
+        session.add(
+            ResolvedFailureRow(
+                fingerprint=run.failure, project=run.project, resolved_at=1.0, resolved_by=run.name
+            )
+        )
+        return {
+            "alert_id": alert.id,
+            "notification_id": notification.id,
+            "fingerprint": run.failure,
+        }

@@ -17,6 +17,8 @@ DEMANDED = {
     "POST /alerts/<int:alert_id>/say": READ,
     "POST /alerts/acknowledge": READ,
     "POST /compare": READ,
+    "POST /api/v1/failures/<fingerprint>/<any(resolve, reopen):action>": READ,
+    "POST /failures/<fingerprint>/<any(resolve, reopen):action>": READ,
     "DELETE /api/v1/runs/<run_id>": ADMIN,
     "PATCH /api/v1/runs/<run_id>": ADMIN,
     "POST /runs/<run_id>": ADMIN,

@@ -21,6 +21,7 @@ RUN_COLUMNS: dict[str, ColumnType] = {
     "host": "text",
     "status": "text",
     "error": "text",
+    "failure": "text",
     "tags": "tags",
     "step": "number",
     "total_steps": "number",

@@ -6,11 +6,14 @@ Each sentence continues the run's name: `gpt will run out of memory in about 420
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from typing import Any
 
-from memagent.units import format_bytes, format_duration
+from memagent.units import DAY_S, format_bytes, format_duration
+from memagent_server.schemas.runs import Failure
 
 Data = Mapping[str, Any]
+_WEEK_S = 6 * DAY_S
 
 
 def format_eta(data: Data) -> str:
@@ -156,3 +159,27 @@ def closing_summary(rule: str, summary: str, state: str, first_step: int, step: 
         "lost_contact": f"was open when the run fell silent at step {step:,}",
     }[state]
     return f"{outcome}; before: {summary}"
+
+
+def seen_in(failure: Failure, now: float) -> str:
+    """Return `Seen in 7 runs of 3 people since Tuesday`; with a date if that's a week ago."""
+    if failure.runs == 1:
+        return "Seen in no other run"
+    people = f" of {failure.users} people" if failure.users > 1 else ""
+    return f"Seen in {failure.runs:,} runs{people} since {day_of(failure.first_seen_at, now)}"
+
+
+def regression(failure: Failure, now: float) -> str | None:
+    """Return when and by whom a failure that has come back was resolved, None for others."""
+    if failure.state != "regressed" or failure.resolved_at is None:
+        return None
+    by = f" by {failure.resolved_by}" if failure.resolved_by else ""
+    day = day_of(failure.resolved_at, now)
+    return f"resolved{by} on {day}, and back in a run that began later"
+
+
+def day_of(at: str, now: float) -> str:
+    """Return the weekday of an ISO 8601 time in UTC, the date if it's longer ago than six days."""
+    moment = datetime.fromisoformat(at.replace("Z", "+00:00")).astimezone(timezone.utc)
+    is_recent = 0 <= now - moment.timestamp() < _WEEK_S
+    return f"{moment:%A}" if is_recent else f"{moment.date()}"

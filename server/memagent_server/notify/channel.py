@@ -92,6 +92,8 @@ class AlertMessage:
     """Name of the person who acknowledged the alert; `somebody` if it's unknown."""
     snoozed_until: float | None = None
     error: str | None = None
+    failure: tuple[str, ...] = ()
+    """How often the same failure was seen, and whether it has come back."""
     autopsy: tuple[str, ...] = ()
     """Lines of the OOM report: the failed request, what held the memory, what to change."""
     is_repeat: bool = False

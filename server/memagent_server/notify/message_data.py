@@ -13,6 +13,8 @@ from typing import Any
 
 from memagent.diagnostics import display_path, display_roots
 from memagent.wire.messages import Suspect
+from memagent_server.alerts.incident_updates import DEATHS
+from memagent_server.alerts.summaries import regression, seen_in
 from memagent_server.compare import oom_report_of
 from memagent_server.notify.channel import (
     AlertMessage,
@@ -27,6 +29,7 @@ from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Session
 from memagent_server.store.events import last_checkpoint_step
+from memagent_server.store.failures import failures_of
 from memagent_server.store.forecasts import FORECAST_COLUMNS
 from memagent_server.store.models import (
     AlertRow,
@@ -99,6 +102,7 @@ def load_message(
         acked_by=(incident.acked_by or "somebody") if incident and incident.acked_at else None,
         snoozed_until=incident.snoozed_until if incident else None,
         error=run.error,
+        failure=_failure_lines(session, run, now) if transition.to_state in DEATHS else (),
         autopsy=_oom_report_lines(session, run, stream) if transition.to_state == "oom" else (),
         is_repeat=notification.attempts > 1,
         is_overtaken=is_overtaken(session, notification),
@@ -207,6 +211,14 @@ def _saving(advice: Sequence[Any]) -> EstimatedSaving | None:
     return EstimatedSaving(
         str(first.get("change", "")), int(first["saving_bytes"]), str(first.get("cost") or "")
     )
+
+
+def _failure_lines(session: Session, run: RunRow, now: float) -> tuple[str, ...]:
+    failure = failures_of(session, [run.failure]).get(run.failure or "")
+    if failure is None or failure.runs == 1:
+        return ()
+    text, returned = seen_in(failure, now), regression(failure, now)
+    return (text,) if returned is None else (f"Regressed: {returned}", text)
 
 
 def _oom_report_lines(session: Session, run: RunRow, stream: StreamRow | None) -> tuple[str, ...]:

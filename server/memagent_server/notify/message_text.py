@@ -210,6 +210,7 @@ def _outcome_details(message: AlertMessage) -> list[str]:
     used, limit = message.observed_peak_bytes, message.facts.get("limit_bytes")
     if used:
         lines.append(f"Peak {format_bytes(used)} of {format_bytes(limit)}")
+    lines += message.failure
     if message.error:
         lines.append(truncate(message.error, 300))
     if message.to_state in ("oom", "lost_contact"):

@@ -11,7 +11,7 @@ from memagent.filters.parser import MAX_LENGTH
 from memagent.wire.messages import Identifier
 from memagent_server.schemas.alerts import Alert, Notification
 from memagent_server.schemas.base import AlertState, NotificationState, RunStatus, Schema
-from memagent_server.schemas.runs import Run, RunSummary, WasteKey, WasteSort
+from memagent_server.schemas.runs import FailureState, Run, RunSummary, WasteKey, WasteSort
 
 PARTIAL: tuple[type[Schema], ...] = (Run, RunSummary, Alert, Notification)
 """Answers whose fields a query can choose with `fields`; `id` is always there."""
@@ -210,3 +210,8 @@ class WasteQuery(Query, kw_only=True, frozen=True):
     ] = ("user", "project", "card")
     sort: Annotated[WasteSort, Meta(description="The largest come first.")] = "unused_gib_hours"
     limit: Annotated[int, Meta(ge=1, le=200, description="Maximum of rows.")] = 50
+
+
+class FailuresQuery(Query, kw_only=True, frozen=True):
+    project: Project | None = None
+    state: FailureState | None = None

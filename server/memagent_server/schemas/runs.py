@@ -66,6 +66,9 @@ class RunSummary(Schema):
     ]
     predicted_peak_bytes: Bytes | None
     forecast: ForecastSummary | None
+    failure: Annotated[
+        str | None, Meta(description="Fingerprint of how it failed, which runs may share.")
+    ]
     url: str
 
 
@@ -93,6 +96,33 @@ class Stream(Schema):
     is_current: bool
     last_sample_at: Timestamp | None
     latest: dict[str, float | None]
+
+
+FailureState = Literal["open", "resolved", "regressed"]
+
+
+class Failure(Schema):
+    """A failure that runs of a project share: the same cause, line and phase, or the same error."""
+
+    id: Annotated[str, Meta(description="The fingerprint: `failure` of its runs.")]
+    project: str
+    title: str
+    state: Annotated[
+        FailureState,
+        Meta(description="`regressed`: a launch that began after the resolution ended by it."),
+    ]
+    runs: int
+    users: int
+    first_seen_at: Timestamp
+    last_seen_at: Timestamp
+    resolved_at: Timestamp | None
+    resolved_by: str | None
+
+
+class Failures(Schema):
+    """The failures that were seen last."""
+
+    failures: list[Failure]
 
 
 class RunEvent(Schema):
@@ -243,7 +273,7 @@ WasteSort = Literal[
 
 
 class WasteSums(Schema):
-    """What runs had of GPUs and what they needed. A GiB-hour is 1 GiB of a GPU for an hour."""
+    """GPU memory of runs over a time. A GiB-hour is 1 GiB of a GPU for an hour."""
 
     runs: int
     gpu_hours: float

@@ -21,6 +21,7 @@ from memagent_server.store.models import RankRow, RunRow, StreamRow
 
 OOM_KILLER_RATIO = 0.9
 """Share of the host's limit in the last sample (up to 1 s old) that makes the OOM killer likely."""
+OOM_KILLER_TEXT = "probably killed by the kernel's out-of-memory killer"
 MAX_RANKS = 131_072
 """Limit for a run with all its launches: sixteen of 8,192 ranks."""
 _FROM_WORST = ("running", "oom", "failed", "lost_contact", "stopped", "completed")
@@ -127,7 +128,7 @@ def oom_killer_hint(session: Session, rank: RankRow) -> str | None:
     if not used or not limit or used < OOM_KILLER_RATIO * limit:
         return None
     return (
-        "probably killed by the kernel's out-of-memory killer:"
+        f"{OOM_KILLER_TEXT}:"
         f" {format_bytes(used)} of {format_bytes(limit)} ({host.limit_source}) were in use at step"
         f" {host.last_step or 0:,}, the last one reported"
     )
@@ -168,6 +169,8 @@ def _reopen(run: RunRow) -> None:
     run.status = "running"
     run.finished_at = None
     run.error = None
+    run.failure = None
+    run.failure_title = None
 
 
 def _begin_launch(session: Session, run: RunRow) -> None:

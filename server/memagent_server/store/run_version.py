@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, func, select
 from sqlalchemy.orm import Session
 
+from memagent_server.store.failures import failures_of
 from memagent_server.store.incidents import count_firing_incidents
 from memagent_server.store.models import (
     AlertRow,
@@ -38,7 +39,10 @@ def ended_run_version(session: Session, run_id: str) -> RunVersion | None:
     row = session.execute(_VERSION, {"run_id": run_id}).first()
     if row is None or row.status == "running":
         return None
-    return (*map(_hashable, row), count_firing_incidents(session))
+    # other runs with the same failure change what a page says about it
+    failure = failures_of(session, [row.failure]).get(row.failure or "")
+    occurrences = (failure.runs, failure.state, failure.resolved_by) if failure else None
+    return (*map(_hashable, row), count_firing_incidents(session), occurrences)
 
 
 def _query() -> Select[Any]:

@@ -15,6 +15,7 @@ from memagent.wire.messages import Finish, RunStart
 from memagent_server.store.citus import begin_two_phases, groups_to_lock
 from memagent_server.store.cuda_contexts import store_contexts
 from memagent_server.store.errors import ConflictError, UnknownRunError
+from memagent_server.store.failures import set_failure
 from memagent_server.store.models import (
     AlertRow,
     EvaluationMarkRow,
@@ -126,6 +127,7 @@ def finish_run(
     if rank.is_current:
         run.step = max(run.step, finish.step)
         settle(session, run, now)
+        set_failure(session, run)
     return run
 
 
@@ -145,6 +147,7 @@ def lose_contact(session: Session, run_id: str, now: float) -> RunRow:
         rank.error = oom_killer_hint(session, rank)
         store_contexts(session, run, rank, now)
     settle(session, run, now)
+    set_failure(session, run)
     return run
 
 

@@ -49,7 +49,7 @@ _KEY_COLUMNS: dict[WasteKey, Any] = {
 
 @dataclass(frozen=True)
 class WasteSelection:
-    """Which time, whose runs, and which rows. Times are UTC epoch seconds."""
+    """Selection of a time, runs and rows; times are UTC epoch seconds."""
 
     since: float
     until: float
@@ -82,6 +82,7 @@ class WasteTotal:
         self.needed += row.needed
         self.unused += row.unused
         price = prices.of(row.card)
+        # one card without a price leaves the sum unknown
         is_known = price is not None and self.cost is not None
         self.cost = self.cost + price * row.gpu_s / _S_PER_HOUR if is_known else None
         if _is_too_large(row.card, row.limit_bytes, row.fitting):
@@ -108,6 +109,7 @@ def waste(session: Session, selection: WasteSelection, prices: GpuPrices) -> Was
         WasteRow(**{**_sums(group, prices), **dict(zip(map(str, keys), key, strict=True))})
         for key, group in groups.items()
     ]
+    # runs come in the database's order, which doesn't decide ties
     rows.sort(key=_order(selection.sort), reverse=True)
     largest = rows[: selection.limit]
     if of_runs:

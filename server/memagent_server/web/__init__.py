@@ -2,13 +2,22 @@
 
 from flask import Blueprint
 
-from memagent_server.web import api, api_alerts, api_column_rules, docs, run_changes, setup, waste
+from memagent_server.web import (
+    api,
+    api_alerts,
+    api_column_rules,
+    docs,
+    failures,
+    run_changes,
+    setup,
+    waste,
+)
 from memagent_server.web.pages import alerts, compare, estimate, login, run, runs, settings
 
 blueprints: tuple[Blueprint, ...] = tuple(
     module.blueprint
     for module in (
-        setup, api, api_alerts, api_column_rules, run_changes,
+        setup, api, api_alerts, api_column_rules, run_changes, failures,
         runs, run, waste, alerts, compare, estimate, settings, login, docs,
     )
 )  # fmt: skip

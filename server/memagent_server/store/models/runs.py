@@ -24,6 +24,7 @@ KEPT = ("samples", "rollups", "record")
 """The data that a run still has, most to least: see `store/retention.py`."""
 
 _KEEPS_MORE = "keeps <> 'record'"
+_FAILED = "failure IS NOT NULL"
 _DIED = "status IN ('oom', 'lost_contact')"
 
 
@@ -51,6 +52,9 @@ class RunRow(Base):
     last_seen_at: Mapped[float]
     finished_at: Mapped[float | None]
     error: Mapped[str | None] = mapped_column(Text)
+    failure: Mapped[str | None] = mapped_column(String(16))
+    """The fingerprint of how it failed, which other runs may share: see `store/failures.py`."""
+    failure_title: Mapped[str | None] = mapped_column(Text)
     config: Mapped[JsonObject] = mapped_column(default=dict)
     tags: Mapped[list[Any]] = mapped_column(default=list)
     """Tags as the list shows and searches them; `RunTagRow` holds the same to filter by."""
@@ -90,9 +94,31 @@ class RunRow(Base):
             postgresql_where=text(_KEEPS_MORE),
         ),
         Index(
+            "ix_runs_failure",
+            # a failure's figures, without its title: PostgreSQL refuses rows of 2,704 bytes
+            "failure",
+            "project",
+            "user",
+            "finished_at",
+            "started_at",
+            "created_at",
+            sqlite_where=text(_FAILED),
+            postgresql_where=text(_FAILED),
+        ),
+        Index(
             "ix_runs_died", "last_seen_at", sqlite_where=text(_DIED), postgresql_where=text(_DIED)
         ),
     )
+
+
+class ResolvedFailureRow(Base):
+    """A failure of several runs that people have resolved. Without a row it's open."""
+
+    __tablename__ = "resolved_failures"
+    fingerprint: Mapped[str] = mapped_column(String(16), primary_key=True)
+    project: Mapped[str] = mapped_column(String(200))
+    resolved_at: Mapped[float]
+    resolved_by: Mapped[str | None] = mapped_column(String(200))
 
 
 class RunTagRow(Base):

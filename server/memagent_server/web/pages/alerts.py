@@ -19,6 +19,7 @@ from memagent_server.store.snapshots import suspects_of
 from memagent_server.store.summaries import summarize
 from memagent_server.web import query
 from memagent_server.web.api_alerts import ALERT_ACTIONS, AlertAction, act_on_alert, read_scoreboard
+from memagent_server.web.failures import shared_failures
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
 from memagent_server.web.shared_pages import share_refreshes
 from memagent_server.web.triage import TriageGroup, triage
@@ -50,6 +51,7 @@ def show_alerts() -> Response:
             session,
             groups=_triage(session, page.incidents) if is_open else [],
             incidents=[] if is_open else page.incidents,
+            failures=shared_failures(session, {item.run_id for item in page.incidents}),
             next_cursor=page.next_cursor,
             state=state or "open",
             is_open=is_open,

@@ -37,6 +37,7 @@ from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspe
 from memagent_server.store.streams import current_streams
 from memagent_server.store.summaries import describe
 from memagent_server.web import labels, query, run_view, view_models
+from memagent_server.web.failures import shared_failures
 from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, render_page
 from memagent_server.web.run_view import flame
 from memagent_server.web.shared_pages import share_refreshes
@@ -104,6 +105,7 @@ def show_run(run_id: str) -> Response:
             session,
             run=run,
             incidents=incidents,
+            failures=shared_failures(session, [run.id]),
             headline=labels.headline(run, worst, moment),
             cause=cause,
             advice=_advice(cause, advice, suspects, stream) if cause else None,

@@ -74,6 +74,7 @@ def test_a_summary_shows_the_stream_that_is_nearest_to_its_limit(database, run_i
         "limit_bytes": 1000,
         "predicted_peak_bytes": None,
         "forecast": None,
+        "failure": None,
         "url": "http://box:8420/runs/r",
     }
 

@@ -12,7 +12,7 @@ RUN = Run(
     id="r", project="p", name="gpt", user="ana", host="box", status="running", created_at=STARTED_AT, started_at=STARTED_AT,
     last_seen_at=LAST_SEEN_AT, finished_at=None, step=1000, total_steps=None, world_size=1, tags=[], is_archived=False,
     device="host", device_name="host", used_bytes=3 * GIB, peak_bytes=int(3.1 * GIB), limit_bytes=8 * GIB, sparkline=None,
-    predicted_peak_bytes=None, forecast=None, url="/runs/r", config={}, environment={}, error=None,
+    predicted_peak_bytes=None, forecast=None, failure=None, url="/runs/r", config={}, environment={}, error=None,
     notes="", resources=ResourceUse(None, None, None, None), dropped_samples={},
     streams=[], events=[], alerts=[],
 )  # fmt: skip

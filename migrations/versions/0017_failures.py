@@ -19,7 +19,10 @@ def upgrade() -> None:
     op.create_index(
         "ix_runs_failure",
         "runs",
-        ["failure", "project", "user", "finished_at", "started_at", "created_at"],
+        [
+            *("failure", "project", "user", "finished_at", "started_at", "created_at"),
+            "failure_title",
+        ],
         sqlite_where=_FAILED,
         postgresql_where=_FAILED,
     )

@@ -30,7 +30,8 @@ from memagent_server.store.reading import iso
 from memagent_server.store.statements import upsert
 
 MAX_FAILURES = 1_000
-MAX_TITLE = 300
+MAX_TITLE = 200
+"""Characters. With a project and a user of 200 each it fits a row of PostgreSQL's indexes."""
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|\d+(?:\.\d+)?")
 _BEGAN_AT = func.coalesce(RunRow.started_at, RunRow.created_at)
 

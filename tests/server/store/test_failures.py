@@ -7,6 +7,7 @@ import pytest
 from memagent.wire.messages import Batch, Event, Finish, RunStart, SnapshotMessage, Suspect
 from memagent_server.alerts.summaries import day_of, regression, seen_in
 from memagent_server.store.failures import (
+    MAX_TITLE,
     failures_by_run,
     find_failure,
     list_failures,
@@ -163,3 +164,10 @@ def test_a_regression_is_described_with_day_and_person(database, fail):
     text = regression(read(database, failure), 3 * DAY)
     assert text == "resolved by ann on Friday, and back in a run that began later"
     assert day_of("2026-11-24T00:00:00.000Z", 0.0) == "2026-11-24"
+
+
+def test_the_longest_names_and_titles_fit_the_index(database, fail):
+    signs = [chr(0x1F300 + number % 500) for number in range(200)]
+    name, error = "".join(signs), "".join(reversed(signs)) * 2
+    failure = read(database, fail("r", "failed", error=error, project=name, user=name))
+    assert (failure.project, failure.title) == (name, error[:MAX_TITLE])

@@ -24,10 +24,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from memagent.estimator.trace.kernels import scratch_bytes
 from memagent.rehearsal.accumulation import ADD, accumulate
+from memagent.rehearsal.choices import spread_choices
 from memagent.rehearsal.host_views import fill_with_zeros, host_view, replaced, tensors_in
 
 MAX_BYTES = 1 << 18
 """Size of the largest tensor that is computed: its operators take milliseconds on a CPU."""
+MAX_PLACES_BYTES = 1 << 27
+"""The same of masks and places, which sizes depend on: 8,192 tokens of 8 among 129 experts."""
+_PLACES = (torch.bool, torch.int64)
 MASKED_GRADIENT = torch.ops.aten.masked_scatter_backward.default
 _COMPUTED_NAMESPACES = ("aten", "prims")
 _UNCOMPUTED = (
@@ -170,11 +174,15 @@ class SmallValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return result
         if not outputs:
             return _plain_result(func, args, keywords, plan, result) if is_small else result
-        if not (is_small and all(map(_is_small, outputs))) or not _copy_results(
-            outputs, _on_host(func, args, keywords, plan)
-        ):
+        has_values = (
+            is_small
+            and all(map(_is_small, outputs))
+            and _copy_results(outputs, _on_host(func, args, keywords, plan))
+        )
+        if not has_values:
             for tensor in _fresh(outputs, inputs):
                 fill_with_zeros(tensor)
+        spread_choices(plan.name, args, result, has_scores=has_values)
         return result
 
     def _with_known_masks(self, indices: Any) -> list[Any]:
@@ -223,7 +231,8 @@ def _is_factory(keywords: dict[str, Any]) -> bool:
 def _is_small(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
-        and tensor.numel() * tensor.element_size() <= MAX_BYTES
+        and tensor.numel() * tensor.element_size()
+        <= (MAX_PLACES_BYTES if tensor.dtype in _PLACES else MAX_BYTES)
         and not tensor.is_conj()
         and not tensor.is_neg()
     )

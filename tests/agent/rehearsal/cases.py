@@ -431,6 +431,18 @@ def values() -> dict[str, Any]:
     return {**seen, "assigned": x[-2:].tolist(), **learning()}
 
 
+def experts() -> dict[str, Any]:
+    """A router of 4,096 tokens, whose features are large: the tokens of each expert."""
+    router, tokens = nn.Linear(1024, 8).cuda(), torch.randn(4096, 1024, device="cuda")
+    scores = functional.softmax(router(tokens), -1)
+    chosen = scores.topk(2)[1]
+    hits = functional.one_hot(chosen, 8).permute(2, 1, 0)
+    return {
+        "one_by_one": [len(torch.where(hits[expert])[0]) for expert in range(8)],
+        "best": [int((scores.max(-1)[1] == expert).sum()) for expert in range(8)],
+    }
+
+
 def learning() -> dict[str, Any]:
     """A small classifier in fp16 with GradScaler: it learns."""
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)).cuda()
@@ -467,7 +479,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     case.__name__: case
     for case in (
         basics, mlp, segments, gpt, tied, residual, recurrent, graphs, two_devices, readings, llama,
-        sharded, sorting, ending, values,
+        sharded, sorting, ending, values, experts,
     )
 }  # fmt: skip
 

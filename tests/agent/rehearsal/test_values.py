@@ -42,6 +42,11 @@ def test_large_tensors_are_zeros(seen) -> None:
     assert seen["large"] == [0, 0]
 
 
+def test_a_router_of_unknown_scores_spreads_the_tokens(rehearse) -> None:
+    seen = rehearse("experts", "computed")
+    assert seen == {**seen, "one_by_one": [1024] * 8, "best": [512] * 8}
+
+
 def test_a_small_model_learns_and_no_step_is_skipped(seen) -> None:
     assert seen["losses"][-1] < 0.5 * seen["losses"][0]
     assert seen["scale"] == 65536

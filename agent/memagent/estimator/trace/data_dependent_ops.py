@@ -1,9 +1,9 @@
 """Operators whose output length depends on values. A trace has no values and chooses a safe length.
 
-1. Choices of a router (`topk` over E experts, compared with one of them or made one-hot) are
-   expected to be even: each expert gets 1 / E. All experts together get exactly the routed tokens,
-   so the memory that their layer keeps doesn't depend on the distribution. Only the temporaries of
-   a single expert do.
+1. Choices of a router (`topk`, `max` or `argmax` over E experts, compared with one of them or made
+   one-hot) are expected to be even: each expert gets 1 / E. All experts together get exactly the
+   routed tokens, so the memory that their layer keeps doesn't depend on the distribution. Only the
+   temporaries of a single expert do. A choice compared with labels isn't one of these.
 2. Anything else (a mask of unknown values) counts as true everywhere, because no run can need more.
 
 In both cases the trace gets a note.
@@ -36,7 +36,10 @@ class TrueFractions:
     def update(self, op: str, output: Any, args: tuple[Any, ...]) -> None:
         """Note a choice among classes, or a tensor derived from one."""
         handler = _TRACKED.get(op)
-        if handler is not None and args[0].layout is torch.strided and args[0].dim():
+        if handler is None:
+            return
+        first = args[0][0] if isinstance(args[0], (list, tuple)) else args[0]
+        if first.layout is torch.strided and first.dim():
             handler(self, output, args)
 
     def of(self, tensor: torch.Tensor) -> float | None:
@@ -52,12 +55,25 @@ class TrueFractions:
         dim = args[2] if len(args) > 2 else -1
         self._classes[_key(output[1])] = args[0].shape[dim]
 
+    def _max(self, output: Any, args: tuple[Any, ...]) -> None:
+        self._classes[_key(output[1])] = args[0].shape[args[1]]
+
+    def _argmax(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
+        if len(args) > 1 and args[1] is not None:
+            self._classes[_key(output)] = args[0].shape[args[1]]
+
+    def _cat(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
+        classes = {self._classes.get(_key(part)) for part in args[0]}
+        if None not in classes:
+            self._classes[_key(output)] = max(filter(None, classes))
+
     def _eq(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
-        # For one-hot, either operand may be the range of classes.
-        operands = (item for item in args[:2] if isinstance(item, torch.Tensor))
-        classes = next(filter(None, (self._classes.get(_key(item)) for item in operands)), None)
-        if classes:
-            self._fractions[_key(output)] = 1 / classes
+        """Compare each choice with a class, or with all (one-hot), as opposed to its label."""
+        for choice, other in (args[:2], args[1::-1]):
+            classes = self._classes.get(_key(choice)) if isinstance(choice, torch.Tensor) else None
+            compared = other.numel() if isinstance(other, torch.Tensor) else 1
+            if classes and output.numel() == choice.numel() * compared:
+                self._fractions[_key(output)] = 1 / classes
 
     def _scatter(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
         if self._classes.get(_key(args[2])):  # one-hot: a one in each row
@@ -164,6 +180,9 @@ _RULES: dict[str, Callable[[OperatorCall], Any]] = {
 }
 _TRACKED: dict[str, Callable[[TrueFractions, Any, tuple[Any, ...]], None]] = {
     "aten::topk": TrueFractions._topk,
+    "aten::max.dim": TrueFractions._max,
+    "aten::argmax": TrueFractions._argmax,
+    "aten::cat": TrueFractions._cat,
     "aten::eq.Scalar": TrueFractions._eq,
     "aten::eq.Tensor": TrueFractions._eq,
     "aten::scatter.value": TrueFractions._scatter,

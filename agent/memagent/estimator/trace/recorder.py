@@ -30,7 +30,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
 )
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils.flop_counter import flop_registry
 
 import memagent
 from memagent.estimator.trace.corrections import run_corrected
@@ -41,6 +40,8 @@ from memagent.estimator.trace.data_dependent_ops import (
 )
 from memagent.estimator.trace.events import MemoryEvent
 from memagent.estimator.trace.gradients import GradientSums
+from memagent.estimator.trace.operation_counts import count_operations
+from memagent.estimator.trace.producers import Producers
 
 _MIN_SIZE_WITH_SOURCE_BYTES = 1 << 16
 _GROWTH_CHECK_INTERVAL = 256
@@ -62,8 +63,6 @@ _VALUE_OPERATORS = {
 _CONVOLUTION_BACKWARD = "aten::convolution_backward"
 _DROPOUT = "aten::native_dropout"
 """Its kernel allocates the mask before the output."""
-_RANDOM = "aten::rand"
-LIKELY, UNLIKELY = "a likely chance", "an unlikely chance"
 """In place of the operator that compared a random number with a probability."""
 _DEVICE_OPERATOR = torch.ops.prim.device.default
 _META_DEVICE = torch.device("meta")
@@ -127,7 +126,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._live: dict[int, tuple[_StorageRecord, _StorageRef]] = {}
         self._log: list[tuple[bool, _StorageRecord, str, int]] = []
         self._next_uid = 0
-        self._producers: dict[int, str] = {}
+        self.producers = Producers()
         self._fractions = TrueFractions()
         self._sums = GradientSums()
 
@@ -161,15 +160,15 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "aten::add.Tensor" and self.phase == "backward" and self._sums.is_in_place(args):
             func, name = torch.ops.aten.add_.Tensor, "aten::add_.Tensor"
         output = self._run(func, name, args, kwargs)
-        if self.phase == "forward" and (count := flop_registry.get(func._overloadpacket)):
-            self.operations[self.module_path()] += count(*args, **kwargs, out_val=output)
+        if self.phase == "forward" and (count := count_operations(func, args, kwargs, output)):
+            self.operations[self.module_path()] += count
         tensors = list(_output_tensors(output))
         for tensor in reversed(tensors) if name == _DROPOUT else tensors:
             self.add(tensor, name)
             if name == _CONVOLUTION_BACKWARD:  # each gradient has a kernel of its own
                 self._record_scratch(name, args, tensor)
-        if self._answer is not None and isinstance(output, torch.Tensor) and output.numel() == 1:
-            self._record_producer(output, name, args)
+        if self._is_fake:
+            self.producers.update(name, output, args)
         if name != _CONVOLUTION_BACKWARD:
             self._record_scratch(name, args, output)
         return output
@@ -241,10 +240,6 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 live = self._live.get(part.untyped_storage()._cdata)
                 self.outputs.setdefault(path, set()).update([live[0].uid] if live else [])
 
-    def producer_of(self, tensor: torch.Tensor) -> str:
-        """Return the operator that made a one-element tensor; "" if unknown."""
-        return self._producers.get(tensor.untyped_storage()._cdata, "")
-
     def on_storage_resize(self, storage: torch.UntypedStorage) -> None:
         """Record a resize without an operator (`UntypedStorage.resize_`)."""
         if storage._cdata in self._live:
@@ -302,7 +297,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _record_free(self, reference: Any) -> None:
         record, _ = self._live.pop(reference.key, (None, None))
-        self._producers.pop(reference.key, None)
+        self.producers.forget(reference.key)
         self._fractions.forget(reference.key)
         if record is not None and record.size_bytes:
             self._log.append((False, record, self.phase, self.step))
@@ -326,21 +321,6 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (
             not func._schema.returns and first.numel() > 1 and first.device.type == self.device_type
         )
-
-    def _record_producer(self, output: torch.Tensor, op: str, args: tuple[Any, ...]) -> None:
-        """Record the operator of a one-element tensor.
-
-        A sum that is compared with the number of its terms asks "all?". A random number that is
-        compared with a probability asks whether to leave a layer out (LayerDrop).
-        """
-        if op in ("aten::sum", "aten::sum.dim_IntList"):
-            op = f"aten::sum of {args[0].numel()}"
-        elif op == "aten::eq.Scalar" and self.producer_of(args[0]) == f"aten::sum of {args[1]}":
-            op = "aten::all"
-        elif op in ("aten::lt.Scalar", "aten::gt.Scalar") and self.producer_of(args[0]) == _RANDOM:
-            is_likely = (args[1] > 0.5) == (op == "aten::lt.Scalar")
-            op = LIKELY if is_likely else UNLIKELY
-        self._producers[output.untyped_storage()._cdata] = op
 
     def _record_scratch(self, op: str, args: tuple[Any, ...], output: Any) -> None:
         """Record bytes that live only while the kernel runs."""

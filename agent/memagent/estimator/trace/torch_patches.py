@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from memagent.errors import TraceError
 from memagent.estimator.trace import fake_cuda
-from memagent.estimator.trace.recorder import LIKELY, UNLIKELY
+from memagent.estimator.trace.producers import LIKELY, UNLIKELY
 from memagent.estimator.trace.recurrent import replace_lstm
 
 COMPILED_NOTE = (
@@ -96,13 +96,13 @@ def unwrap_compiled(model: torch.nn.Module) -> bool:
 
 
 def answer(recorder: Any, tensor: torch.Tensor, producer: str = "") -> Any:
-    """Return a plausible value of a tensor: step counters count, "all?" is yes, "any?" is no, and
-    chance does what is more likely.
+    """Return a plausible value of a tensor: step counters count, "all?" is yes, "any?" is no,
+    places are evenly spread, and chance does what is more likely.
 
     `producer` is the operator that made the tensor; the default is the recorded one. Raises
     TraceError for other questions, because the program's path depends on its data.
     """
-    producer = producer or recorder.producer_of(tensor)
+    producer = producer or recorder.producers.operator_of(tensor)
     # optimizers read step counters, and flags such as found_inf
     if recorder.phase == "optimizer" and producer != "aten::equal":
         if tensor.dtype is torch.bool:
@@ -117,6 +117,9 @@ def answer(recorder: Any, tensor: torch.Tensor, producer: str = "") -> Any:
         if _CHANCE_NOTE not in recorder.notes:
             recorder.notes.append(_CHANCE_NOTE)
         return producer == LIKELY
+    place = recorder.producers.value_of(tensor)
+    if place is not None:
+        return place
     raise TraceError(
         f"the model reads the value of a tensor made by {producer or 'an unknown operator'}, "
         "which a trace does not have",

@@ -109,3 +109,40 @@ def test_tensors_compare_as_equal():
 
     trace = record_trace(lambda: Asks(64, 64), ROWS, device="cpu")
     assert any("the answer was yes" in note for note in trace.notes)
+
+
+class Chooses(nn.Linear):
+    """Keeps the rows whose best class is the label, or class 1."""
+
+    def __init__(self, *, with_labels: bool) -> None:
+        super().__init__(64, EXPERTS)
+        self.with_labels = with_labels
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        best = super().forward(rows).max(1)[1]
+        labels = torch.arange(TOKENS, device=rows.device) % EXPERTS
+        return super().forward(rows[best == (labels if self.with_labels else 1)]).mean()
+
+
+def test_a_choice_that_is_compared_with_labels_may_be_right_everywhere():
+    trace = record_trace(lambda: Chooses(with_labels=True), ROWS, device="cpu")
+    assert EVEN_EXPERTS_NOTE not in trace.notes
+    trace = record_trace(lambda: Chooses(with_labels=False), ROWS, device="cpu")
+    assert EVEN_EXPERTS_NOTE in trace.notes
+
+
+class VisitsPlaces(nn.Linear):
+    """Runs on the row of each place that a mask has, and adds up what it read of the places."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        places = torch.greater(rows[:8], 0).nonzero()
+        visited = [
+            (int(place[0]), int(place[1])) for place in places if not bool(place[0] == len(rows))
+        ]
+        assert len(set(visited)) == 8 * 64
+        assert max(visited) == (7, 63)
+        return super().forward(rows[places[3][0]]).mean()
+
+
+def test_places_of_a_mask_are_those_of_one_that_is_true_everywhere():
+    assert record_trace(lambda: VisitsPlaces(64, 4), ROWS, device="cpu").peak_bytes > 0

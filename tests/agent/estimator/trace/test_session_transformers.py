@@ -8,6 +8,8 @@ import torch
 pytest.importorskip("transformers")
 
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     BertConfig,
     BertForSequenceClassification,
     GPT2Config,
@@ -166,3 +168,32 @@ def test_it_traces_seven_billion_parameters_with_the_foreach_optimizer():
     assert trace.summary().peak_phase == "optimizer"
     assert round(trace.summary().peak_bytes / trace.parameters) == 10
     assert trace.growth_bytes < 300 << 20
+
+
+MIXTURES = {
+    "mixtral": {},  # its experts are looped over, with a place beyond the last that is skipped
+    "phimoe": {},  # chooses the experts one by one
+    "qwen2_moe": {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64},
+    "gpt_oss": {"head_dim": 16, "num_local_experts": 4},
+}
+
+
+class Mixture(torch.nn.Module):
+    """A mixture of experts that runs them one by one, as transformers do where told so."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        shape = {**SMALL, "num_key_value_heads": 2, **MIXTURES[name]}
+        config = AutoConfig.for_model(name, vocab_size=100, use_cache=False, **shape)
+        self.model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        self.model.set_experts_implementation("eager")
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=ids, labels=ids).loss
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_experts_run_one_by_one_need_what_real_ones_do(name):
+    real = real_trace(lambda: Mixture(name), IDS).summary().phase_peak_bytes
+    trace = record_trace(lambda: Mixture(name), IDS, device="cpu").summary().phase_peak_bytes
+    assert trace == pytest.approx(real, rel=0.02)

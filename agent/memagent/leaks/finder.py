@@ -69,14 +69,23 @@ class Finder(FinderState):
 
     def after_step(self, step: int) -> Diagnosis | None:
         """Advance the diagnosis after `step`. Return it in the step that completes it."""
+        is_traced = self._window.is_active and self._window.request.host
+        took_s = self._step_times.end(step, self.thread_clock(), is_traced=is_traced)
+        try:
+            return self._advance(step, took_s)
+        finally:
+            self._step_times.begin(step, self.thread_clock())
+
+    def _advance(self, step: int, took_s: float | None) -> Diagnosis | None:
+        """Do the next slice of the diagnosis. took_s: processor time of the step."""
         window = self._window
         if self._search is not None:
             return self._continue_search() if self._may_go_on() else None
         if not window.is_active:
-            if self._requested is not None and self._may_begin():
+            if self._requested is not None and self._may_begin(self._requested):
                 self._begin(self._requested, step)
             return None
-        window.end_step(step)
+        window.end_step(step, took_s)
         if window.is_before_last:
             return self._begin_search()
         if window.is_due:
@@ -207,6 +216,9 @@ class Finder(FinderState):
         self._unconfirmed = None
         if search is not None:
             search.close()
+        if was_active:
+            self._extra_s = self._window.extra_s
+            self.budget.spend(self._extra_s)
         self._window.close()
         if was_active:
             syntax.clear_cache()
@@ -215,8 +227,11 @@ class Finder(FinderState):
         """Let the diagnosis that is requested or running go beyond the budget."""
         self._advance_s = math.inf
 
-    def _may_begin(self) -> bool:
-        expected_s = 0.0 if self.diagnosis is None else self.diagnosis.pause_s
+    def _may_begin(self, request: WindowRequest) -> bool:
+        """Return True if the budget allows it, and for a trace if the time of steps is known."""
+        if request.host and self.waits and not self._step_times.is_known:
+            return False
+        expected_s = 0.0 if self.diagnosis is None else self.diagnosis.pause_s + self._extra_s
         return self.budget.allows(self._elapsed_s(), max(0.0, self._advance_s - expected_s))
 
     def _may_go_on(self) -> bool:
@@ -235,9 +250,10 @@ class Finder(FinderState):
 
     def _begin(self, request: WindowRequest, step: int) -> None:
         self._requested = None
-        waits = self.max_slice_s < math.inf
+        waits = self.waits
         bounds = BoundCheck(self.free_memory)
-        detectors = request.detectors(self.used_bytes, bounds)
+        schedule = self._schedule(request.steps)
+        detectors = request.detectors(self.used_bytes, bounds, schedule)
         self._window = window = ReadingWindow(request, detectors, step + waits, bounds)
         kind = AllocatorHistoryDetector
         records = (item for item in window.detectors if isinstance(item, kind))
@@ -286,13 +302,10 @@ class Finder(FinderState):
     def _end(self, suspects: list[Suspect]) -> Diagnosis | None:
         window, unconfirmed = self._window, self._unconfirmed
         detectors = window.detectors
-        self.budget.spend(sum(detector.thread_s for detector in detectors))
         suspects.sort(key=lambda item: -(item.bytes_per_step or 0) * item.confidence)
         diagnosis = window.diagnosis(suspects, self._time_budget)
         self._is_filling = window.is_filling
-        may_confirm = (
-            unconfirmed is None and self._requested is None and self.max_slice_s < math.inf
-        )
+        may_confirm = unconfirmed is None and self._requested is None and self.waits
         with self._timed():
             is_unsure = may_confirm and confirmation.is_unsure(
                 suspects, window, self.confirming_window

@@ -22,6 +22,7 @@ from memagent.leaks.detectors.base import Work
 from memagent.leaks.free_memory import FreeMemory
 from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.time_budgets import Budget, TimeBudget
+from memagent.leaks.trace_schedule import MAX_SLOW_DOWN_S, StepTimes, TraceSchedule
 from memagent.leaks.window import ReadingWindow, WindowRequest
 from memagent.wire.messages import Suspect
 
@@ -29,6 +30,8 @@ MAX_SLICE_S = 0.02
 """Processor time per step."""
 ALLOWANCE_S = 0.5
 """What diagnoses may take however short the run is."""
+_MAX_REST_SHARE = 0.25
+"""Share of what all diagnoses may still take by which one trace may slow the script down."""
 _MIN_WINDOW_SHARE = 0.75
 """Share of a window from which a result counts in full when the run ends well."""
 State = Literal["idle", "requested", "counting", "searching", "done"]
@@ -70,6 +73,9 @@ class FinderState:
         self._native_rate = 0
         """Bytes per step of native growth that was measured, 0 once there are suspects."""
         self._native_since: Reading = (0, None)
+        self._step_times = StepTimes()
+        self._extra_s = 0.0
+        """What the newest window cost besides its readings and its search."""
         self._search: Work[list[Suspect]] | None = None
         self._max_search_s = math.inf
         self._time_budget = self._new_time_budget()
@@ -147,6 +153,16 @@ class FinderState:
     def end_step(self) -> int:
         """Return the step with which that window ends, if the run goes on."""
         return self._window.first_step + self._window.request.steps
+
+    def _schedule(self, steps: int) -> TraceSchedule:
+        """Return the schedule of a trace: it may take a part of what is left of the budget."""
+        rest_s = _MAX_REST_SHARE * self.budget.rest_s(self._elapsed_s())
+        return TraceSchedule(self._step_times.median_s, steps, max(MAX_SLOW_DOWN_S, rest_s))
+
+    @property
+    def waits(self) -> bool:
+        """Return True if training goes on between slices."""
+        return self.max_slice_s < math.inf
 
     def _new_time_budget(self) -> TimeBudget:
         return TimeBudget(thread_clock=self.thread_clock)

@@ -78,5 +78,9 @@ class Budget:
         """
         return self.spent_s <= self.allowance_s + advance_s + self.share * elapsed_s
 
+    def rest_s(self, elapsed_s: float) -> float:
+        """Return what may still be spent, 0 if it's spent."""
+        return max(0.0, self.allowance_s + self.share * elapsed_s - self.spent_s)
+
     def spend(self, seconds: float) -> None:
         self.spent_s += seconds

@@ -7,6 +7,8 @@ tracemalloc runs. No function pauses it, but its hooks are allocators of the int
 2. Blocks are still resized and freed by the hooks: what the script frees in another thread must not
    stay in the trace.
 
+A step that isn't traced is such a pause, too (`trace_schedule`).
+
 Objects that a pause has freed may be kept in the interpreter's lists of free objects, where the
 script finds them: it would keep them untraced. `clear_free_lists` gives them back.
 """
@@ -44,6 +46,8 @@ class TracePause:
     if threads allocate without a lock: then nothing pauses."""
     hooks: ClassVar[dict[int, tuple[int | None, ...]]] = {}
     """Those with the hooks."""
+    paused: ClassVar[dict[int, tuple[_Allocator, _Allocator]]] = {}
+    """Those of a pause of whole steps, and what they replace."""
 
     @classmethod
     def start_tracing(cls, frames: int) -> None:
@@ -58,6 +62,30 @@ class TracePause:
     def is_alone(cls) -> bool:
         """Return False if another tool has hooked the allocators since: it must see all blocks."""
         return all(_values(_allocator_of(domain)) == of for domain, of in cls.hooks.items())
+
+    @classmethod
+    def pause(cls) -> bool:
+        """Trace no new blocks until `resume`. Return False if that can't be.
+
+        What was traced is only freed by the hooks, not resized: a list that is lengthened in such
+        a step would count as made in it.
+        """
+        if not cls.plain or not tracemalloc.is_tracing() or not cls.is_alone():
+            return False
+        for domain, plain in cls.plain.items():
+            hooked = _allocator_of(domain)
+            names = (hooked.context, plain.malloc, plain.calloc, plain.realloc, hooked.free)
+            cls.paused[domain] = hooked, _Allocator(*names)
+            _set_allocator(domain, cls.paused[domain][1])
+        return True
+
+    @classmethod
+    def resume(cls) -> None:
+        """End the pause, unless tracemalloc was stopped or another tool has hooked since."""
+        for domain, (hooked, paused) in cls.paused.items():
+            if _values(_allocator_of(domain)) == _values(paused):
+                _set_allocator(domain, hooked)
+        cls.paused = {}
 
 
 @contextmanager

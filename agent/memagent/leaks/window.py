@@ -21,6 +21,7 @@ from memagent.leaks.detectors.waiting_threads import ThreadDetector
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.trace_schedule import TraceSchedule
 from memagent.wire.messages import Suspect
 
 MAX_STACKS = 2_000
@@ -42,9 +43,15 @@ class WindowRequest:
         return replace(self, steps=steps)
 
     def detectors(
-        self, used_bytes: Callable[[], int | None], bounds: BoundCheck
+        self,
+        used_bytes: Callable[[], int | None],
+        bounds: BoundCheck,
+        schedule: TraceSchedule | None = None,
     ) -> tuple[Detector, ...]:
-        """Return new detectors. `used_bytes`: returns memory in use now, None if unknown."""
+        """Return new detectors. `used_bytes`: returns memory in use now, None if unknown.
+
+        schedule: of the steps that are traced.
+        """
         sites: dict[CodePosition, float] = {}
         tensors = TensorDetector(used_bytes, sites, bounds)
         threads = ThreadDetector(tensors.measure_growth)
@@ -52,7 +59,7 @@ class WindowRequest:
         if self.history:
             detectors.append(AllocatorHistoryDetector())
         if self.host:
-            detectors.append(HostMemoryDetector(sites, bounds))
+            detectors.append(HostMemoryDetector(sites, bounds, schedule))
         return tuple(detectors)
 
 
@@ -114,11 +121,16 @@ class ReadingWindow:
         """Return True if readings are due one step later."""
         return self.is_before_last or self._is_due_at(self.observed_steps + 1)
 
-    def end_step(self, step: int) -> None:
-        """Note the end of a step."""
+    def end_step(self, step: int, took_s: float | None = None) -> None:
+        """Note the end of a step, and its processor time in the training thread."""
         self.last_step = step
         for detector in self.detectors:
-            detector.after_step()
+            detector.after_step(took_s)
+
+    @property
+    def extra_s(self) -> float:
+        """Return the processor time of other threads, and what steps took longer."""
+        return sum(detector.thread_s + detector.slow_down_s for detector in self.detectors)
 
     def read(self) -> None:
         """Take the readings that are due after the last step."""

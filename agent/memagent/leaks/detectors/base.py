@@ -104,14 +104,20 @@ class Detector:
     thread_s = 0.0
     """Processor time of other threads so far."""
 
+    slow_down_s = 0.0
+    """Processor time by which the window has made the script's own steps longer so far."""
+
     def prepare(self) -> None:
         """Get ready for a reading, one step before it."""
 
     def begin(self, step: int) -> None:
         """Start the window after `step`."""
 
-    def after_step(self) -> None:
-        """Note the end of a step of the window, before a reading after it."""
+    def after_step(self, took_s: float | None = None) -> None:
+        """Note the end of a step of the window, before a reading after it.
+
+        took_s: its processor time in the training thread, None if unknown.
+        """
 
     def middle(self, step: int) -> None:
         """Take a reading in the middle of the window."""

@@ -12,6 +12,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from memagent.components.live_objects import young_ids
+from memagent.leaks.block_trace import BlockTrace
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition, Detector
 from memagent.leaks.free_memory import BoundCheck
@@ -25,7 +26,8 @@ from memagent.leaks.pattern_fixes import with_call_fix
 from memagent.leaks.source_lines import code_text, lengthens, lines_of_later_uses
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.trace_pause import TracePause, clear_free_lists
+from memagent.leaks.trace_pause import clear_free_lists
+from memagent.leaks.trace_schedule import TraceSchedule
 from memagent.leaks.traced_blocks import (
     TracedBlocks,
     allocation_site,
@@ -43,8 +45,6 @@ from memagent.leaks.user_code import running_code
 from memagent.probe.heap import heap_reader, native_reader
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
-FRAMES = 6
-"""Frames traced per block."""
 MIN_BYTES_PER_STEP = 2048
 """The agent's own rows take up to as much."""
 MIN_GROWTH_SHARE = 0.1
@@ -64,7 +64,8 @@ class HostMemoryDetector(Detector):
     """Traces over one window. Does nothing if the script already uses tracemalloc.
 
     sites: gets the tensors per step that each line of the script makes and something keeps. A small
-    step takes two to five times as long while tracemalloc runs.
+    step takes two to five times as long while tracemalloc runs, and one that makes many objects 20
+    times: `schedule` limits that.
 
     1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
     2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
@@ -86,10 +87,16 @@ class HostMemoryDetector(Detector):
     method: DiagnosisMethod = "host"
 
     def __init__(
-        self, sites: dict[CodePosition, float] | None = None, bounds: BoundCheck | None = None
+        self,
+        sites: dict[CodePosition, float] | None = None,
+        bounds: BoundCheck | None = None,
+        schedule: TraceSchedule | None = None,
     ) -> None:
         self._bounds = bounds or BoundCheck()
-        self._is_tracing = False
+        self._blocks = BlockTrace(schedule)
+        self._is_active = False
+        """False if the script uses tracemalloc."""
+        self._first_traced_steps = 0
         self._middle_step = 0
         self._middle: TracedBlocks = {}
         self._middle_tensors: Counter[CodePosition] = Counter()
@@ -113,18 +120,22 @@ class HostMemoryDetector(Detector):
         self._first_step = step
         self._containers.begin(step)
         if not tracemalloc.is_tracing():
-            self._start()
+            self._is_active = True
+            self._blocks.start()
             self._tensor_bytes = traced_tensor_bytes()
             self._first_bytes = self._allocated_bytes()
 
     def middle(self, step: int) -> None:
-        if self._is_tracing:
+        if self._is_active:
             gc.collect()
             self._middle_step = step
             growth = (self._allocated_bytes() or 0) - (self._first_bytes or 0)
             self._containers.middle(step)
             blocks, tensors = traced_blocks(self._tensor_bytes)
-            self._first_half = HalfWindow(step - self._first_step, growth, size_of_blocks(blocks))
+            steps = step - self._first_step
+            self._first_traced_steps = self._blocks.traced_steps(steps)
+            size = size_of_blocks(blocks) * steps // self._first_traced_steps
+            self._first_half = HalfWindow(steps, growth, size)
             self._middle = blocks
             self._middle_tensors = tensors
             clear_free_lists()  # of what the readings have freed, untraced
@@ -132,54 +143,62 @@ class HostMemoryDetector(Detector):
             if (read := native_reader()) is not None:
                 self._trace = HeapTrace(read)
                 self._trace.start()
+            self._blocks.begin_half()
 
-    def after_step(self) -> None:
+    def after_step(self, took_s: float | None = None) -> None:
         if self._trace is not None:
+            earlier_s = self._trace.spent_s
             self._trace.end_step()
+            took_s = took_s and took_s - (self._trace.spent_s - earlier_s)
+        self._blocks.end_step(took_s)
+        self.slow_down_s = self._blocks.schedule.slow_down_s
 
     def before_last(self, step: int) -> None:
-        if not self._is_tracing or step <= self._middle_step or not self._middle_step:
+        if not self._is_active or step <= self._middle_step or not self._middle_step:
             return
         self._stop_trace()
         gc.collect()
-        now_bytes = self._allocated_bytes()
+        steps, now_bytes = step - self._middle_step, self._allocated_bytes()
+        growth = None
+        if self._middle_bytes is not None and now_bytes is not None:
+            growth = now_bytes - self._middle_bytes
+            self._max_rate = max(0, growth + _FREE_LIST_BYTES) / steps
+        if self._blocks.is_active:
+            self._read_blocks(steps, growth)
+            self._blocks.start()
+
+    def _read_blocks(self, steps: int, growth: int | None) -> None:
+        """Find the lines that hold more than in the middle, and what keeps it. End the trace."""
+        traced_steps = self._blocks.traced_steps(steps), self._first_traced_steps
         last, tensors = traced_blocks(self._tensor_bytes)
         self.grown = growing_stacks(self._middle, last)
-        steps = step - self._middle_step, self._middle_step - self._first_step
-        if self._middle_bytes is not None and now_bytes is not None:
-            growth, traced = (
-                now_bytes - self._middle_bytes,
-                size_of_blocks(last) - size_of_blocks(self._middle),
-            )
-            second = HalfWindow(steps[0], growth, traced)
+        if growth is not None:
+            size = size_of_blocks(last) - size_of_blocks(self._middle)
+            second = HalfWindow(steps, growth, size * steps // traced_steps[0])
             self.native_bytes_per_step = untraced_growth(self._first_half, second)
             # also if it may end: what grows by little of it isn't worth a word
             self._untraced_rate = second.untraced_rate if second.is_mostly_native else 0
-        self._sites.update(steady_tensors(tensors, self._middle_tensors, *steps))
-        lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *steps)
-        if self._middle_bytes is not None and now_bytes is not None:
-            self._max_rate = max(0, now_bytes + _FREE_LIST_BYTES - self._middle_bytes) / steps[0]
-            lines = [
-                item for item in lines if self._max_rate >= MIN_SHARE * (item.bytes_per_step or 0)
-            ]
-        self._lines = lines
+        self._sites.update(steady_tensors(tensors, self._middle_tensors, *traced_steps))
+        lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *traced_steps)
+        self._lines = [
+            item for item in lines if self._max_rate >= MIN_SHARE * (item.bytes_per_step or 0)
+        ]
         # a text that is lengthened stays one block, in a dict that stays as long
         earlier, now = blocks_by_line(self._middle), blocks_by_line(last)
         lengthening = [site for site in now if now[site] < MIN_MORE_BLOCKS * earlier[site]]
         growth_of = self._containers.growth_of
         candidates = candidates_of_lines(self._lines, growth_of, lengthening)
-        self._stop()  # while it traces, to read the source takes ten times as long
-        self._holders = holders_of_lines(self._lines, candidates, self._bounds, growth_of, steps[0])
-        self._start()
+        self._blocks.stop()  # while it traces, to read the source takes ten times as long
+        self._holders = holders_of_lines(self._lines, candidates, self._bounds, growth_of, steps)
 
     def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
-        if not self._is_tracing or not self._middle_step or budget.is_over():
+        if not self._is_active or not self._middle_step or budget.is_over():
             return []
         young = young_ids()  # before the readings make objects that age them
         last_step = bytes_by_line(traced_blocks()[0])
         containers = self._containers.end(step, young, is_new=traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
-        self._stop()
+        self._blocks.stop()
         lines = lasting_lines(self._lines, last_step)
         named, bounded = suspects_of_containers(containers, sites, lines, self._bounds, budget)
         named = with_rates_up_to(self._max_rate, named)
@@ -192,7 +211,8 @@ class HostMemoryDetector(Detector):
         return with_native(suspects, native)
 
     def close(self) -> None:
-        self._stop()
+        self._blocks.stop()
+        self._is_active = False
         self._stop_trace()
         self._trace = None
         self._middle_step = 0
@@ -212,15 +232,6 @@ class HostMemoryDetector(Detector):
         if self._trace is not None:
             self._trace.stop()
             self.thread_s = self._trace.spent_s
-
-    def _start(self) -> None:
-        TracePause.start_tracing(FRAMES)
-        self._is_tracing = True
-
-    def _stop(self) -> None:
-        if self._is_tracing:
-            self._is_tracing = False
-            tracemalloc.stop()
 
 
 def with_rates_up_to(max_rate: float, suspects: Sequence[Suspect]) -> list[Suspect]:

@@ -18,6 +18,7 @@ import pytest
 from memagent.leaks.detectors.host_memory import HostMemoryDetector, most_specific
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.trace_schedule import TraceSchedule
 from memagent.leaks.traced_blocks import traced_blocks
 from memagent.probe.heap import heap_reader
 from memagent.units import format_bytes
@@ -49,6 +50,40 @@ def suspects_of(make):
 
 def keep_nine(number):
     return [number] * 9
+
+
+def suspects_of_steps(took_s):
+    """Lines and rates of 40 steps that keep 500 objects each, and take `took_s` instead of 10 ms."""
+    retained: list[object] = []
+    window = HostMemoryDetector(schedule=TraceSchedule(0.01, steps=40))
+    window.begin(0)
+    try:
+        for step in range(1, 41):
+            retained += map(keep_nine, range(500))
+            window.after_step(took_s)
+            if step == 20:
+                window.middle(step)
+            if step == 39:
+                window.before_last(step)
+        found = window.end(40, TimeBudget())
+    finally:
+        window.close()
+    return [(item.line, item.bytes_per_step) for item in found if item.file == __file__]
+
+
+@pytest.mark.parametrize("took_s", [0.01, 0.1, 2.0], ids=["all", "some", "none"])
+def test_slow_steps_are_not_all_traced(took_s):
+    """If none is, the census of containers finds the list and its line."""
+    lines, first = inspect.getsourcelines(suspects_of_steps)
+    adds = next(n for n, text in enumerate(lines, first) if "retained += " in text)
+    code = f"from {__name__} import suspects_of_steps; print(*suspects_of_steps({took_s})[0])"
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert process.stderr == ""
+    line, rate = map(int, process.stdout.split())
+    assert line == adds
+    assert rate == pytest.approx(500 * (9 * 8 + 56 + 32), rel=0.5)
 
 
 def test_it_names_the_line_that_retains_more():

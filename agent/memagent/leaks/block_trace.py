@@ -14,10 +14,10 @@ class BlockTrace:
     def __init__(self, schedule: TraceSchedule | None = None) -> None:
         self.schedule = schedule or TraceSchedule()
         self.is_active = False
-        """tracemalloc runs, perhaps paused."""
+        """True while tracemalloc runs, perhaps paused."""
         self._is_paused = False
         self._untraced_steps = 0
-        """Since the half began."""
+        """Count since the half began."""
 
     def start(self) -> None:
         """Trace from now on, also the next step."""

@@ -318,6 +318,8 @@ class Finder(FinderState):
             return None
         if unconfirmed is not None and diagnosis.is_cut_short and not suspects:
             diagnosis = unconfirmed
+        elif not suspects and self._check:  # their tensors still grow
+            diagnosis = replace(diagnosis, suspects=self.suspects)
         self.diagnosis, used_bytes = diagnosis, self.host_bytes()
         if suspects:
             self._native_rate = 0

@@ -75,7 +75,7 @@ class FinderState:
         self._native_since: Reading = (0, None)
         self._step_times = StepTimes()
         self._extra_s = 0.0
-        """What the newest window cost besides its readings and its search."""
+        """Cost of the newest window besides its readings and its search."""
         self._search: Work[list[Suspect]] | None = None
         self._max_search_s = math.inf
         self._time_budget = self._new_time_budget()

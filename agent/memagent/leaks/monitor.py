@@ -4,8 +4,8 @@
    batch), by the script (`run.snapshot`), or by the monitor itself if memory grows in the first
    steps, or slowly while the limit is too far for a forecast.
 2. `leaks.Finder` runs it at step boundaries, within a budget. After a diagnosis the next one waits
-   until the run has twice as many steps: a leak doesn't move. If it measures growth but has no
-   suspect, the next method follows at once, whatever the budget: on a host with Python's own
+   until the run has twice as many steps: a leak doesn't move. If it measures growth that no suspect
+   explains, the next method follows at once (`triggers`): on a host with Python's own
    allocations traced, then over a longer window. If it measures none, a forecast of growth decides.
    One that was cut short counts for nothing. Suspects whose tensors no longer become more are
    withdrawn at a later check.
@@ -96,10 +96,7 @@ class LeakMonitor:
         self._used_bytes()  # if that takes long, it does before the first step
         self._early_growth = triggers.early_growth_detectors(kind)
         self._slow_growth = triggers.slow_growth_detectors(kind)
-        self._methods: tuple[triggers.Method, ...] = (
-            triggers.HOST_METHODS if kind == "host" else triggers.DEVICE_METHODS
-        )
-        self._failures = 0
+        self._methods = triggers.MethodSequence(kind)
         self._is_threatened = False
         """The newest forecast expects growth to end the run soon."""
         self._min_window = 0
@@ -193,7 +190,7 @@ class LeakMonitor:
 
     def _request(self, *, is_next: bool, host: bool = False) -> None:
         """Request a diagnosis. is_next: it follows one by another method, without a suspect."""
-        method = self._method
+        method = self._methods.current
         self._finder.request(
             history=self._device.kind == "cuda",
             host=host or method.traces_host,
@@ -202,11 +199,6 @@ class LeakMonitor:
             window=max(self._min_window, method.window or 0) or None,
         )
         self._sampler.request_work()
-
-    @property
-    def _method(self) -> triggers.Method:
-        """Return the method of the next diagnosis."""
-        return self._methods[min(self._failures, len(self._methods) - 1)]
 
     def note_forecast(self, forecast: Forecast) -> None:
         """Request a diagnosis of growth by which, as forecast, the run may run out of memory."""
@@ -229,7 +221,7 @@ class LeakMonitor:
     def _is_worth_a_retry(self) -> bool:
         """Return True if no diagnosis found any, and another method would see new steps."""
         diagnosis = self._finder.diagnosis
-        if diagnosis is None or diagnosis.suspects or self._failures >= len(self._methods):
+        if diagnosis is None or diagnosis.suspects or self._methods.is_over:
             return False
         is_later = self._sampler.step >= diagnosis.step + _RETRY_AFTER_STEPS
         return is_later and not self._finder.is_running
@@ -328,8 +320,7 @@ class LeakMonitor:
         state = self._finder.state
         if state != self._emitted_state:
             self._emitted_state = state
-            is_last = self._failures >= len(self._methods)
-            text = state_text(self._finder, self._why_not, is_last=is_last)
+            text = state_text(self._finder, self._why_not, is_last=self._methods.is_over)
             data = {"state": state, "text": text}
             step = self._sampler.step
             self._emit(Event(kind="diagnosis", step=step, time_s=time.time(), data=data))
@@ -337,12 +328,8 @@ class LeakMonitor:
     def _publish(self, diagnosis: Diagnosis) -> None:
         # a leak doesn't move, so the next diagnosis may wait
         self._next_step = 2 * diagnosis.step
-        if not diagnosis.suspects and not diagnosis.is_cut_short:
-            self._failures += 1
-            if diagnosis.are_tensors:
-                self._methods = triggers.censuses_first(self._methods, self._failures)
-            if self._failures < len(self._methods):
-                self._next_step = 0  # the next request tries another method
+        if self._methods.go_on(diagnosis):
+            self._next_step = 0  # the next request tries another method
         self._check_distance = FIRST_CHECK_STEPS
         self._note_step = self._sampler.step + _NOTE_STEPS
         self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None

@@ -76,11 +76,11 @@ class TraceSchedule:
     frames: int = FRAMES
     is_too_slow: bool = False
     slow_down_s: float = 0.0
-    """How much longer steps took so far."""
+    """Excess of all steps so far."""
     _excesses: list[float] = field(default_factory=list)
-    """Of traced steps, with this number of frames."""
+    """Excess of each traced step, with this number of frames."""
     _untraced_excesses: list[float] = field(default_factory=list)
-    """Of the steps between them, in which what is freed is still looked up."""
+    """The same of the steps between them, in which what is freed is still looked up."""
     _to_skip: int = 0
     _chance: random.Random = field(default_factory=lambda: random.Random(0))  # noqa: S311  # nosec B311
 

@@ -9,13 +9,25 @@ Slow growth in a device's readings, however far the limit is:
    similar amounts: random rises vary in size.
 3. At the beginning of a run three short blocks will do, since many runs are over before long ones
    are. What is allocated rises as evenly as a leak does, where resident memory stays the same.
+
+Which method follows a result:
+
+4. A diagnosis without suspects is followed by the next method. If it saw tensors grow, those that
+   only count tensors come first.
+5. Suspects that explain next to nothing of measured growth are followed by a trace of Python's
+   allocations, once: beside a list of small tensors, one of arrays may grow much faster.
+6. A diagnosis that was cut short says nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from memagent.leaks.suspect import Diagnosis
 
 EARLY_STEPS = 128
 EARLY_EVERY = 4
@@ -36,6 +48,10 @@ MIN_OTHER_BYTES_PER_STEP = 16 * 2**10
 """A host's readings rise while allocators and caches warm up; CUDA's allocator counts exactly."""
 MIN_HEAP_BYTES_PER_STEP = 4 * 2**10
 """The same for what a process has allocated. The agent's own rows are up to 2 KiB a step."""
+
+MIN_EXPLAINED = 0.1
+"""Least share of measured growth that suspects explain: that of a heap is a multiple of a leak's
+while a run warms up."""
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -65,6 +81,55 @@ def is_growth(device_kind: str, bytes_per_step: int | None) -> bool:
     is_exact = device_kind == "cuda"
     least = MIN_CUDA_BYTES_PER_STEP if is_exact else MIN_OTHER_BYTES_PER_STEP
     return (bytes_per_step or 0) >= least
+
+
+class MethodSequence:
+    """device_kind: of the training device."""
+
+    def __init__(self, device_kind: str) -> None:
+        self._device_kind = device_kind
+        self._methods: tuple[Method, ...] = (
+            HOST_METHODS if device_kind == "host" else DEVICE_METHODS
+        )
+        self.tried = 0
+        """Methods whose result wasn't enough."""
+
+    @property
+    def current(self) -> Method:
+        """Return the method of the next diagnosis."""
+        return self._methods[min(self.tried, len(self._methods) - 1)]
+
+    @property
+    def is_over(self) -> bool:
+        """Return True if all have been tried."""
+        return self.tried >= len(self._methods)
+
+    def go_on(self, diagnosis: Diagnosis) -> bool:
+        """Note a result. Return True if the next method may find what it didn't."""
+        if diagnosis.is_cut_short:
+            return False
+        if diagnosis.suspects:
+            return self._go_on_to_trace(diagnosis)
+        self.tried += 1
+        if diagnosis.are_tensors:
+            self._methods = censuses_first(self._methods, self.tried)
+        return not self.is_over
+
+    def _go_on_to_trace(self, diagnosis: Diagnosis) -> bool:
+        tried, rest = self._methods[: self.tried + 1], self._methods[self.tried + 1 :]
+        traces = [item for item in rest if item.traces_host]
+        if not traces or any(item.traces_host for item in tried) or self._is_explained(diagnosis):
+            return False
+        self.tried += 1
+        self._methods = *tried, *traces, *(item for item in rest if not item.traces_host)
+        return True
+
+    def _is_explained(self, diagnosis: Diagnosis) -> bool:
+        rates = [item.bytes_per_step for item in diagnosis.suspects]
+        known = sum(rate or 0 for rate in rates)
+        growth = diagnosis.growth_bytes_per_step
+        grows = is_growth(self._device_kind, growth)
+        return not grows or None in rates or known >= MIN_EXPLAINED * (growth or 0)
 
 
 class SlowGrowthDetector:

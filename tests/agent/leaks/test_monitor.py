@@ -313,7 +313,7 @@ def test_measured_growth_without_a_name_is_followed_by_all_methods(watched, reco
     leaks = run._pipeline.leaks
     leaks.suspect("it grows")
     leaks._finder.budget.spend(-60.0)  # a busy machine has spent the advance before all are over
-    growing_natively(trainer, lambda: leaks._failures == len(HOST_METHODS))
+    growing_natively(trainer, lambda: leaks._methods.is_over)
     assert len(recording_of(run, recording)) == len(HOST_METHODS)
 
 
@@ -324,9 +324,9 @@ def test_methods_that_are_too_dear_wait_until_a_warning(watched, recording, a_tr
     leaks.suspect("it grows")
     trainer.train(1)
     leaks._finder.budget.spend(METHODS_ADVANCE_S + 3600.0)
-    growing_natively(trainer, lambda: leaks._failures and leaks._finder.state == "requested")
+    growing_natively(trainer, lambda: leaks._methods.tried and leaks._finder.state == "requested")
     trainer.train(20)
-    assert leaks._failures == 1 and leaks._finder.state == "requested"
+    assert leaks._methods.tried == 1 and leaks._finder.state == "requested"
     leaks.note_forecast(Forecast(step=run.step, level="warning", cause="leak"))
     trainer.train(1)
     assert leaks._finder.state == "counting"

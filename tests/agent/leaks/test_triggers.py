@@ -6,18 +6,21 @@ import random
 
 import pytest
 
+from memagent.leaks.suspect import Diagnosis, build_suspect
 from memagent.leaks.triggers import (
     BLOCK_STEPS,
+    DEVICE_METHODS,
     HOST_METHODS,
     LONG_BLOCK_STEPS,
     MIDDLE_WINDOW_STEPS,
     RISING_BLOCKS,
+    MethodSequence,
     SlowGrowthDetector,
     censuses_first,
     early_growth_detectors,
 )
 
-MIB = 2**20
+KIB, MIB = 2**10, 2**20
 
 
 @pytest.mark.parametrize("kind, slope", [("cuda", 512), ("host", 64 * 2**10)])
@@ -74,3 +77,53 @@ def test_a_longer_census_comes_before_a_trace_where_tensors_grow():
     assert trace.traces_host and not longer.traces_host
     assert censuses_first(HOST_METHODS, 1) == (first, longer, trace, longer_trace)
     assert censuses_first(HOST_METHODS, 2) == HOST_METHODS
+
+
+def result(*rates, growth=900 * KIB, **fields):
+    suspects = tuple(
+        build_suspect("train.py", 7, None, "rows: list of 9", "list", rate, 0.9) for rate in rates
+    )
+    return Diagnosis(0, 20, suspects, 0.1, growth_bytes_per_step=growth, **fields)
+
+
+def test_4_a_result_without_suspects_is_followed_by_all_methods():
+    sequence = MethodSequence("host")
+    methods = [sequence.current]
+    while sequence.go_on(result()):
+        methods.append(sequence.current)
+    assert tuple(methods) == HOST_METHODS
+    assert sequence.is_over
+
+
+def test_4_methods_that_count_tensors_come_first_if_those_grow():
+    sequence = MethodSequence("host")
+    assert sequence.go_on(result(are_tensors=True))
+    assert not sequence.current.traces_host
+
+
+def test_5_suspects_that_explain_next_to_nothing_are_followed_by_one_trace():
+    sequence = MethodSequence("host")
+    assert sequence.go_on(result(KIB, are_tensors=True))
+    assert sequence.current.traces_host
+    assert not sequence.go_on(result(KIB))
+
+
+@pytest.mark.parametrize(
+    ("rates", "growth"),
+    [((100 * KIB,), 900 * KIB), ((KIB, None), 900 * KIB), ((10,), 8 * KIB), ((KIB,), None)],
+    ids=["a tenth", "unknown rate", "little growth", "unknown growth"],
+)
+def test_5_other_suspects_end_the_search(rates, growth):
+    assert not MethodSequence("host").go_on(result(*rates, growth=growth))
+
+
+def test_5_a_device_has_no_trace():
+    sequence = MethodSequence("cuda")
+    assert not sequence.go_on(result(KIB))
+    assert sequence.current == DEVICE_METHODS[0]
+
+
+def test_6_a_diagnosis_that_was_cut_short_says_nothing():
+    sequence = MethodSequence("host")
+    assert not sequence.go_on(result(is_cut_short=True))
+    assert sequence.current == HOST_METHODS[0]

@@ -117,7 +117,7 @@ def examine(script: Path, truth: Truth, nice: int = 0) -> Grade:
 
 
 def run(script: Path, folder: Path, *, nice: int = 0, is_monitored: bool = False) -> Outcome:
-    """Run a script to its end in `folder`."""
+    """Run a script to its end in `folder`, with one thread: more would wait for those of others."""
     report = folder / "report.json"
     command = [sys.executable, str(script)]
     if is_monitored:
@@ -125,7 +125,7 @@ def run(script: Path, folder: Path, *, nice: int = 0, is_monitored: bool = False
     environment = {name: text for name, text in os.environ.items() if "MEMAGENT" not in name}
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        env={**environment, "MEMAGENT_DIR": str(folder / "runs")},
+        env={**environment, "MEMAGENT_DIR": str(folder / "runs"), "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     if nice:
         os.setpriority(os.PRIO_PROCESS, process.pid, nice)

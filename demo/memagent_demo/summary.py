@@ -92,7 +92,7 @@ def read_leaking(
     return LeakingRun(
         run_id=run_id,
         status=run["status"],
-        oom_step=run["step"],
+        oom_step=run["step"] + 1,  # the step that it did not end
         first_warning_step=first.get("step"),
         eta_at_warning=first.get("eta_step"),
         warned_seconds_before=process.ended_at - early[0].received_at if early else None,

@@ -75,6 +75,7 @@ class SuspectNotices:
 
     A table that fills up for half of a run looks like a leak until then. So suspects are printed
     when a check has confirmed them and they keep `MIN_NOTICE_BYTES`, at a warning, or at the end.
+    A line that later diagnoses find again isn't printed again.
     roots: files are displayed relative to these.
     """
 
@@ -108,16 +109,19 @@ class SuspectNotices:
             return
         self._is_urgent = False
         for index, suspect in enumerate(pending.suspects[:_MAX_PRINTED_SUSPECTS]):
-            if suspect.confidence >= min_confidence:
+            place = (suspect.file, suspect.line)
+            if suspect.confidence >= min_confidence and place not in self._printed:
                 growth = None if index else pending.growth_bytes_per_step
                 notify_user(suspect_text(suspect, growth, self._roots))
-                self._printed.add((suspect.file, suspect.line))
+                self._printed.add(place)
 
     def withdraw(self, stopped: Sequence[Suspect], rest: Diagnosis) -> None:
         """Print that suspects which were printed are withdrawn."""
         self._pending = rest if self._pending is not None and rest.suspects else None
         for suspect in stopped[:_MAX_PRINTED_SUSPECTS]:
-            if (suspect.file, suspect.line) in self._printed:
+            place = (suspect.file, suspect.line)
+            if place in self._printed:
+                self._printed.remove(place)
                 where = f"{display_path(suspect.file, self._roots)}:{suspect.line}"
                 notify_user(f"no longer a suspect: {where}: {suspect.holder} has stopped growing")
 

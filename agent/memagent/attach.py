@@ -40,6 +40,7 @@ def attach(
     preflight: object = None,
     on_risk: Callable[[Risk], None] | None = None,
     on_command: Callable[[Command], object] | None = None,
+    console: bool = False,
     mirror: object = None,
 ) -> Run | NullRun:
     """Monitor the memory of a training run from now on.
@@ -59,6 +60,7 @@ def attach(
         expected to run out of memory.
     on_command: called in the same way, on rank 0, with a `Command` that was requested on the run's
         page: its kind is "checkpoint" or "stop". The script decides what to do.
+    console: record the last 64 KiB of stdout and stderr, secrets masked, as `memagent run` does.
     mirror: "wandb", "mlflow" or "tensorboard", a run or writer of theirs, or several; they show
         memory, forecasts and warnings too (docs/integrations.md).
 
@@ -88,6 +90,7 @@ def attach(
         preflight=preflight,
         on_risk=on_risk,
         on_command=on_command,
+        console=console,
         mirror=mirror,
     )
     models = _validate_models(model)

@@ -152,8 +152,7 @@ class Run:
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
         """End the run: remove every hook and deliver what is left within a few seconds.
 
-        Further calls do nothing. A status other than completed, stopped, failed or oom is reported,
-        and recorded as the error of a failed run.
+        Further calls do nothing. Another status is reported, and is the error of a failed run.
         """
         if status not in get_args(FinalStatus):
             with self.guard.section("finish"):
@@ -197,6 +196,7 @@ class Run:
     def fail_with(self, error: BaseException) -> None:
         """End the run with the status of `error`; record a report first if it is out of memory."""
         status = status_of(error)
+        self._pipeline.note_error(error)
         try:
             if status == "oom" and self.status == "running":
                 self._pipeline.exits.record_oom(error)

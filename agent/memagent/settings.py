@@ -40,6 +40,8 @@ class Settings:
     page_cost: float | None = None
     mirror: str | None = None
     source: bool = True
+    console: bool | None = None
+    """None: what `memagent run` or the script decides."""
     disabled: bool = False
     raise_errors: bool = False
     live: str | None = None
@@ -75,6 +77,9 @@ class Settings:
             page_cost=_parse_cost("MEMAGENT_PAGE_COST", values),
             mirror=values.get("MEMAGENT_MIRROR") or None,
             source=_parse_flag("MEMAGENT_SOURCE", values, default="1"),
+            console=_parse_flag("MEMAGENT_CONSOLE", values)
+            if "MEMAGENT_CONSOLE" in values
+            else None,
             disabled=_parse_flag("MEMAGENT_DISABLED", values),
             raise_errors=_parse_flag("MEMAGENT_RAISE", values),
             live=values.get("MEMAGENT_LIVE") or None,

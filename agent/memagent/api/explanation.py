@@ -29,6 +29,7 @@ _STATUS_TEXTS = {
     "lost_contact": "The run stopped reporting: its process was killed, or its machine is gone.",
 }
 _MAX_EVIDENCE = 20
+LAST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class Explanation:
     patch: str | None
     changes: tuple[tuple[str, str], ...]
     evidence: tuple[str, ...]
+    console: tuple[str, ...] = ()
+    """The last lines that it printed."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all of it as plain values."""
@@ -62,6 +65,7 @@ class Explanation:
             "patch": self.patch,
             "changes": [{"change": change, "code": code} for change, code in self.changes],
             "evidence": list(self.evidence),
+            "console": list(self.console),
         }
 
     def text(self) -> str:
@@ -88,6 +92,9 @@ class Explanation:
         if self.evidence:
             yield "evidence:"
             yield from (f"  - {text}" for text in self.evidence)
+        if self.console:
+            yield "the last lines of its console:"
+            yield from (f"    {text}" for text in self.console)
 
 
 def explain(
@@ -98,6 +105,7 @@ def explain(
     forecasts: Sequence[EventData],
     alerts: Sequence[EventData],
     prediction: EventData | None,
+    console: Sequence[str] = (),
 ) -> Explanation:
     """Explain a run from its fields and what `StoredRun` reads about it."""
     suspect = next(iter(death.suspects if death else suspects), None)
@@ -125,6 +133,7 @@ def explain(
         patch=patch_of(suspect, on_host=run.get("device") == "host") if suspect else None,
         changes=tuple(changes),
         evidence=tuple(evidence[:_MAX_EVIDENCE]),
+        console=tuple(console[-LAST_LINES:]),
     )
 
 

@@ -18,10 +18,12 @@ from memagent.filters.columns import RUN_COLUMNS
 from memagent.filters.expression import RunColumn, config_values, matches
 from memagent.wire.codec import decode, to_builtins
 from memagent.wire.columns import Value, pack, read_header, unpack
+from memagent.wire.console import newest_lines
 from memagent.wire.fields import SCALARS_STREAM, kind_of, scalar_kind_of
 from memagent.wire.messages import (
     Batch,
     Chunk,
+    ConsoleLine,
     Finish,
     PredictionMessage,
     RunStart,
@@ -71,6 +73,9 @@ class FolderStore:
                 "predictions": [to_builtins(item) for item in newest_last][::-1],
             }
         return {"run_id": run_id, name: [], "forecasts": [], "history": []}
+
+    def console(self, run_id: str, rank: int | None) -> Fields:
+        return _console(run_id, self._files(run_id), rank)
 
     def frames(self, run_id: str, selection: SampleSelection) -> Iterator[SampleFrame]:
         files = self._files(run_id)
@@ -229,6 +234,33 @@ def _events(files: list[Upload]) -> Iterator[Fields]:
                     "at": event.time_s,
                     "data": event.data,
                 }
+
+
+def _console(run_id: str, files: list[Upload], rank: int | None) -> Fields:
+    """Return the console of a rank in the newest launch: by default one that died, or the first."""
+    newest = max(file.attempt or 0 for file in files)
+    consoles: dict[int, list[Fields]] = {}
+    dead: list[int] = []
+    for file in files:
+        lines = newest_lines(batch.console for batch in _batches([file]))
+        if file.attempt == newest and lines:
+            consoles[file.rank or 0] = [_console_line(line) for line in lines]
+            if any(end.status in ("failed", "oom") for end in _messages([file], "finish", Finish)):
+                dead.append(file.rank or 0)
+    if rank is None:
+        rank = min(dead or consoles, default=0)
+    console = consoles.get(rank, [])
+    return {"run_id": run_id, "rank": rank, "ranks": sorted(consoles), "lines": console}
+
+
+def _console_line(line: ConsoleLine) -> Fields:
+    return {
+        "number": line.number,
+        "text": line.text,
+        "stream": line.stream,
+        "step": line.step,
+        "at": line.time_s,
+    }
 
 
 def _suspects(files: list[Upload]) -> Iterator[Mapping[str, Any]]:

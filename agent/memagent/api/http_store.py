@@ -61,6 +61,10 @@ class HttpStore:
             return self._get(f"/api/v1/alerts?{urlencode({'run': run_id, 'limit': _PAGE_RUNS})}")
         return self._get(f"{run_path(run_id)}/{name}")
 
+    def console(self, run_id: str, rank: int | None) -> Fields:
+        query = "" if rank is None else f"?rank={rank}"
+        return self._get(f"{run_path(run_id)}/console{query}")
+
     def frames(self, run_id: str, selection: SampleSelection) -> Iterator[SampleFrame]:
         query = {
             "stream": "scalars" if selection.of_scalars else "devices",

@@ -10,6 +10,7 @@ from memagent.api.explanation import Explanation, explain
 from memagent.api.history import History, read_history
 from memagent.api.source import Fields, RunSelection, RunStore, SampleSelection, run_path
 from memagent.diagnostics import display_roots
+from memagent.errors import MemagentError
 from memagent.filters.columns import nearest
 from memagent.live.progress import Progress
 from memagent.oom.report import OomReport, oom_report
@@ -158,6 +159,15 @@ class StoredRun:
         """Lines suspected of a leak, most certain first."""
         return list(self._store.part(self.id, "suspects")["suspects"])
 
+    def console(self, rank: int | None = None, *, search: str = "") -> list[Fields]:
+        """Return the last lines that a rank has printed: number, text, stream, step and time.
+
+        By default those of the rank that died first, else of the first that has any. `search`:
+        only lines that contain it, in any case.
+        """
+        lines = self._store.console(self.id, rank)["lines"]
+        return [line for line in lines if search.lower() in line["text"].lower()]
+
     def report(self) -> Fields:
         """Return what happened to the run: status, peaks, forecasts, suspects, and its death."""
         death = self.death()
@@ -185,7 +195,16 @@ class StoredRun:
             forecasts=self.forecasts,
             alerts=self.alerts,
             prediction=self.prediction,
+            console=self._last_words(),
         )
+
+    def _last_words(self) -> list[str]:
+        if self.status not in ("failed", "oom", "lost_contact"):
+            return []
+        try:
+            return [line["text"] for line in self.console()]
+        except MemagentError:  # a server before consoles
+            return []
 
     def death(self) -> OomReport | None:
         """Return the report of the run's out-of-memory error, None if it had none."""

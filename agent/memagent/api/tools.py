@@ -45,6 +45,7 @@ class RunTools:
             self.get_run,
             self.explain_run,
             self.get_series,
+            self.read_console,
             self.list_suspects,
             self.advise_run,
             self.find_waste,
@@ -90,7 +91,7 @@ class RunTools:
         """Explain why a run died or is at risk. Use it for any "why".
 
         The answer has the cause, the line of the script with its source, changes with code, a patch
-        if a change of that line is enough, and the evidence.
+        if a change of that line is enough, the evidence, and the last lines that it printed.
         """
         return self._api.run(run_id).explain().to_dict()
 
@@ -114,6 +115,16 @@ class RunTools:
             for name in dict.fromkeys(columns)
         }
         return {"step": [rows["step"][first] for first in starts], "max": maxima}
+
+    def read_console(
+        self, run_id: str, search: str = "", last: int = 50, rank: int | None = None
+    ) -> dict[str, Any]:
+        """Return the last lines that a run printed, oldest first; `search`: lines that contain it.
+
+        It has at most its last 64 KiB. Use it if the end of it that explain_run shows is too short.
+        """
+        lines = self._api.run(run_id).console(rank, search=search)
+        return {"lines": lines[-max(1, min(last, MAX_POINTS)) :]}
 
     def list_suspects(self, run_id: str) -> dict[str, Any]:
         """List the lines suspected of a memory leak, most certain first, with source and fix."""

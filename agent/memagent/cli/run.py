@@ -21,6 +21,7 @@ from typing import Any
 
 from memagent.attach import start_run
 from memagent.cli.target import add_target, check_target, end_by_interrupt, run_target
+from memagent.console.capture import acquire_capture
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import MemagentError
 from memagent.hooks.exit import EXEC_FUNCTIONS, is_program, status_of
@@ -140,6 +141,7 @@ class Recorder:
         self.timed = TimedRun(lambda: start_run(settings, [], [], by_time), guard)
         self.auto = AutoAttach(settings, on_optimizer=self.timed.stop)
         self._is_disabled = settings.disabled
+        self._has_console = settings.console is not False
 
     def begin(self) -> None:
         """Raises MemagentError without torch."""
@@ -149,6 +151,8 @@ class Recorder:
             raise MemagentError(
                 "memagent run needs PyTorch in the same environment: pip install torch"
             ) from error
+        if self._has_console:
+            acquire_capture()  # until the process ends: the script may print before its run begins
         self.timed.begin()
 
     def end(self) -> RegisteredRun | None:

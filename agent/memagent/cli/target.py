@@ -65,6 +65,7 @@ def run_target(target: str, arguments: list[str], *, is_module: bool, on_end: On
         on_end(error)
         return TargetEnd(_exit_status(error))
     except BaseException as error:  # noqa: BLE001 - every error of the script is reported
+        error.__traceback__ = _without_own_frames(error.__traceback__)
         on_end(error)
         status = print_uncaught(error)
         return TargetEnd(status, is_interrupt=type(error) is KeyboardInterrupt)

@@ -6,6 +6,7 @@
 2. Observers, such as the local forecaster, see the rows after that.
 3. A busy server requests batches at longer intervals. No interval exceeds a tenth of the time that
    the local forecast leaves, or a second: its own warning isn't much later. Events wait a second.
+4. Lines of the console come along, in drafts too: the last ones before a kill are those that count.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from memagent.delivery.buffer import DroppedSamples, SampleBuffer
 from memagent.delivery.envelope import Envelope, seal
@@ -22,7 +24,18 @@ from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, outlast_memory_errors
 from memagent.wire.codec import encode
 from memagent.wire.columns import DEFAULT_CODEC, Codec
-from memagent.wire.messages import BATCH_EVERY_S, MAX_BATCH_EVERY_S, Batch, Chunk, Event
+from memagent.wire.messages import (
+    BATCH_EVERY_S,
+    MAX_BATCH_EVERY_S,
+    MAX_CONSOLE_LINES,
+    Batch,
+    Chunk,
+    ConsoleLine,
+    Event,
+)
+
+if TYPE_CHECKING:
+    from memagent.console.log import ConsoleLog
 
 TICK_S = 0.2
 """Interval at which buffers are drained to the disk. A tick takes time itself: a killed process
@@ -71,6 +84,7 @@ class Collector:
         observe: Callable[[str, StreamColumns], None],
         refresh: Callable[[float], None],
         time_left_s: Callable[[], float],
+        console: ConsoleLog | None = None,
     ) -> None:
         self._run_id = run_id
         self._rank = rank
@@ -85,6 +99,9 @@ class Collector:
         self._requested_s = BATCH_EVERY_S
         self._pending: list[list[StreamColumns]] = [[] for _ in buffers]
         """Blocks of rows of the batch in progress, by buffer."""
+        self._console = console
+        self._lines: dict[int, ConsoleLine] = {}
+        """Lines of the batch in progress, by number."""
         self._events: list[Event] = []
         self._drafted_events = 0
         self._seq = 0
@@ -118,8 +135,11 @@ class Collector:
         # in this order, a NaN becomes the shortest interval
         self._requested_s = min(max(BATCH_EVERY_S, requested_s), MAX_BATCH_EVERY_S)
 
-    def close(self) -> None:
-        """Send the last batch with all that is in the buffers, and stop."""
+    def close(self, *, is_death: bool = False) -> None:
+        """Send the last batch with all that is in the buffers, and stop.
+
+        After a death it has the last lines of the console, on all ranks.
+        """
         self._collecting_stop.set()
         self._refreshing_stop.set()
         # one timeout for both threads together
@@ -133,6 +153,8 @@ class Collector:
             return
         with self._guard.section("collector"):
             new_rows = self._drain()
+            if self._console is not None and (is_death or self._console.is_live):
+                self._add_lines(self._console.take(is_last=True))
             try:
                 self._send()
             except MemoryError:
@@ -163,10 +185,12 @@ class Collector:
         """Write first, as rows must not be lost; observers may take their time."""
         new_rows = self._drain()
         if self._sender.has_room():
+            new_lines = self._console.take() if self._console is not None else []
+            self._add_lines(new_lines)
             if self._is_due(now):
                 self._send()
             else:
-                self._draft(new_rows)
+                self._draft(new_rows, new_lines)
         self._notify(new_rows)
 
     def _is_due(self, now: float) -> bool:
@@ -174,7 +198,7 @@ class Collector:
         silence_s = now - self._sent_at
         if rows >= BATCH_ROWS:
             return True
-        if not rows and not self._events:
+        if not rows and not self._events and not self._lines:
             return silence_s >= HEARTBEAT_S
         if silence_s < BATCH_EVERY_S:
             return False
@@ -208,14 +232,22 @@ class Collector:
             with self._guard.section("local forecast"):
                 self._observe(stream, columns)
 
-    def _draft(self, new_rows: list[tuple[str, StreamColumns]]) -> None:
+    def _add_lines(self, lines: Sequence[ConsoleLine]) -> None:
+        self._lines |= {line.number: line for line in lines}
+        # of one console, so there are more only while nothing can be sent
+        for number in sorted(self._lines)[:-MAX_CONSOLE_LINES]:
+            del self._lines[number]
+
+    def _draft(
+        self, new_rows: list[tuple[str, StreamColumns]], new_lines: list[ConsoleLine]
+    ) -> None:
         """Write to the disk what came since the last draft."""
         events = self._events[self._drafted_events :]
-        if not new_rows and not events:
+        if not new_rows and not events and not new_lines:
             return
         self._drafted_events += len(events)
         chunks = [Chunk(stream=stream, columns=columns) for stream, columns in new_rows]
-        self._sender.draft(encode(self._batch(chunks, events)))
+        self._sender.draft(encode(self._batch(chunks, events, new_lines)))
 
     def _send(self, codec: Codec = DEFAULT_CODEC) -> None:
         """Send a batch of all pending rows. Its number is taken only now, so drops leave no gap.
@@ -223,13 +255,15 @@ class Collector:
         Without room for the batch, its rows and events stay. Raises MemoryError then.
         """
         pending, self._pending = self._pending, [[] for _ in self._buffers]
+        lines, self._lines = self._lines, {}
         events = list(self._events)
         # Not a new list: another thread may be about to append to this one.
         del self._events[: len(events)]
         try:
-            envelope = self._seal(pending, events, codec)
+            envelope = self._seal(pending, events, lines, codec)
         except MemoryError:
             self._pending = pending
+            self._lines = lines
             self._events[:0] = events
             raise
         self._drafted_events = 0
@@ -238,7 +272,11 @@ class Collector:
         self._sent_at = time.monotonic()
 
     def _seal(
-        self, pending: list[list[StreamColumns]], events: list[Event], codec: Codec
+        self,
+        pending: list[list[StreamColumns]],
+        events: list[Event],
+        lines: dict[int, ConsoleLine],
+        codec: Codec,
     ) -> Envelope:
         chunks = [
             chunk
@@ -246,15 +284,17 @@ class Collector:
             if blocks and (chunk := self._pack(buffer.stream, blocks, codec))
         ]
         samples = sum(map(_rows_of, pending))
-        return seal(self._run_id, self._batch(chunks, events), samples=samples)
+        console = [lines[number] for number in sorted(lines)]
+        return seal(self._run_id, self._batch(chunks, events, console), samples=samples)
 
-    def _batch(self, chunks: list[Chunk], events: list[Event]) -> Batch:
+    def _batch(self, chunks: list[Chunk], events: list[Event], console: list[ConsoleLine]) -> Batch:
         return Batch(
             rank=self._rank,
             attempt=self._attempt,
             seq=self._seq,
             chunks=chunks,
             events=events,
+            console=console,
             dropped_samples=dict(self._drops),
         )
 

@@ -38,6 +38,8 @@ def merge_drafts(bodies: Sequence[bytes], *, after: bytes | None) -> bytes | Non
     # older drafts remain if the file could not be truncated after a batch
     newest = max(draft.seq for draft in drafts)
     drafts = [draft for draft in drafts if draft.seq == newest]
+    from memagent.wire.console import newest_lines  # readers only
+
     last = drafts[-1]
     streams: dict[str, list[StreamColumns]] = {}
     for chunk in (chunk for draft in drafts for chunk in draft.chunks):
@@ -49,6 +51,7 @@ def merge_drafts(bodies: Sequence[bytes], *, after: bytes | None) -> bytes | Non
         seq=last.seq,
         chunks=[chunk for chunk in chunks if chunk],
         events=[event for draft in drafts for event in draft.events],
+        console=newest_lines(draft.console for draft in drafts),
         dropped_samples=last.dropped_samples,
     )
     return encode(batch)

@@ -31,6 +31,7 @@ class AttachOptions:
     preflight: PreflightRequest | None = None
     on_risk: Callable[[Risk], None] | None = None
     on_command: Callable[[Command], object] | None = None
+    console: bool = False
     mirror: tuple[Any, ...] | None = None
     """The result of `memagent.mirror.parse_mirror`; None: as the settings say."""
     automatic: bool = False

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,6 +46,7 @@ from memagent.wire.fields import COLUMN_NAME
 from memagent.wire.messages import BatchReply, Device, Event, FinalStatus, Finish, RunStart
 
 if TYPE_CHECKING:
+    from memagent.console.log import ConsoleLog
     from memagent.estimator.estimate import Estimate
     from memagent.lifecycle.commands import ScriptCommands
     from memagent.mirror.mirror import Mirror
@@ -101,6 +103,7 @@ class Pipeline:
         self._sender = Sender(
             self._file, _open_transport(settings), self.drops, guard, self._handle_reply
         )
+        self._console = self._open_console(settings)
         self.events = Collector(
             identity.run_id,
             identity.rank,
@@ -112,6 +115,7 @@ class Pipeline:
             observe=self._bus.publish,
             refresh=self._refresh_probes,
             time_left_s=self._time_left_s,
+            console=self._console,
         )
         self._script_alerts: ScriptAlerts | None = None
         self._commands: ScriptCommands | None = None
@@ -287,7 +291,9 @@ class Pipeline:
         if self._commands is not None:
             self._commands.close()
         # 3. The collector makes its last batch, and publishes it while the mirror still listens.
-        self.events.close()
+        self.events.close(is_death=status in ("failed", "oom"))
+        if self._console is not None:
+            self._console.close(is_over=status is not None)
         self.forecast.monitor.catch_up()
         if self.mirror is not None:
             self.mirror.close()
@@ -329,6 +335,23 @@ class Pipeline:
         self.instrumentation.remove()
         self.exits.remove_hooks()
         self.oom.close()
+
+    def note_error(self, error: BaseException) -> None:
+        """Add an uncaught error to the console: Python prints it after the run has ended."""
+        if self._console is not None:
+            with self._guard.section("console"):
+                self._console.add_error(error)
+
+    def _open_console(self, settings: Settings) -> ConsoleLog | None:
+        capture = sys.modules.get("memagent.console.capture")
+        # `memagent run` captures before the script's first line
+        is_captured = capture is not None and capture.active_capture() is not None
+        is_wanted = self._options.console or settings.console or is_captured
+        if settings.console is False or not is_wanted:
+            return None
+        from memagent.console.log import ConsoleLog
+
+        return ConsoleLog.open(self.sampler, is_live=self._identity.rank == 0)
 
     def _open_mirror(self, trackers: Sequence[Tracker], devices: Sequence[Device]) -> Mirror:
         from memagent.mirror.mirror import Mirror  # most runs have none

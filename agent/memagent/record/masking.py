@@ -41,7 +41,8 @@ _SECRET_FORMS = re.compile(
 _USER_OF_URL = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _BEARER = re.compile(r"(?i)\b(bearer|basic) +[\w.~+/=-]{8,}")
 _ASSIGNMENT = re.compile(
-    r"""([\w.-]*[A-Za-z][\w.-]*)(["']?\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s"',;&)}\]]+)"""
+    # from the beginning of a word, so that a long one is read once
+    r"""(?<![\w.-])([\w.-]{1,200})(["']?\s*[=:]\s*)("[^"]*"?|'[^']*'?|[^\s"',;&)}\]]+)"""
 )
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
@@ -91,15 +92,27 @@ def mask_arguments(arguments: list[str]) -> list[str]:
             continue
         is_option = argument.startswith("-") and "=" not in argument
         is_value_secret = is_option and is_secret_name(argument)
-        masked.append(mask_text(_ASSIGNMENT.sub(_mask_assignment, argument)))
+        masked.append(mask_line(argument))
     return masked
 
 
-def _mask_assignment(match: re.Match[str]) -> str:
-    name, sign, value = match.groups()
-    if sign.strip("\"' ") == ":" and value.startswith("//"):  # an address
-        return match.group()
-    if not is_secret_name(name):
-        return f"{name}{sign}{_ASSIGNMENT.sub(_mask_assignment, value)}"
-    quote = value[0] if value[0] in "\"'" else ""
-    return f"{name}{sign}{quote}{MASK}{quote}"
+def mask_line(text: str) -> str:
+    """Mask what `mask_text` does, and the values of secrets as in `token=x` or `"api_key": "x"`."""
+    return mask_text(_mask_assignments(text))
+
+
+def _mask_assignments(text: str) -> str:
+    pieces: list[str] = []
+    position = 0
+    while (match := _ASSIGNMENT.search(text, position)) is not None:
+        name, sign, value = match.groups()
+        is_address = sign.strip("\"' ") == ":" and value.startswith("//")
+        if is_address or not is_secret_name(name):
+            # a value may be an assignment, too
+            pieces.append(text[position : match.start(3)])
+            position = match.start(3)
+            continue
+        quote = value[0] if value[0] in "\"'" else ""
+        pieces += (text[position : match.start(3)], quote, MASK, quote)
+        position = match.end()
+    return "".join(pieces) + text[position:]

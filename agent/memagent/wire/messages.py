@@ -66,6 +66,10 @@ COMMAND_REPLY = "command_reply"
 SCRIPT_COMMANDS = ("stop", "checkpoint")
 """Kinds of commands that go to the script's `on_command`."""
 COMMAND_STATES = ("delivered", "done", "failed")
+ConsoleStream = Literal["stdout", "stderr"]
+MAX_CONSOLE_LINE = 2_000
+MAX_CONSOLE_LINES = 2_048
+"""Lines of a batch; those of a whole console are fewer."""
 MAX_ALERT_TITLE = 200
 MAX_ALERT_TEXT = 4_000
 
@@ -134,6 +138,19 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
     data: dict[str, Any] = {}
 
 
+class ConsoleLine(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A line that a rank has printed; it replaces an earlier one with its number.
+
+    Numbers increase from 0. A progress bar is one line, and one that is left out is a gap.
+    """
+
+    number: Count
+    text: Annotated[str, Meta(max_length=MAX_CONSOLE_LINE)] = ""
+    stream: ConsoleStream = "stdout"
+    step: Count = 0
+    time_s: Time = 0.0
+
+
 class Batch(msgspec.Struct, kw_only=True, omit_defaults=True):
     """`POST /api/v1/runs/{id}/batches`: samples and events of one rank since its last batch.
 
@@ -145,6 +162,7 @@ class Batch(msgspec.Struct, kw_only=True, omit_defaults=True):
     seq: Count
     chunks: Annotated[list[Chunk], Meta(max_length=256)] = []
     events: Annotated[list[Event], Meta(max_length=1_000)] = []
+    console: Annotated[list[ConsoleLine], Meta(max_length=MAX_CONSOLE_LINES)] = []
     dropped_samples: dict[str, Count] = {}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from memagent.errors import WireError
 from memagent.wire.columns import ChunkHeader, read_header
 from memagent.wire.fields import SCALARS_STREAM
-from memagent.wire.messages import Batch, RunStart, SnapshotMessage
+from memagent.wire.messages import Batch, ConsoleLine, RunStart, SnapshotMessage
 from memagent_server.ingest.message_limits import MAX_VALUES
 from memagent_server.store.chunks import ReadChunk, read_chunk
 
@@ -68,7 +68,10 @@ def check_batch(batch: Batch) -> tuple[Batch, list[ReadChunk]]:
         chunks.append(read)
     room = _Room()
     events = [storable(event, f"events[{index}]", room) for index, event in enumerate(batch.events)]
-    return msgspec.structs.replace(batch, events=events), chunks
+    lines = [
+        _storable_line(line, f"console[{index}]", room) for index, line in enumerate(batch.console)
+    ]
+    return msgspec.structs.replace(batch, events=events, console=lines), chunks
 
 
 def check_snapshot(message: SnapshotMessage) -> SnapshotMessage:
@@ -101,6 +104,12 @@ def storable(message: T, path: str = "", room: _Room | None = None) -> T:
     """
     values = _storable(msgspec.to_builtins(message), path, 0, room or _Room())
     return msgspec.convert(values, type(message))
+
+
+def _storable_line(line: ConsoleLine, path: str, room: _Room) -> ConsoleLine:
+    room.take(path, line.text)
+    text = line.text.replace("\0", "\ufffd").replace("\n", " ")
+    return line if text == line.text else msgspec.structs.replace(line, text=text)
 
 
 def _check_columns(chunk: ReadChunk, path: str) -> None:

@@ -86,6 +86,19 @@ class EventsQuery(Paged, kw_only=True, frozen=True):
     kind: Annotated[str, _text("Only this kind, such as `oom`.")] | None = None
 
 
+class ConsoleQuery(Query, kw_only=True, frozen=True):
+    rank: (
+        Annotated[
+            int,
+            Meta(
+                ge=0, le=2**31 - 1, description="Default: the first that died, else that has lines."
+            ),
+        ]
+        | None
+    ) = None
+    last: Annotated[int, Meta(ge=1, le=10_000, description="Only the last lines.")] | None = None
+
+
 class ForecastQuery(Query, kw_only=True, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=500, description="Maximum of changes in `history`.")] = 500
     cursor: Cursor | None = None

@@ -135,6 +135,25 @@ class RunEvent(Schema):
     data: JsonObject
 
 
+class OutputLine(Schema):
+    """A line that a rank has printed. Numbers with gaps: lines between were left out."""
+
+    number: int
+    text: str
+    stream: Literal["stdout", "stderr"]
+    step: Step
+    at: Timestamp
+
+
+class Console(Schema):
+    """The last 64 KiB that a rank of the newest launch has printed; `ranks` have printed."""
+
+    run_id: RunId
+    rank: int
+    ranks: list[int]
+    lines: list[OutputLine]
+
+
 class RunCommand(Schema):
     """A request to a running script. `state`: requested, delivered, done or failed."""
 

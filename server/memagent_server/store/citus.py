@@ -20,6 +20,7 @@ from memagent_server.store.models import (
     Base,
     BatchRow,
     ChunkRow,
+    ConsoleRow,
     DroppedRow,
     EventRow,
     ForecastRow,
@@ -45,6 +46,7 @@ _OF_RUNS: tuple[type[Base], ...] = (
     ForecastRow,
     PredictionRow,
     SnapshotRow,
+    ConsoleRow,
 )
 RUN_COLUMNS = {_RUNS: "id", **{model.__tablename__: "run_id" for model in _OF_RUNS}}
 """The column of each distributed table that names its run."""

@@ -1,8 +1,8 @@
 """Retention: samples are deleted after some days, rollups after many, and whole runs on request.
 
-1. Samples are deleted `retention_days` after their run ended; in a running run, that long after
-   they were received. Their rollups are made first, so charts keep coarser points. The rows of
-   batches before their rank's next one go with them.
+1. Samples are deleted `retention_days` after their run ended, with the lines of its console; in a
+   running run, that long after they were received. Their rollups are made first, so charts keep
+   coarser points. The rows of batches before their rank's next one go with them.
 2. Rollups are deleted `rollup_days` after their run ended. The run's record, with everything that
    people filter by, stays.
 3. `RunRow.keeps` says what is left: a run with nothing to delete isn't read again.
@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from memagent.units import DAY_S
 from memagent_server.store.compaction import compact_run, compact_some
+from memagent_server.store.console import delete_lines
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import BatchRow, ChunkRow, RankRow, RollupRow, RunRow, StreamRow
@@ -190,6 +191,7 @@ def delete_samples(database: Database, run_id: str, before: float) -> int:
             if session.scalar(query.limit(1)) is None:
                 # only once no chunk is left, so that an interrupted deletion is continued
                 run.keeps = "rollups"
+                delete_lines(session, run_id)
         return len(keys)
 
     def delete_batches(session: Session) -> int:

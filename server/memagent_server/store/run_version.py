@@ -15,6 +15,7 @@ from memagent_server.store.failures import failures_of
 from memagent_server.store.incidents import count_firing_incidents
 from memagent_server.store.models import (
     AlertRow,
+    ConsoleRow,
     EventRow,
     ForecastRow,
     IncidentRow,
@@ -52,6 +53,7 @@ def _query() -> Select[Any]:
     return select(
         *columns,
         *(_of_run(kind, func.max(kind.id)) for kind in _ADDED),
+        _of_run(ConsoleRow, func.sum(ConsoleRow.seq + ConsoleRow.size)),
         _of_run(StreamRow, func.sum(StreamRow.samples + StreamRow.attempt)),
         _of_run(RankRow, func.sum(RankRow.last_seen_at + func.coalesce(RankRow.finished_at, 1))),
         _of_run(AlertRow, func.sum(AlertRow.version + 1)),

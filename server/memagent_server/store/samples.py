@@ -22,6 +22,7 @@ from memagent.wire.columns import Value
 from memagent_server.store import batch_rows
 from memagent_server.store.batch_rows import BatchKey
 from memagent_server.store.chunks import ReadChunk, pack_stats, read_chunk
+from memagent_server.store.console import add_lines
 from memagent_server.store.errors import ConflictError
 from memagent_server.store.events import settle_commands
 from memagent_server.store.history import read_chunks
@@ -112,6 +113,8 @@ def store_batch(
         rows = [_event_row(key, event, live=live) for event in batch.events]
         batch_rows.add_event_rows(connection, rows)
         settle_commands(connection, run_id, batch.events)
+    if batch.console:
+        add_lines(connection, key, batch.console)
     # cumulative counts: one that comes late must not lower a newer one
     for reason, count in batch.dropped_samples.items():
         dropped_key = {
@@ -141,7 +144,9 @@ def read_samples(
 def digest_of(batch: messages.Batch, chunks: Sequence[ReadChunk]) -> str:
     """Return a digest of a batch's content. A chunk counts by its header, which has a checksum."""
     content = [(chunk.stream, chunk.header) for chunk in chunks]
-    encoded = _encode((content, batch.events, batch.dropped_samples))
+    # agents before 0.2 send no console: a batch of theirs has the digest that it had
+    console = (batch.console,) if batch.console else ()
+    encoded = _encode((content, batch.events, batch.dropped_samples, *console))
     return hashlib.blake2b(encoded, digest_size=16).hexdigest()
 
 

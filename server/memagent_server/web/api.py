@@ -22,6 +22,7 @@ from memagent_server.ingest.body import read_message
 from memagent_server.ingest.validate import storable
 from memagent_server.schemas import base, predictions, queries, runs, snapshots
 from memagent_server.store.alerts import list_alerts
+from memagent_server.store.console import console_of
 from memagent_server.store.cuda_contexts import page_contexts
 from memagent_server.store.engine import Session
 from memagent_server.store.errors import DatabaseError, UnknownRunError
@@ -286,6 +287,17 @@ def get_events(run_id: str) -> Response:
             session, run_id, kind=params.kind, limit=params.limit, cursor=params.cursor
         )
     return page_answer(page)
+
+
+@blueprint.get(f"{_V1}/runs/<run_id>/console")
+@operation("runs", "read", runs.Console, query=queries.ConsoleQuery)
+def get_console(run_id: str) -> Response:
+    """Return the last lines that a rank has printed, with secrets masked by its agent."""
+    params = query.read(queries.ConsoleQuery)
+    with current().database.read() as session:
+        _require_run(session, run_id)
+        console = console_of(session, run_id, rank=params.rank, last=params.last)
+    return json_answer(console)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>/export")

@@ -50,6 +50,7 @@ def test_every_tool_answers(folder):  # noqa: F811
         answers = {
             "get_run": await ask("get_run", run_id="second"),
             "get_series": await ask("get_series", run_id="first", columns=["loss"], points=4),
+            "read_console": await ask("read_console", run_id="death"),
             "list_suspects": await ask("list_suspects", run_id="death"),
             "advise_run": await ask("advise_run", run_id="first"),
             "find_waste": await ask("find_waste", by=["user"]),
@@ -69,6 +70,7 @@ def test_every_tool_answers(folder):  # noqa: F811
         "step": [0, 250, 500, 750],
         "max": {"loss": [1.0, 1 / 251, 1 / 501, 1 / 751]},
     }
+    assert answers["read_console"] == {"lines": []}
     assert answers["list_suspects"]["suspects"][0]["line"] == 42
     assert answers["advise_run"] == {"predicted": True, "advice": []}
     assert answers["estimate"]["fits"] is True

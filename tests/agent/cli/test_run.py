@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from memagent.api.client import Api
 from tests.python_fork import ForkServer
 
 SCRIPT = """
@@ -191,6 +193,7 @@ def test_another_program_in_the_process_leaves_a_report_and_ends_the_run(memagen
     """`os.execlp` tries each folder of PATH: a candidate that doesn't exist ends nothing."""
     exec_script = """
 import os
+import re
 try:
     os.execv("/nowhere/program", ["program"])
 except FileNotFoundError:
@@ -312,3 +315,78 @@ def test_a_failing_script_without_an_optimizer_has_a_report(memagent_run):
 def test_when_disabled_the_script_runs_without_the_agent(memagent_run):
     process, report = memagent_run(SCRIPT, MEMAGENT_DISABLED="1")
     assert process.returncode == 0 and report is None
+
+
+PRINTING = """
+import contextlib, io, logging, os, sys, torch
+print("before", "api_key=abc123")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    sys.stderr.write(f"\\rstep {step}")
+logging.warning("logged")
+with contextlib.redirect_stdout(io.StringIO()) as hidden:
+    print("inner")
+print(sys.stdout is sys.__stdout__, sys.stdout.encoding, sys.stdout.fileno(), repr(hidden.getvalue()))
+class Late:
+    def __del__(self):
+        print("late")
+sys.late = Late()
+raise ValueError("boom")
+"""
+
+
+def test_the_console_has_what_the_script_prints_which_is_the_same_without_it(
+    memagent_run, tmp_path
+):
+    outputs = {}
+    for switch in ("0", "1"):
+        environ = {"MEMAGENT_CONSOLE": switch, "MEMAGENT_DIR": str(tmp_path / switch)}
+        process, _ = memagent_run(PRINTING, is_cold=True, **environ)
+        own = re.sub(r"memagent: .*\n(  .*\n(?=  |Trace))*", "", process.stderr)
+        outputs[switch] = process.returncode, process.stdout, own.replace("\\r", "")
+    alone = cold([str(tmp_path / "train.py")], {})
+    assert outputs["0"][:2] == outputs["1"][:2] == (alone.returncode, alone.stdout)
+    assert (
+        "Traceback" in outputs["1"][2] and "memagent" not in outputs["1"][2].split("Traceback")[1]
+    )
+    runs = {name: next(iter(Api(tmp_path / name).runs())) for name in outputs}
+    assert runs["0"].console() == []
+    lines = [line["text"] for line in runs["1"].console() if "memagent: " not in line["text"]]
+    assert lines[0] == "before api_key=***" and lines[-1] == "ValueError: boom"
+    assert "step 2WARNING:root:logged" in lines and "inner" not in lines
+    assert runs["1"].console(search="TRACEBACK")[0]["step"] == 3
+    assert runs["1"].explain().console[-1] == "ValueError: boom"
+
+
+def test_the_console_has_the_last_lines_before_a_kill(memagent_run, tmp_path):
+    script = SCRIPT + (
+        "import os, signal, time\n"
+        "print('last words')\n"
+        "folder = os.environ['MEMAGENT_DIR']\n"
+        "def is_on_disk():\n"
+        "    return any(b'last words' in open(f'{folder}/{name}', 'rb').read() for name in os.listdir(folder))\n"
+        "while not is_on_disk(): time.sleep(0.05)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    process, _ = memagent_run(script, is_cold=True, MEMAGENT_DIR=str(tmp_path / "runs"))
+    assert process.returncode == -signal.SIGKILL
+    run = next(iter(Api(tmp_path / "runs").runs()))
+    assert [line["text"] for line in run.console()][-1] == "last words"
+
+
+def test_attach_records_the_console_if_asked(memagent_run, tmp_path):
+    script = SCRIPT.replace(
+        "for step",
+        "import memagent\nprint('unseen')\n"
+        "run = memagent.attach(model, optimizer, console=True)\nprint('seen')\nfor step",
+    )
+    path = tmp_path / "attach.py"
+    path.write_text(script)
+    process = cold([str(path)], {"MEMAGENT_DIR": str(tmp_path / "runs")})
+    assert process.returncode == 0, process.stderr
+    run = next(iter(Api(tmp_path / "runs").runs()))
+    lines = [line["text"] for line in run.console(search="seen")]
+    assert lines == ["seen"]

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from memagent.record import mask_arguments, mask_text, plain_config
+from memagent.record.masking import mask_line
 from memagent.record.process import relevant_variables
 
 MASK = "***"
@@ -136,3 +137,8 @@ def test_switches_and_empty_values_stay():
 )
 def test_secrets_on_the_command_line_are_masked(arguments, masked):
     assert mask_arguments(arguments) == masked
+
+
+@pytest.mark.parametrize("text", ["a" * 4_000, "a=b" * 1_300, "k=" + "a" * 4_000, 'k="' * 1_300])
+def test_long_words_and_nested_assignments_are_read_once(text):
+    assert mask_line(text + " token=x") == text + " token=***"

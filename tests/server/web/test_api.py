@@ -483,3 +483,32 @@ def test_invalid_unicode_is_refused(client):
         400,
         422,
     )
+
+
+def test_the_console_of_a_run(filled):
+    lines = [
+        {"number": 0, "text": "<b>one</b>", "time_s": 5},
+        {"number": 1, "text": "two\0\nlines", "stream": "stderr", "step": 3},
+    ]
+    assert (
+        filled.post("/api/v1/runs/r/batches", json={"seq": 1, "console": lines}).status_code == 200
+    )
+    answer = filled.get("/api/v1/runs/r/console").json
+    assert answer["ranks"] == [0] and answer["rank"] == 0
+    assert answer["lines"] == [
+        {"number": 0, "text": "<b>one</b>", "stream": "stdout", "step": 0, "at": "1970-01-01T00:00:05.000Z"},
+        {"number": 1, "text": "two\ufffd lines", "stream": "stderr", "step": 3, "at": "1970-01-01T00:00:00.000Z"},
+    ]  # fmt: skip
+    assert [
+        line["number"] for line in filled.get("/api/v1/runs/r/console?last=1").json["lines"]
+    ] == [1]
+    assert filled.get("/api/v1/runs/s/console").json["lines"] == []
+    assert filled.get("/api/v1/runs/nobody/console").status_code == 404
+    assert filled.get("/api/v1/runs/r/console?rank=-1").status_code == 422
+    assert "&lt;b&gt;one" not in filled.get("/runs/r").text
+    filled.post("/api/v1/runs/r/finish", json={"status": "failed"})
+    page = filled.get("/runs/r").text
+    assert "&lt;b&gt;one&lt;/b&gt;" in page and "<b>one" not in page
+    too_long = [{"number": 2, "text": "x" * 2_001}]
+    response = filled.post("/api/v1/runs/r/batches", json={"seq": 2, "console": too_long})
+    assert response.status_code == 422 and "console[0].text" in response.text

@@ -38,6 +38,7 @@ from memagent_server.store.models.runs import (
 from memagent_server.store.models.samples import (
     BatchRow,
     ChunkRow,
+    ConsoleRow,
     DroppedRow,
     RollupRow,
     StreamRow,
@@ -62,6 +63,7 @@ __all__ = [
     "BatchRow",
     "ChunkRow",
     "ColumnRuleRow",
+    "ConsoleRow",
     "DeviceContextRow",
     "DroppedRow",
     "EndedSessionRow",

@@ -11,6 +11,7 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     String,
+    Text,
     UniqueConstraint,
     false,
     select,
@@ -19,6 +20,24 @@ from sqlalchemy import (
 from sqlalchemy.orm import Mapped, mapped_column
 
 from memagent_server.store.models.base import OF_RUN, Base, Id
+
+
+class ConsoleRow(Base):
+    """Up to `console.BLOCK_LINES` lines that a rank has printed, by the number of the first.
+
+    `text` is searched. `marks` is JSON: [number, time, step, is_error] of each of its lines.
+    """
+
+    __tablename__ = "console_lines"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    rank: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    attempt: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    block: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    seq: Mapped[int]
+    """The newest batch with lines of it."""
+    size: Mapped[int]
+    text: Mapped[str] = mapped_column(Text)
+    marks: Mapped[list[Any]] = mapped_column(default=list)
 
 
 class StreamRow(Base):

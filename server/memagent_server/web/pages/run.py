@@ -24,6 +24,7 @@ from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.predictions import Forecast
 from memagent_server.schemas.runs import Run, Stream
 from memagent_server.schemas.snapshots import SuspectByRank
+from memagent_server.store.console import DEATHS, console_of
 from memagent_server.store.engine import Session
 from memagent_server.store.events import list_commands, list_events
 from memagent_server.store.export import FORMATS
@@ -49,6 +50,8 @@ EXPORT_FORMATS = tuple(
 )
 """The formats that this server can write: pyarrow is an optional package."""
 
+LAST_LINES = 20
+"""Lines of the console that the page of a death begins with."""
 _NEXT_METHOD = " If memory still grows, another method follows."
 """The end of the agent's sentence (`memagent.leaks.diagnosis_report`) that a run's end outdates."""
 _DIAGNOSES_UNDER_WAY = ("requested", "counting", "searching")
@@ -100,6 +103,8 @@ def show_run(run_id: str) -> Response:
             failed_step=oom_report.failed_step if oom_report else None,
             newest=view_models.stream_of(streams, worst),
         )
+        console = console_of(session, run_id, last=LAST_LINES)
+        newest = console.lines[-1] if console.lines else None
         return render_page(
             "run.html",
             session,
@@ -119,6 +124,9 @@ def show_run(run_id: str) -> Response:
             streams=streams,
             stream=stream,
             prediction=prediction,
+            console=console,
+            console_newest=f"{newest.number} {newest.at}" if newest else "",
+            has_died=run.status in DEATHS,
             step_advice=advice,
             chart=view_models.chart_facts(run, stream, forecasts, stream_warning, predicted)
             if stream

@@ -64,14 +64,15 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
     if config is not None and _is_traced(
         arguments, by_default=arguments.hub or not _is_preset(model)
     ):
+        fallback = _fallback(arguments, config)
         try:
-            request = _config_request(arguments, config)
+            request = _config_request(arguments, config, fallback)
         except EstimateError:
             # the installed transformers has no such model, but the formula may know it
             if arguments.method == "trace":
                 raise
         else:
-            return replace(request, fallback=_fallback(arguments, config))
+            return replace(request, fallback=fallback)
     if config is None and arguments.method == "trace" and not _is_preset(model):
         preset(model)  # raises
     return _formula_request(arguments, config)
@@ -159,8 +160,9 @@ def _is_traced(arguments: argparse.Namespace, *, by_default: bool) -> bool:
     )
 
 
-def _config_request(arguments: argparse.Namespace, config: dict[str, Any]) -> TraceRequest:
-    targets = arguments.lora_targets
+def _config_request(
+    arguments: argparse.Namespace, config: dict[str, Any], fallback: FormulaRequest | None
+) -> TraceRequest:
     return request_for_config(
         config,
         batch=arguments.batch or 1,
@@ -171,7 +173,7 @@ def _config_request(arguments: argparse.Namespace, config: dict[str, Any]) -> Tr
         checkpointing="non_reentrant" if arguments.checkpointing == "full" else None,
         accumulation=arguments.accumulation,
         lora_rank=arguments.lora_rank,
-        lora_targets=targets if targets in (None, "all-linear") else targets.split(","),
+        lora_targets=_traced_targets(arguments, fallback),
         **_device_fields(arguments),
     )
 
@@ -279,6 +281,16 @@ def _lora_targets(arguments: argparse.Namespace, shape: ModelShape) -> tuple[str
     if arguments.lora_targets:
         return tuple(arguments.lora_targets.split(","))
     return lora_targets(TrainingSpec(shape))
+
+
+def _traced_targets(
+    arguments: argparse.Namespace, fallback: FormulaRequest | None
+) -> Sequence[str] | str | None:
+    """Return the layers that get adapters: by default the formula's, so that both answer alike."""
+    targets: str | None = arguments.lora_targets
+    if targets is not None:
+        return targets if targets == "all-linear" else targets.split(",")
+    return None if fallback is None or not arguments.lora_rank else fallback.spec.lora_targets
 
 
 def _is_config(model: str) -> bool:

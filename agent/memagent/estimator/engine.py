@@ -90,8 +90,18 @@ def estimate_trace(request: TraceRequest, trace: Trace) -> Estimate:
             "accumulation": request.accumulation,
             "allocator": request.allocator or "default",
             "versions": _versions(),
+            **_adapters(request.model),
         },
     )
+
+
+def _adapters(model: Any) -> dict[str, str]:
+    """Return the assumption on adapters, if the model is a config's and has some."""
+    if not isinstance(model, ConfiguredModel) or model.lora_rank is None:
+        return {}
+    targets = model.lora_targets or "peft's choice"
+    places = targets if isinstance(targets, str) else ", ".join(targets)
+    return {"lora": f"rank {model.lora_rank} at {places}"}
 
 
 def _versions() -> dict[str, str]:

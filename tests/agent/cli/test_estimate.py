@@ -117,6 +117,16 @@ def test_lora_on_quantised_weights(estimate):
     assert "c_attn" in json.loads(out)["assumptions"]["lora"]
 
 
+def test_trace_and_formula_train_the_same_adapters(estimate, config):
+    command = ("--model", config(SMALL), "--lora", "8", "--json")
+    traced, by_formula = (
+        json.loads(estimate(*command, "--method", method)[1]) for method in ("trace", "formula")
+    )
+    assert traced["assumptions"]["lora"] == by_formula["assumptions"]["lora"]
+    state = [item["components"]["optimizer_state"] for item in (traced, by_formula)]
+    assert state[0] == pytest.approx(state[1], rel=0.01)
+
+
 def state_bytes(out: str) -> list[float]:
     components = json.loads(out)["components"]
     return [components[name] for name in ("parameters", "gradients", "optimizer_state")]

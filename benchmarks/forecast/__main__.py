@@ -8,8 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import benchmarks.forecast
-from benchmarks.forecast import generated, generator, gpu_recorded, recorded, series, simulated
-from benchmarks.forecast.baselines import DETECTORS
+from benchmarks.forecast import (
+    generated,
+    generator,
+    gpu_recorded,
+    recorded,
+    reruns,
+    series,
+    simulated,
+)
+from benchmarks.forecast.baselines import DETECTORS, WITH_PREDECESSOR
 from benchmarks.forecast.gpu_programs import GPU_PROGRAMS
 from benchmarks.forecast.mechanisms import MECHANISMS
 from benchmarks.forecast.programs import PROGRAMS
@@ -50,7 +58,9 @@ def main() -> None:
             _sets(arguments.bench, arguments.seed, quick=arguments.quick), quick=arguments.quick
         )
     for title, traces in sets:
-        results[title] = [score(name, detector, traces) for name, detector in DETECTORS.items()]
+        is_of_reruns = any(trace.predecessor for trace in traces)
+        detectors = DETECTORS | (WITH_PREDECESSOR if is_of_reruns else {})
+        results[title] = [score(name, detector, traces) for name, detector in detectors.items()]
         died = sum(trace.death is not None for trace in traces)
         print(
             f"== {title}: {len(traces)} traces, {died} of them die\n{table(results[title])}\n",
@@ -70,7 +80,7 @@ def _with_room(
     """Yield the sets, then the harmless runs of those held out under larger limits."""
     harmless: list[Trace] = []
     for title, traces in sets:
-        if HELD_OUT in title:
+        if HELD_OUT in title and "reruns" not in title:
             harmless += [trace for trace in traces if trace.death is None]
         yield title, traces
     for factor in ROOM:
@@ -92,6 +102,10 @@ def _sets(bench: Path | None, seed: int, *, quick: bool) -> Iterator[tuple[str, 
         for title, kinds in program_set.split().items():
             runs = list(simulated.traces(kinds, each, seed))
             yield f"simulated {name}, {title}, seed {seed}", runs
+    for half in PROGRAMS.split():
+        kinds = [*PROGRAMS.split()[half], *MECHANISMS.split()[half]]
+        yield f"reruns, {half}, seed {seed}", list(reruns.traces(kinds, each, seed))
+        yield f"changed reruns, {half}, seed {seed}", list(reruns.changed(kinds, each, seed))
     yield "recorded", list(recorded.traces())
     for title, runs in gpu_recorded.sets(GPU_PROGRAMS):
         yield title, runs[:: STRIDE_QUICK if quick else 1]

@@ -41,10 +41,25 @@ def memagent_with_finder(trace: Trace) -> Alarm | None:
     return _first_alarm(trace, with_finder=True)
 
 
+def memagent_with_predecessor(trace: Trace) -> Alarm | None:
+    """Tell the forecaster of the run's predecessor."""
+    return _first_alarm(trace, with_predecessor=True)
+
+
+def memagent_with_both(trace: Trace) -> Alarm | None:
+    """Tell it of the predecessor and, as soon as it's found, of what grows."""
+    return _first_alarm(trace, with_finder=True, with_predecessor=True)
+
+
 def _first_alarm(
-    trace: Trace, levels: Sequence[Level] = PAGING_LEVELS, *, with_finder: bool = False
+    trace: Trace,
+    levels: Sequence[Level] = PAGING_LEVELS,
+    *,
+    with_finder: bool = False,
+    with_predecessor: bool = False,
 ) -> Alarm | None:
-    for _, forecast in feed(trace, with_finder=with_finder):
+    fed = feed(trace, with_finder=with_finder, with_predecessor=with_predecessor)
+    for _, forecast in fed:
         if forecast.level in levels:
             return Alarm(
                 forecast.step,
@@ -56,7 +71,9 @@ def _first_alarm(
     return None
 
 
-def feed(trace: Trace, *, with_finder: bool) -> Iterator[tuple[Forecaster, Forecast]]:
+def feed(
+    trace: Trace, *, with_finder: bool, with_predecessor: bool = False
+) -> Iterator[tuple[Forecaster, Forecast]]:
     """Yield the forecaster with each of its forecasts."""
     row, found_at, growth = 0, inf, _Growth()
     readings = trace.columns.get("allocated_bytes") or trace.columns["device_used_bytes"]
@@ -65,6 +82,8 @@ def feed(trace: Trace, *, with_finder: bool) -> Iterator[tuple[Forecaster, Forec
         garbage = trace.garbage
         options["gc_probe"] = lambda: readings[row] - garbage[row]
     forecaster = Forecaster(trace.limit_bytes, **options)
+    if with_predecessor:
+        forecaster.learn(predecessor=trace.predecessor)
     forecasts = feed_columns(forecaster, trace.columns)
     for row in range(len(trace.columns["step"])):
         forecast = next(forecasts)
@@ -167,6 +186,13 @@ DETECTORS: dict[str, Detector] = {
     "least squares, R2": least_squares,
     "Holt": holt,
 }
+
+
+WITH_PREDECESSOR: dict[str, Detector] = {
+    "memagent, with predecessor": memagent_with_predecessor,
+    "memagent, with both": memagent_with_both,
+}
+"""For runs that have one."""
 
 
 def _used(trace: Trace) -> zip[tuple[int, float]]:

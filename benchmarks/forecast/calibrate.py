@@ -16,11 +16,13 @@ from math import inf, log
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from benchmarks.forecast import gpu_recorded, mechanisms, programs, simulated
+from benchmarks.forecast import gpu_recorded, mechanisms, programs, reruns, simulated
 from benchmarks.forecast.baselines import feed, memagent
 from benchmarks.forecast.gpu_programs import GPU_PROGRAMS
 from benchmarks.forecast.traces import Alarm, Trace
 from memagent.forecast.calibration import INTERVAL_SCALE, SCALED_CAUSES, Evidence
+from memagent.forecast.predecessor import GrowthOutcome
+from memagent.forecast.types import PAGING_LEVELS
 
 TUNED_ON, HELD_OUT = "tuned on", "held out"
 EACH, SEED = 3, 7
@@ -29,8 +31,14 @@ Weighted = list[tuple[float, float]]
 """Values with their weights."""
 
 
-DISTANCES, PLANNED_DISTANCES = (0.5, 1.0, 3.0, inf), (1.25, 2.0, 4.0, 10.0, inf)
-"""Upper bounds of the distances that are counted together; the second of growth beyond the plan."""
+DISTANCES = (0.5, 1.0, 3.0, inf)
+"""Upper bounds of the distances that are counted together."""
+BOUNDS: dict[Evidence, tuple[float, ...]] = {
+    "planned": (1.25, 2.0, 4.0, 10.0, inf),
+    "lived": (inf,),
+    "died": (inf,),
+}
+"""The same where they differ: a predecessor's end counts at any distance."""
 PRIOR_PROGRAMS = 1.5
 """Programs that the mean of all growth weighs as much as, so that a few don't decide alone. From 0.5
 to 5, the Brier score on programs left out changes by 0.003."""
@@ -56,7 +64,10 @@ def main() -> None:
     alarms = [(run, alarm) for run in runs if run.trending and (alarm := memagent(run))]
     low, high = scales(alarms)
     print(f'CORPUS = "{digest()}"\nINTERVAL_SCALE = ({low:.2f}, {high:.2f})\nDEATHS = {{')
-    rows = growth(runs)
+    after_others = list(reruns_of(TUNED_ON))
+    low, high = predecessor_interval(after_others)
+    print(f"PREDECESSOR_INTERVAL = ({low:.2f}, {high:.2f})")
+    rows = [*growth(runs), *growth_after_others(after_others)]
     for evidence in get_args(Evidence):
         print(f'    "{evidence}": {deaths(rows, evidence)},')
     print("}")
@@ -73,9 +84,15 @@ def corpus(half: str) -> Iterator[Trace]:
         yield from simulated.traces(kinds.split()[half], EACH, SEED)
 
 
+def reruns_of(half: str) -> Iterator[Trace]:
+    """Yield simulated runs of one half of the programs, each with its predecessor."""
+    for kinds in (programs.PROGRAMS, mechanisms.MECHANISMS):
+        yield from reruns.traces(kinds.split()[half], EACH, SEED)
+
+
 def digest() -> str:
     """Return the first digits of the hash of the recorded runs and of the simulated programs."""
-    names = ("mechanisms.py", "programs.py", "simulated.py")
+    names = ("mechanisms.py", "programs.py", "reruns.py", "simulated.py")
     sources = [Path(__file__).with_name(name) for name in names]
     content = hashlib.sha256()
     for file in (gpu_recorded.FILE, gpu_recorded.REHEARSED, *sources):
@@ -102,6 +119,23 @@ def scales(alarms: Sequence[tuple[Trace, Alarm]]) -> tuple[float, float]:
     return quantile(lows), quantile(highs)
 
 
+def predecessor_interval(runs: Sequence[Trace]) -> tuple[float, float]:
+    """Return the steps left at least and at most, over those until the predecessor's death."""
+    ratios: list[tuple[Trace, float]] = []
+    for run in runs:
+        for forecaster, forecast in feed(run, with_finder=False, with_predecessor=True):
+            if forecast.level in PAGING_LEVELS:
+                evidence = forecaster.evidence
+                if evidence and evidence[0] == "died" and run.death and forecast.eta_step:
+                    left = forecast.eta_step - forecast.step
+                    ratios.append((run, (run.death - forecast.step) / max(left, 1.0)))
+                break
+    counts = Counter(run.family for run, _ in ratios)
+    shares = [(ratio, 1 / counts[run.family]) for run, ratio in ratios]
+    low = _exceeded([(1 / ratio, weight) for ratio, weight in shares])
+    return 1 / low, _exceeded(shares)
+
+
 def _excess(error: float, bound: float, scale: float) -> float:
     """Return the exponent with which a bound would just hold: without the scale it has now."""
     return log(error) / max(0.02, log(max(bound, 1.0)) / scale)
@@ -109,12 +143,15 @@ def _excess(error: float, bound: float, scale: float) -> float:
 
 def quantile(values: Weighted) -> float:
     """Return the value that MISSED_PER_SIDE of the weight exceeds, at least 1."""
+    return max(1.0, _exceeded(values))
+
+
+def _exceeded(values: Weighted) -> float:
+    """Return the value that MISSED_PER_SIDE of the weight exceeds."""
     ordered = sorted(values)
     most = (1 - MISSED_PER_SIDE) * sum(weight for _, weight in ordered)
     sums = accumulate(weight for _, weight in ordered)
-    return max(
-        1.0, next(value for (value, _), total in zip(ordered, sums, strict=True) if total >= most)
-    )
+    return next(value for (value, _), total in zip(ordered, sums, strict=True) if total >= most)
 
 
 def growth(runs: Sequence[Trace]) -> list[Growth]:
@@ -133,10 +170,25 @@ def growth(runs: Sequence[Trace]) -> list[Growth]:
     return rows
 
 
+def growth_after_others(runs: Sequence[Trace]) -> list[Growth]:
+    """Return the rows in which the predecessor of a run tells what becomes of its growth."""
+    counts = Counter(run.family for run in runs)
+    rows = []
+    for run in runs:
+        fed = [
+            (*evidence, forecast.oom_probability, forecast.level != "ok")
+            for forecaster, forecast in feed(run, with_finder=False, with_predecessor=True)
+            if (evidence := forecaster.evidence) and evidence[0] in get_args(GrowthOutcome)
+        ]
+        weight = 1 / max(1, len(fed)) / counts[run.family]
+        rows += [Growth(weight, run.death is not None, *row) for row in fed]
+    return rows
+
+
 def deaths(rows: Iterable[Growth], evidence: Evidence) -> tuple[tuple[float, float], ...]:
     """Return the calibrated shares that die: (up to this distance, share), falling."""
     rows = list(rows)
-    bounds = PLANNED_DISTANCES if evidence == "planned" else DISTANCES
+    bounds = BOUNDS.get(evidence, DISTANCES)
     of_kind = [row for row in rows if row.evidence == evidence]
     prior = _share(of_kind, _share(rows, 0.5))
     bins = [

@@ -48,6 +48,8 @@ class Setting:
     expandable: bool
     tells_plan: bool
     tells_epochs: bool
+    rerun: str = ""
+    """Another seed of all that differs between two runs of one configuration, if any."""
 
 
 @dataclass
@@ -74,6 +76,7 @@ class Run:
         """Bytes of a layer's activations at input size 1."""
         self.power = source.choice([1.0, 1.0, 1.5])
         self.steps, self.step = self.setting.steps, 0
+        self.is_rerun = False
         self.warm_up = source.choice([0, 0, 1, 7])
         """Step of the first optimizer step."""
         self.epoch_steps: int | None = None
@@ -105,6 +108,9 @@ class Run:
 
     def forward(self, length: float = 1.0, layers: int | None = None) -> list[int]:
         """Allocate what a forward pass saves, with a temporary for each layer."""
+        if self.setting.rerun and not self.is_rerun:
+            self.is_rerun = True  # the program has drawn its configuration by now
+            self.source = random.Random(f"{self.setting.seed} {self.setting.rerun}")
         size = self.activation * length**self.power
         saved = []
         for _ in range(layers or self.layers):
@@ -158,14 +164,29 @@ class Run:
 
 def traces(kinds: list[Kind], each: int, seed: int = 0) -> Iterator[Trace]:
     """Return `each` runs of every program, in the order of `kinds`."""
+    for _, _, trace in runs(kinds, each, seed):
+        yield trace
+
+
+def runs(kinds: list[Kind], each: int, seed: int = 0) -> Iterator[tuple[Kind, Setting, Trace]]:
+    """Return the same with their programs and settings."""
     for kind in kinds:
         made, attempt = 0, 0
         while made < each and attempt < 8 * each:
-            trace = _trace(kind, random.Random(f"{kind.name} {seed} {attempt}"))
+            source = random.Random(f"{kind.name} {seed} {attempt}")
+            setting = _setting(source)
+            trace = _trace(kind, setting, source)
             attempt += 1
             if trace is not None:
                 made += 1
-                yield trace
+                yield kind, setting, trace
+
+
+def rerun(kind: Kind, setting: Setting, limit: int, host_limit: int | None) -> Trace:
+    """Return what becomes of a setting under these limits."""
+    run = Run(setting, limit, host_limit)
+    run.use_neighbor(0)
+    return _as_trace(kind, run, *_columns(run, kind.program))
 
 
 def _setting(source: random.Random) -> Setting:
@@ -176,8 +197,7 @@ def _setting(source: random.Random) -> Setting:
     )  # fmt: skip
 
 
-def _trace(kind: Kind, source: random.Random) -> Trace | None:
-    setting = _setting(source)
+def _trace(kind: Kind, setting: Setting, source: random.Random) -> Trace | None:
     free = Run(setting)
     needs, host = [], []
     for row in _rows(free, kind.program):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from memagent.forecast.predecessor import Predecessor
 from memagent.forecast.types import Growing
 
 
@@ -27,6 +28,8 @@ class Trace:
     options: dict[str, Any] = field(default_factory=dict)
     garbage: list[int] | None = None
     grows: Growing | None = None
+    predecessor: Predecessor | None = None
+    """The last run of the same program, if any."""
 
     def with_room(self, factor: float) -> Trace:
         """Return the run under limits that are so many times as large."""

@@ -18,14 +18,14 @@ from typing import Any
 import msgspec
 
 from memagent import __version__
-from memagent.delivery.envelope import Envelope, MessageKind, Transport
+from memagent.delivery.envelope import Envelope, MessageKind, Reply, Transport
 from memagent.errors import DeliveryError, RejectedError, StartRequiredError
 from memagent.probe.detached import forks_wait
 from memagent.units import format_bytes
 from memagent.wire.codec import MSGPACK, REPLAYED_HEADER, encode, prepare
 from memagent.wire.deadline import Deadline
 from memagent.wire.local_tokens import Scope, find_token
-from memagent.wire.messages import BatchReply, RehearsalMessage
+from memagent.wire.messages import BatchReply, RehearsalMessage, StartReply
 
 prepare(BatchReply)
 
@@ -249,11 +249,13 @@ class HttpTransport(Transport):
         headers = {"Content-Type": MSGPACK, **({REPLAYED_HEADER: "1"} if replayed else {})}
         self._client = ApiClient(server, token, headers, local_scope="ingest")
 
-    def deliver(self, item: Envelope, *, timeout_s: float) -> BatchReply | None:
+    def deliver(self, item: Envelope, *, timeout_s: float) -> Reply | None:
         path = _PATHS[item.kind].format(run_id=item.run_id)
         response = self._client.request(path, method="POST", body=item.body, timeout_s=timeout_s)
         if not 200 <= response.status < 300:
             raise self._error(item, response)
+        if item.kind == "start":
+            return _start_reply(response.body)
         if item.kind != "batch":
             return None
         try:
@@ -276,6 +278,14 @@ class HttpTransport(Transport):
         retry_after = response.headers.get("retry-after", "")
         delay = float(retry_after) if retry_after.isdigit() else None
         return DeliveryError(message, retry_after_s=delay)
+
+
+def _start_reply(body: bytes) -> StartReply | None:
+    """Return the reply, None if it's of another version: a run needs nothing of it."""
+    try:
+        return msgspec.json.decode(body, type=StartReply)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def hide_log_records() -> None:

@@ -14,10 +14,13 @@ from memagent.wire.messages import (
     PredictionMessage,
     RunStart,
     SnapshotMessage,
+    StartReply,
 )
 
 MessageKind = Literal["start", "batch", "prediction", "snapshot", "finish"]
 AgentMessage = RunStart | Batch | PredictionMessage | SnapshotMessage | Finish
+
+Reply = StartReply | BatchReply
 
 _KINDS: dict[type[msgspec.Struct], MessageKind] = {
     RunStart: "start",
@@ -45,8 +48,8 @@ def seal(run_id: str, message: AgentMessage, samples: int = 0) -> Envelope:
 class Transport:
     """Delivers envelopes. See `HttpTransport`."""
 
-    def deliver(self, item: Envelope, *, timeout_s: float) -> BatchReply | None:
-        """Deliver, and return the reply to a batch, or None for other messages.
+    def deliver(self, item: Envelope, *, timeout_s: float) -> Reply | None:
+        """Deliver, and return the reply to a start or a batch, or None for other messages.
 
         Raises DeliveryError if a retry may help, RejectedError if not.
         """

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from memagent.delivery.buffer import DroppedSamples
-from memagent.delivery.envelope import Envelope, Transport
+from memagent.delivery.envelope import Envelope, Reply, Transport
 from memagent.delivery.run_file import RunFile
 from memagent.delivery.spool import Spool
 from memagent.diagnostics import (
@@ -36,7 +36,6 @@ from memagent.diagnostics import (
     outlast_memory_errors,
 )
 from memagent.errors import DeliveryError, RejectedError, StartRequiredError
-from memagent.wire.messages import BatchReply
 
 _random = random.SystemRandom()
 """The training script's own generator must not advance: it decides what the script computes."""
@@ -70,7 +69,7 @@ class DeliveryOutcome(Enum):
 class Sender:
     """Delivers to `transport`; without one, everything stays in `file`.
 
-    `on_reply` gets the replies to batches, on the sender's thread.
+    `on_reply` gets the replies to starts and batches, on the sender's thread.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class Sender:
         transport: Transport | None,
         drops: DroppedSamples,
         guard: ErrorGuard,
-        on_reply: Callable[[BatchReply], None],
+        on_reply: Callable[[Reply], None],
     ) -> None:
         self._file = file
         self._drops = drops
@@ -235,19 +234,18 @@ class Sender:
             return DeliveryOutcome.DELIVERED
         return DeliveryOutcome.UNDELIVERED
 
-    def _attempt(self, transport: Transport, item: Envelope) -> BatchReply | None:
+    def _attempt(self, transport: Transport, item: Envelope) -> Reply | None:
         if item is self._file.start:
-            self._deliver_start(transport)
-            return None
+            return self._deliver_start(transport)
         try:
             return transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
         except StartRequiredError:
             self._deliver_start(transport)
             return transport.deliver(item, timeout_s=self._time_left(TIMEOUT_S))
 
-    def _deliver_start(self, transport: Transport) -> None:
+    def _deliver_start(self, transport: Transport) -> Reply | None:
         try:
-            transport.deliver(self._file.start, timeout_s=self._time_left(TIMEOUT_S))
+            return transport.deliver(self._file.start, timeout_s=self._time_left(TIMEOUT_S))
         except RejectedError as error:
             raise StartRefusedError(str(error)) from error
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from memagent.delivery.envelope import Envelope, MessageKind, Transport
+from memagent.delivery.envelope import Envelope, MessageKind, Reply, Transport
 from memagent.delivery.run_file import SUFFIX, read_frames, try_lock, unread_bytes
 from memagent.delivery.sender import retry_delay_s
 from memagent.errors import DeliveryError, RejectedError, StartRequiredError, WireError
@@ -229,11 +229,11 @@ class _FileUploader:
                 )
                 time.sleep(delay_s)
                 continue
-            if reply is not None:
+            if isinstance(reply, BatchReply):
                 self._next_seq = reply.next_seq
             return
 
-    def _attempt(self, transport: Transport, item: Envelope) -> BatchReply | None:
+    def _attempt(self, transport: Transport, item: Envelope) -> Reply | None:
         try:
             return transport.deliver(item, timeout_s=TIMEOUT_S)
         except StartRequiredError:

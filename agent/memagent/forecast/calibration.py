@@ -13,17 +13,22 @@ from __future__ import annotations
 from math import inf
 from typing import Literal
 
+from memagent.forecast.predecessor import GrowthOutcome
 from memagent.forecast.projection import Projection
 from memagent.forecast.types import Cause
 
-CORPUS = "3089d45a0131a9b9"
+CORPUS = "48b89f840acc11b1"
 """First digits of the SHA-256 of the runs and programs that the figures come from."""
 INTERVAL_SCALE = (2.12, 1.09)
 """Exponents of (earliest / expected) and (latest / expected) steps left with which 5 % of the first
 pages are missed on either side: conformal, each program with the same weight."""
+PREDECESSOR_INTERVAL = (0.79, 1.27)
+"""Steps left at least and at most, over those until the predecessor's death: the same quantiles."""
 SCALED_CAUSES: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes")
 """Those with enough runs for a scale. The intervals of the others are as they were fitted."""
-Evidence = Literal["list", "ends", "leak", "host_memory", "input", "reserve", "planned", "epoch"]
+Evidence = Literal[
+    "list", "ends", "leak", "host_memory", "input", "reserve", "planned", "epoch", "lived", "died"
+]
 """Knowledge of the growth. The finder knows that nothing clears it (`list`), or that it ends by
 itself (`ends`: a buffer, a cache, an epoch's values). `leak`: nothing is known. `reserve`: free
 pieces, other processes. `planned`: it reaches the limit after the planned end. `epoch`: after the
@@ -37,6 +42,8 @@ DEATHS: dict[Evidence, tuple[tuple[float, float], ...]] = {
     "reserve": ((inf, 0.31),),
     "planned": ((2.0, 0.54), (4.0, 0.39), (10.0, 0.33), (inf, 0.28)),
     "epoch": ((inf, 0.08),),
+    "lived": ((inf, 0.01),),
+    "died": ((inf, 0.95),),
 }
 """Share of growing runs that die: (up to this distance, share). The distance is that of the limit,
 as a multiple of that from which the growth pages; of `planned`, of the planned end. Half of the
@@ -44,9 +51,14 @@ programs die, and the others end at 90 to 99.5 % of their limit. With fewer deat
 proportion."""
 
 
-def calibrated_interval(projection: Projection) -> tuple[float, float]:
-    """Return the calibrated bounds of the steps left."""
+def calibrated_interval(
+    projection: Projection, outcome: GrowthOutcome | None = None
+) -> tuple[float, float]:
+    """Return the calibrated bounds of the steps left. outcome: that of the predecessor."""
     expected = projection.steps_left
+    if outcome == "died":
+        low, high = PREDECESSOR_INTERVAL
+        return low * expected, high * expected
     earliest, latest = projection.steps_left_low, projection.steps_left_high
     if projection.cause not in SCALED_CAUSES or expected <= 0:
         return earliest, latest

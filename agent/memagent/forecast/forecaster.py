@@ -30,7 +30,9 @@ from memagent.forecast.levels import (
     probability_of,
     worthwhile,
 )
-from memagent.forecast.projection import Projection, project
+from memagent.forecast.nearest import nearest_projection
+from memagent.forecast.predecessor import Expectation, GrowthOutcome, Predecessor, expectation
+from memagent.forecast.projection import Projection
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, valid_reading
 from memagent.forecast.sudden_peaks import MIN_PROBABILITY, SuddenOom, SuddenPeaks
@@ -87,6 +89,8 @@ class Forecaster:
         self._epoch_steps = epoch_steps
         self._predicted_peak = predicted_peak_bytes
         self._growth = KnownGrowth()
+        self._predecessor: Predecessor | None = None
+        self._expected: Expectation | None = None
         self._learned_step = 0
         self._gc_probe = gc_probe
         self.page_cost = page_cost
@@ -113,14 +117,17 @@ class Forecaster:
         eval_bytes: int | None = None,
         grows: Growing | None = None,
         growth_end_bytes: int | None = None,
+        predecessor: Predecessor | None = None,
     ) -> None:
         """Update what is known in addition to the samples; None changes nothing.
 
         eval_bytes: how far an evaluation or a checkpoint goes above the floor, from a preflight.
         grows: what keeps the growing memory, from the leak finder. growth_end_bytes: memory held
-        after a step once a growing buffer is full.
+        after a step once a growing buffer is full. predecessor: the last run of the same program.
         """
         self._sudden.learn(optimizer_state_bytes, max_input_size, eval_bytes)
+        if predecessor is not None:
+            self._predecessor = predecessor
         if epoch_steps is not None:
             self._epoch_steps = epoch_steps
         if predicted_peak_bytes is not None:
@@ -280,7 +287,11 @@ class Forecaster:
             limit_bytes=projection.limit_bytes if projection else self.limit_bytes,
             growth_bytes_per_step=projection.slope if projection else None,
             growing_since_step=int(projection.since_step) if projection else None,
+            predecessor=self._sentence() if level != "ok" else None,
         )
+
+    def _sentence(self) -> str | None:
+        return None if self._predecessor is None else self._predecessor.sentence(self._outcome)
 
     # -- trends ---------------------------------------------------------------------------------
 
@@ -306,7 +317,7 @@ class Forecaster:
             level,
             nearest.cause,
             probability,
-            steps_left=(nearest.steps_left, *calibrated_interval(nearest)),
+            steps_left=(nearest.steps_left, *calibrated_interval(nearest, self._outcome)),
             projection=nearest,
         )
 
@@ -328,46 +339,40 @@ class Forecaster:
             ),
             nearest.cause,
             sudden.probability,
-            steps_left=(nearest.steps_left, *calibrated_interval(nearest)),
+            steps_left=(nearest.steps_left, *calibrated_interval(nearest, self._outcome)),
             projection=nearest,
         )
+
+    @property
+    def _outcome(self) -> GrowthOutcome | None:
+        return None if self._expected is None else self._expected.outcome
 
     def _planned_steps_left(self, step: int) -> float:
         return max(0, self.total_steps - step) if self.total_steps else inf
 
     def _nearest(self, step: int) -> Projection | None:
-        """Return the projection of the memory that runs out first, device's or host's."""
-        signals = self._signals
-        if not signals.trends:
-            return None
-        headroom = self.limit_bytes - signals.expected_need(step)
-        skipped = {"host_memory"}
-        if self._inputs_will_fit(signals):
-            skipped.add("input")
-        if self._growth.fits(signals.floor, headroom):
-            skipped.add("leak")
-        device = {cause: trend for cause, trend in signals.trends.items() if cause not in skipped}
-        nearest = project(
-            device, headroom, self.limit_bytes, signals.need_bounds, is_device=signals.is_device
+        """Return the projection of the memory that runs out first, as the predecessor ended it."""
+        nearest = nearest_projection(
+            step,
+            self._signals,
+            self._growth,
+            limit_bytes=self.limit_bytes,
+            host_limit_bytes=self.host_limit_bytes,
+            max_input_size=self._sudden.max_input_size,
         )
-        host = signals.trends.get("host_memory")
-        if host is None or not self.host_limit_bytes:
+        self._expected = None
+        if nearest is None or self._predecessor is None:
             return nearest
-        headroom = self.host_limit_bytes - signals.expected_host(step)
-        of_host = project({"host_memory": host}, headroom, self.host_limit_bytes)
-        if nearest is None or of_host is None:
-            return nearest or of_host
-        return min(nearest, of_host, key=lambda projection: projection.steps_left)
-
-    def _inputs_will_fit(self, signals: Signals) -> bool:
-        """Return True if growth by inputs is known to end at the largest input.
-
-        If the floor keeps what inputs need, it has to end below the limit.
-        """
-        growth = signals.future_input_growth(self._sudden.max_input_size)
-        if growth is not None:
-            return signals.need + growth <= self.limit_bytes
-        return signals.excess.at_input(self._sudden.max_input_size) is not None
+        self._expected = expectation(
+            self._predecessor,
+            nearest,
+            step,
+            headroom_bytes=self.limit_bytes - self._signals.expected_need(step),
+            planned_steps_left=self._planned_steps_left(step),
+        )
+        if self._expected is None or self._expected.death_step is None:
+            return nearest
+        return nearest.ending_in(self._expected.death_step - step)
 
     def _situation(self, step: int, nearest: Projection) -> Situation:
         return Situation(
@@ -383,6 +388,7 @@ class Forecaster:
             ),
             is_diagnosed=self._growth.grows == "unknown"
             and step - self._learned_step <= DIAGNOSIS_STEPS,
+            outcome=self._outcome,
         )
 
     def _check_garbage(self, step: int, nearest: Projection, level: Level) -> Level:

@@ -18,6 +18,7 @@ import msgspec
 
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GcProbe
+from memagent.forecast.predecessor import Predecessor
 from memagent.forecast.types import GROWING, Growing
 
 _SIZES = ("optimizer_state_bytes", "eval_bytes", "predicted_peak_bytes", "growth_end_bytes")
@@ -42,6 +43,8 @@ class Hints(msgspec.Struct, frozen=True):
     """What keeps the growing memory, by device id."""
     growth_end_bytes: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Held after a step once a growing buffer is full."""
+    predecessor: Mapping[str, Predecessor] = msgspec.field(default_factory=dict)
+    """The last run of the same program, by device id of this run."""
 
     def merged_with(self, data: Mapping[str, Any]) -> Hints:
         """Return these hints and those of an event's `data`.
@@ -55,16 +58,19 @@ class Hints(msgspec.Struct, frozen=True):
             name: {**getattr(self, name), **_sizes(data[name])} for name in _SIZES if name in data
         }
         fields["grows"] = {**self.grows, **_growing(data.get("grows"))}
+        fields["predecessor"] = {**self.predecessor, **_predecessors(data.get("predecessor"))}
         return msgspec.structs.replace(self, **fields)
 
     def to_data(self) -> dict[str, Any]:
         """Return the known hints as an event's `data`."""
         fields = {name: getattr(self, name) for name in (*_NUMBERS, *_SIZES, "grows")}
-        return {
+        data = {
             name: dict(value) if isinstance(value, Mapping) else value
             for name, value in fields.items()
             if value
         }
+        predecessors = msgspec.to_builtins(self.predecessor)
+        return {**data, "predecessor": predecessors} if predecessors else data
 
     def forecaster(
         self,
@@ -100,6 +106,7 @@ class Hints(msgspec.Struct, frozen=True):
             epoch_steps=self.epoch_steps,
             max_input_size=self.max_input_size,
             grows=self.grows.get(device),
+            predecessor=self.predecessor.get(device),
             **{name: getattr(self, name).get(device) for name in _SIZES},
         )
 
@@ -112,6 +119,13 @@ def _sizes(value: Any) -> dict[str, int]:
 def _growing(value: Any) -> dict[str, Growing]:
     items = value.items() if isinstance(value, Mapping) else ()
     return {str(device): kind for device, kind in items if kind in GROWING}
+
+
+def _predecessors(value: Any) -> dict[str, Predecessor]:
+    try:
+        return msgspec.convert(value or {}, dict[str, Predecessor])
+    except msgspec.ValidationError:
+        return {}
 
 
 def _is_size(value: Any, minimum: int = 1) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import msgspec
 
 from memagent.forecast.calibration import Evidence, death_probability
+from memagent.forecast.predecessor import GrowthOutcome
 from memagent.forecast.projection import LAST_STEPS, NEVER, NOTICE_AHEAD, PAGE_AHEAD, Projection
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Growing, Level
 
@@ -116,6 +117,8 @@ class Situation(msgspec.Struct, frozen=True):
     grows: Growing | None = None
     is_diagnosed: bool = False
     """A diagnosis looks for what grows."""
+    outcome: GrowthOutcome | None = None
+    """The end of the same growth in the run's predecessor."""
 
 
 def level_of(nearest: Projection, situation: Situation) -> Level:
@@ -126,7 +129,8 @@ def level_of(nearest: Projection, situation: Situation) -> Level:
     if nearest.steps_left_low > situation.planned_steps_left * (1.1 if is_paging else 1.0):
         return "ok"
     page_ahead = _reach(nearest, situation) * (2.0 if is_paging else 1.0)
-    if nearest.ahead <= page_ahead and not _ends_with_epoch(nearest, situation):
+    is_near = nearest.ahead <= page_ahead and not _ends_with_epoch(nearest, situation)
+    if is_near or situation.outcome == "died":
         return "critical" if _is_close(nearest, situation) else "warning"
     return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
 
@@ -145,6 +149,10 @@ def worthwhile(level: Level, probability: float, page_cost: float) -> Level:
 
 def evidence_of(nearest: Projection, situation: Situation) -> tuple[Evidence, float]:
     """Return what is known of growth, and the distance that `calibration` counts by."""
+    return (situation.outcome, 0.0) if situation.outcome else _evidence(nearest, situation)
+
+
+def _evidence(nearest: Projection, situation: Situation) -> tuple[Evidence, float]:
     if _ends_with_epoch(nearest, situation):
         return "epoch", 0.0
     if nearest.steps_left > situation.planned_steps_left:

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from math import isfinite, sqrt
 
 import msgspec
+from msgspec.structs import replace
 
 from memagent.forecast.trend import (
     MAX_JUMP_ERROR,
@@ -82,6 +83,8 @@ class Projection(msgspec.Struct, frozen=True):
     jump_error: float = 0.0
     is_device: bool = False
     """True if only the whole device's use is read."""
+    rise_bytes: float = 0.0
+    """Rise of the leading trend since `since_step`."""
     needs_jumps: bool = True
     """More than a jump or two is left to the limit."""
 
@@ -94,6 +97,16 @@ class Projection(msgspec.Struct, frozen=True):
     def ahead(self) -> float:
         """Return the distance as a multiple of the steps that the trend has lasted."""
         return self.undamped_steps_left / self.span_steps
+
+    def ending_in(self, steps: float) -> Projection:
+        """Return the projection with another end, by what the predecessor did."""
+        return replace(
+            self,
+            steps_left=steps,
+            steps_left_low=steps,
+            steps_left_high=steps,
+            undamped_steps_left=steps,
+        )
 
     @property
     def page_ahead(self) -> float:
@@ -162,6 +175,7 @@ def project(
         span_steps=leading.span_steps,
         slope=slope,
         since_step=leading.since_step,
+        rise_bytes=leading.rise,
         limit_bytes=limit_bytes,
         may_die_out=may_die_out,
         jump_error=leading.jump_error,

@@ -21,6 +21,7 @@ from memagent.forecast.hysteresis import ForecastHysteresis
 from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.levels import KnownGrowth
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
+from memagent.forecast.predecessor import Expectation, Predecessor
 from memagent.forecast.running_statistics import ExcessStatistics, StepClock
 from memagent.forecast.signals import Signals
 from memagent.forecast.sudden_peaks import SuddenPeaks
@@ -33,6 +34,7 @@ _CLASSES = {
     for kind in (
         BucketedSeries,
         ExcessStatistics,
+        Expectation,
         Forecast,
         ForecastHysteresis,
         Forecaster,
@@ -40,6 +42,7 @@ _CLASSES = {
         InputHighWaterModel,
         KnownGrowth,
         OtherProcesses,
+        Predecessor,
         Signals,
         StepClock,
         SuddenPeaks,

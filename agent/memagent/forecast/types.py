@@ -38,6 +38,7 @@ class Forecast(msgspec.Struct, frozen=True):
     `eta_*` are None if memory isn't expected to run out; `eta_s` counts seconds from this sample at
     the pace of recent steps. `oom_probability` is that of running out before the planned end, or
     before the horizon. `used_bytes` and `limit_bytes` are the host's if the cause is `host_memory`.
+    `predecessor` says how the last run of the same program ended, unless all is calm.
     """
 
     step: int
@@ -52,3 +53,4 @@ class Forecast(msgspec.Struct, frozen=True):
     limit_bytes: int | None = None
     growth_bytes_per_step: float | None = None
     growing_since_step: int | None = None
+    predecessor: str | None = None

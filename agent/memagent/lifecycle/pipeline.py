@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from msgspec import structs
 
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.collector import Collector
-from memagent.delivery.envelope import AgentMessage, Transport, seal
+from memagent.delivery.envelope import AgentMessage, Reply, Transport, seal
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, notify_user
@@ -43,7 +44,7 @@ from memagent.sampling.sampler import Sampler
 from memagent.sampling.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.wire.fields import COLUMN_NAME
-from memagent.wire.messages import BatchReply, Device, Event, FinalStatus, Finish, RunStart
+from memagent.wire.messages import Device, Event, FinalStatus, Finish, RunStart, StartReply
 
 if TYPE_CHECKING:
     from memagent.console.log import ConsoleLog
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from memagent.sampling.script_alerts import ScriptAlerts
 
 _PLAIN_ENDS = ("completed", "stopped", "failed")
+MAX_BUILD_S = 10.0
+"""Time for which a reply of the server waits until all parts are there."""
 FINISH_DEADLINE_S = 1.5
 """Time for the last delivery; the rest waits on the disk for `memagent sync`."""
 
@@ -92,14 +95,17 @@ class Pipeline:
         self._is_live = settings.live is not None
         self.location = url if self._has_server else str(path)
         # Replies of the server reach the leak monitor, and its snapshots the sender: the monitor
-        # comes first, since the sender's thread starts at once.
+        # comes first, since the sender's thread starts at once. It waits for the other parts.
+        self._is_built = threading.Event()
         snapshots = SnapshotWriter(
             identity, self.sampler, guard, self._send, settings.directory / file_name
         )
         self.leaks = LeakMonitor(
             self.sampler, guard, snapshots, self._emit, sends_source=settings.source
         )
-        self._file = RunFile(path, seal(identity.run_id, self._run_start(settings, options)))
+        self._folder = settings.directory
+        self._start = self._run_start(settings, options)
+        self._file = RunFile(path, seal(identity.run_id, self._start))
         self._sender = Sender(
             self._file, _open_transport(settings), self.drops, guard, self._handle_reply
         )
@@ -177,6 +183,7 @@ class Pipeline:
 
             self._commands = ScriptCommands(options.on_command, self.sampler, self.events, guard)
             self.instrumentation.add_step_listeners(self._commands.after_step)
+        self._is_built.set()
         self.events.start()
 
     @property
@@ -188,6 +195,8 @@ class Pipeline:
         self.instrumentation.begin(models, optimizers)
         with self._guard.section("hints"):
             self.forecast.begin(optimizers, self._config)
+        if not self._has_server:
+            self.forecast.search_predecessor(self._folder, self._start)
         self.sampler.sample_start()
         if self._options.has_past_peaks:
             self.sampler.include_past_peaks()
@@ -373,7 +382,12 @@ class Pipeline:
         if phase == "checkpoint" and self._is_open:
             self.events.emit(Event(kind="checkpoint", step=self.sampler.step, time_s=time.time()))
 
-    def _handle_reply(self, reply: BatchReply) -> None:
+    def _handle_reply(self, reply: Reply) -> None:
+        self._is_built.wait(MAX_BUILD_S)
+        if isinstance(reply, StartReply):
+            if reply.predecessor is not None:
+                self.forecast.note_predecessor(reply.predecessor)
+            return
         self.leaks.handle_reply(reply)
         self.events.set_interval(reply.batch_every_s)
         if self._commands is not None:

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent.diagnostics import ErrorGuard, notify_user
 from memagent.errors import SettingError
 from memagent.estimator.formula.state_sizes import missing_state_bytes
 from memagent.forecast import Forecast, Hints
+from memagent.forecast.predecessor import Predecessor
 from memagent.forecast.types import Growing
 from memagent.local_forecast.monitor import ForecastMonitor
 from memagent.probe import Probe, torch_device_name
+from memagent.probe.detached import forks_wait
 from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler
-from memagent.wire.messages import Event, Risk
+from memagent.wire.codec import to_builtins
+from memagent.wire.messages import Event, Risk, RunStart
 
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
@@ -181,6 +186,24 @@ class LocalForecast:
             end = probe.used_bytes() + rest_bytes
             data["growth_end_bytes"] = {probe.device.id: end}
         if self._learn(data):
+            self._emit_hints()
+
+    def search_predecessor(self, folder: Path, start: RunStart) -> None:
+        """Search the run files of a folder for the predecessor, on another thread."""
+
+        def search() -> None:
+            with self._guard.section("predecessor"):
+                with forks_wait():  # not before the first step
+                    from memagent.delivery.local_predecessor import find_local_predecessor
+                predecessor = find_local_predecessor(folder, start)
+                if predecessor is not None:
+                    self.note_predecessor(predecessor)
+
+        threading.Thread(target=search, name="memagent-predecessor", daemon=True).start()
+
+    def note_predecessor(self, predecessor: Predecessor) -> None:
+        """Take the last run of the same program, for the training device."""
+        if self._learn({"predecessor": {self._probes[0].device.id: to_builtins(predecessor)}}):
             self._emit_hints()
 
     def _learn(self, data: Mapping[str, Any]) -> bool:

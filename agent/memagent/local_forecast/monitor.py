@@ -240,6 +240,8 @@ def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = Non
     if risk.cause:
         advice = advice_for_cause(risk.cause, prediction.advice if prediction is not None else ())
         lines += [f"  cause: {risk.cause}. {advice.summary}", f"  change: {advice.change}"]
+    if risk.predecessor:
+        lines.append(f"  {risk.predecessor}")
     if prediction is not None:
         lines.append(
             f"  predicted peak: {format_bytes(prediction.peak_allocated_bytes)} "
@@ -295,4 +297,5 @@ def risk_of(rank: int, device: Device, forecast: Forecast) -> Risk:
         limit_bytes=forecast.limit_bytes,
         growth_bytes_per_step=forecast.growth_bytes_per_step,
         growing_since_step=forecast.growing_since_step,
+        predecessor=forecast.predecessor,
     )

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from memagent.forecast.predecessor import Predecessor
 from memagent.forecast.types import Level
 
 Identifier = Annotated[
@@ -118,6 +119,14 @@ class RunStart(msgspec.Struct, kw_only=True, omit_defaults=True):
     devices: Annotated[list[Device], Meta(max_length=64)] = []
 
 
+class StartReply(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The server's answer to a start."""
+
+    run_id: Identifier
+    next_seq: int = 0
+    predecessor: Predecessor | None = None
+
+
 class Chunk(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Consecutive samples of one stream: a device's id, or `scalars`.
 
@@ -183,6 +192,7 @@ class Risk(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     limit_bytes: Bytes | None = None
     growth_bytes_per_step: float | None = None
     growing_since_step: Count | None = None
+    predecessor: Text | None = None
 
 
 class Command(msgspec.Struct, kw_only=True, frozen=True):

@@ -36,6 +36,7 @@ from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.events import pending_commands
 from memagent_server.store.forecasts import latest_risk
 from memagent_server.store.models import RankRow
+from memagent_server.store.predecessors import find_predecessor
 from memagent_server.store.predictions import add_prediction
 from memagent_server.store.rehearsals import predict_by_rehearsal
 from memagent_server.store.runs import finish_run, get_run, start_run
@@ -68,8 +69,11 @@ def post_run() -> Response:
         run, created = start_run(session, message, context.clock(), live=_is_from_live_process())
         predict_by_rehearsal(session, message, context.clock())
         next_seq = session.get_one(RankRow, (run.id, message.rank, message.attempt)).next_seq
+    # a transaction of its own: reading a curve mustn't keep writers waiting
+    with context.database.read() as session:
+        predecessor = find_predecessor(session, message)
     url = f"{context.settings.public_url}/runs/{run.id}"
-    reply = {"run_id": run.id, "url": url, "next_seq": next_seq}
+    reply = RunStarted(run.id, url, next_seq, predecessor)
     return json_answer(reply, 201 if created else 200, {"Location": f"/api/v1/runs/{run.id}"})
 
 

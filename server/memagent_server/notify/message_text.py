@@ -164,6 +164,8 @@ def _warning_details(message: AlertMessage) -> list[str]:
     if growth:
         began = f" since step {since:,}" if since is not None else ""
         lines.append(f"Growing by {format_bytes(growth)} a step{began}")
+    if facts.get("predecessor"):
+        lines.append(facts["predecessor"])
     lines += _suspect_lines(message)
     if message.predicted_peak_bytes:
         observed = message.observed_peak_bytes or facts.get("used_bytes") or 0

@@ -86,7 +86,12 @@ EXAMPLES: dict[str, Any] = {
         "rules": {"Loss diverges": {"column": "loss", "test": "above", "value": 10, "for_s": 60}}
     },
     "CommandRequest": {"kind": "checkpoint"},
-    "RunStarted": {"run_id": "k3v9", "url": "http://127.0.0.1:8420/runs/k3v9", "next_seq": 0},
+    "RunStarted": {
+        "run_id": "k3v9",
+        "url": "http://127.0.0.1:8420/runs/k3v9",
+        "next_seq": 0,
+        "predecessor": None,
+    },
     "RunEnded": {"run_id": "k3v9", "status": "completed"},
     "Series": {
         "run_id": "k3v9",

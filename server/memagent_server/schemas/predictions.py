@@ -60,6 +60,9 @@ class Forecast(Schema):
     limit_bytes: Bytes | None
     growth_bytes_per_step: float | None
     growing_since_step: Step | None
+    predecessor: Annotated[
+        str | None, Meta(description="How the last run of the same program ended.")
+    ]
 
 
 class Forecasts(Schema):

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from memagent.forecast.predecessor import Predecessor
 from memagent_server.schemas.alerts import Alert
 from memagent_server.schemas.base import (
     Bytes,
@@ -22,11 +23,15 @@ from memagent_server.schemas.predictions import Components, ForecastSummary
 
 
 class RunStarted(Schema):
-    """`next_seq` is the first batch of this rank and attempt that the server lacks."""
+    """`next_seq` is the first batch of this rank and attempt that the server lacks.
+
+    `predecessor` is the last run of the same program that has ended.
+    """
 
     run_id: RunId
     url: str
     next_seq: int
+    predecessor: Predecessor | None
 
 
 class RunEnded(Schema):

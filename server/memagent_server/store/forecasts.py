@@ -30,6 +30,7 @@ FORECAST_COLUMNS = (
     "limit_bytes",
     "growth_bytes_per_step",
     "growing_since_step",
+    "predecessor",
 )
 """Columns that are fields of the forecaster's result."""
 

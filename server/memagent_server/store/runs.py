@@ -12,6 +12,7 @@ from sqlalchemy import CursorResult, and_, delete, select
 from sqlalchemy.orm import Session
 
 from memagent.wire.messages import Finish, RunStart
+from memagent.wire.program import program_of
 from memagent_server.store.citus import begin_two_phases, groups_to_lock
 from memagent_server.store.cuda_contexts import store_contexts
 from memagent_server.store.errors import ConflictError, UnknownRunError
@@ -71,6 +72,7 @@ def start_run(
         run.started_at = message.started_at if message.started_at is not None else run.created_at
         run.config = message.config
         run.environment = message.environment
+        run.program = program_of(message)
         if not run.are_tags_edited:
             set_tags(session, run, message.tags)
     enter_streams(session, rank, message.devices)

@@ -317,7 +317,8 @@ def _growth(forecast: Forecast | ForecastSummary, moment: Moment) -> str:
         since = forecast.growing_since_step
         start = f" since step {count(since)}" if since is not None else ""
         parts.append(f"{format_bytes(growth)} more each step{start}")
-    text = ", ".join(parts)
+    last_run = (forecast.predecessor or "").rstrip(".")
+    text = ". ".join(filter(None, (", ".join(parts), last_run)))
     age = _since(forecast.at, moment.now) or 0.0
     if age >= _FRESH_S:
         dated = f"Forecast of step {count(forecast.step)}, {ago(forecast.at, moment.now)}."

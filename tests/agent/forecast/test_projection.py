@@ -113,6 +113,7 @@ def test_the_projection_of_a_line_by_hand():
         limit_bytes=10_000,
         may_die_out=False,
         jump_error=0.0,
+        rise_bytes=1000.0,
     )
 
 

@@ -23,7 +23,7 @@ STREAM = Stream(
 LEAK = Forecast(
     rank=0, attempt=0, device="host", at=LAST_SEEN_AT, step=1000, level="warning", oom_probability=0.9, cause="leak",
     eta_step=1420.0, eta_low=1300.0, eta_high=1600.0, eta_s=1500.0, used_bytes=3 * GIB, limit_bytes=8 * GIB,
-    growth_bytes_per_step=12.5 * MIB, growing_since_step=1200,
+    growth_bytes_per_step=12.5 * MIB, growing_since_step=1200, predecessor=None,
 )  # fmt: skip
 LEAK_SUMMARY = ForecastSummary(
     step=1000, level="warning", oom_probability=0.9, cause="leak", eta_step=1420.0, eta_s=1500.0

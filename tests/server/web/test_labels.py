@@ -37,6 +37,13 @@ def test_it_shows_when_memory_runs_out_and_the_growth():
     )
 
 
+def test_it_quotes_the_last_run():
+    forecast = replace(LEAK, predecessor="The last run ended well at 6.00 GiB.")
+    assert headline(a_run(), forecast)[2].endswith(
+        "more each step since step 1,200. The last run ended well at 6.00 GiB."
+    )
+
+
 def test_it_counts_down_while_the_forecast_stays_the_same():
     assert headline(a_run(step=1210), LEAK)[1] == "Runs out of memory in about 210 steps (12 min)"
 

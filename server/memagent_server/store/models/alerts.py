@@ -33,6 +33,7 @@ class ForecastRow(Base):
     limit_bytes: Mapped[int | None]
     growth_bytes_per_step: Mapped[float | None]
     growing_since_step: Mapped[int | None]
+    predecessor: Mapped[str | None] = mapped_column(Text)
 
     __table_args__ = (
         Index("ix_forecasts_stream", "stream_id", "id"),

@@ -25,6 +25,7 @@ KEPT = ("samples", "rollups", "record")
 
 _KEEPS_MORE = "keeps <> 'record'"
 _FAILED = "failure IS NOT NULL"
+_HAS_PROGRAM = "program IS NOT NULL"
 _DIED = "status IN ('oom', 'lost_contact')"
 
 
@@ -55,6 +56,8 @@ class RunRow(Base):
     failure: Mapped[str | None] = mapped_column(String(16))
     """The fingerprint of how it failed, which other runs may share: see `store/failures.py`."""
     failure_title: Mapped[str | None] = mapped_column(Text)
+    program: Mapped[str | None] = mapped_column(String(32))
+    """The hash of script and configuration that its reruns share: see `wire/program.py`."""
     config: Mapped[JsonObject] = mapped_column(default=dict)
     tags: Mapped[list[Any]] = mapped_column(default=list)
     """Tags as the list shows and searches them; `RunTagRow` holds the same to filter by."""
@@ -105,6 +108,14 @@ class RunRow(Base):
             "failure_title",
             sqlite_where=text(_FAILED),
             postgresql_where=text(_FAILED),
+        ),
+        Index(
+            "ix_runs_program",
+            "program",
+            "project",
+            "created_at",
+            sqlite_where=text(_HAS_PROGRAM),
+            postgresql_where=text(_HAS_PROGRAM),
         ),
         Index(
             "ix_runs_died", "last_seen_at", sqlite_where=text(_DIED), postgresql_where=text(_DIED)

@@ -3,7 +3,8 @@
 1. Choices of a router (`topk`, `max` or `argmax` over E experts, compared with one of them or made
    one-hot) are expected to be even: each expert gets 1 / E. All experts together get exactly the
    routed tokens, so the memory that their layer keeps doesn't depend on the distribution. Only the
-   temporaries of a single expert do. A choice compared with labels isn't one of these.
+   temporaries of a single expert do. Counts of each expert's tokens, which a program may read, are
+   even too. A choice compared with labels isn't one of these.
 2. Anything else (a mask of unknown values) counts as true everywhere, because no run can need more.
 
 In both cases the trace gets a note.
@@ -32,6 +33,8 @@ class TrueFractions:
     def __init__(self) -> None:
         self._classes: dict[int, int] = {}
         self._fractions: dict[int, float] = {}
+        self._totals: dict[int, int] = {}
+        """Tokens of all experts, of tensors that count those of each."""
 
     def update(self, op: str, output: Any, args: tuple[Any, ...]) -> None:
         """Note a choice among classes, or a tensor derived from one."""
@@ -46,8 +49,20 @@ class TrueFractions:
         """Return the expected fraction of non-zero elements; None if unknown."""
         return self._fractions.get(_key(tensor))
 
+    def count_of(self, tensor: torch.Tensor) -> int | None:
+        """Return the tokens of one expert, or None for other tensors.
+
+        Experts get the same number; the first ones also what is left over.
+        """
+        total = self._totals.get(_key(tensor))
+        if total is None:
+            return None
+        experts = tensor.untyped_storage().nbytes() // tensor.element_size()
+        return total // experts + (int(tensor.storage_offset()) < total % experts)
+
     def forget(self, key: int) -> None:
         """Forget a released storage, whose address another one may reuse."""
+        self._totals.pop(key, None)
         self._classes.pop(key, None)
         self._fractions.pop(key, None)
 
@@ -76,8 +91,17 @@ class TrueFractions:
                 self._fractions[_key(output)] = 1 / classes
 
     def _scatter(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
-        if self._classes.get(_key(args[2])):  # one-hot: a one in each row
-            self._fractions[_key(output)] = 1 / output.shape[args[1]]
+        if self._classes.get(_key(args[2])):  # one-hot, or as many ones in each row as choices
+            self._fractions[_key(output)] = args[2].shape[args[1]] / output.shape[args[1]]
+
+    def _sum(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
+        fraction = self.of(args[0])
+        if fraction is not None and output.numel() == args[0].shape[-1]:
+            self._totals[_key(output)] = round(args[0].numel() * fraction)
+
+    def _bincount(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
+        if _key(args[0]) in self._classes:
+            self._totals[_key(output)] = args[0].numel()
 
     def _copy(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
         source, target = _key(args[0]), _key(output)
@@ -85,6 +109,8 @@ class TrueFractions:
             self._classes[target] = self._classes[source]
         if source in self._fractions:
             self._fractions[target] = self._fractions[source]
+        if source in self._totals and output.shape == args[0].shape:
+            self._totals[target] = self._totals[source]
 
 
 @dataclass(frozen=True)
@@ -132,6 +158,13 @@ def _index(call: OperatorCall) -> Any:
     return call.func(call.args[0], indices, *call.args[2:], **call.kwargs)
 
 
+def _bincount(call: OperatorCall) -> torch.Tensor | None:
+    """Count the choices of a router; the length of other counts has no bound."""
+    arguments = (*call.args[1:], *call.kwargs.values())
+    length = next((item for item in arguments if isinstance(item, int)), 0)
+    return call.args[0].new_empty(length, dtype=torch.int64) if length else None
+
+
 def _masked_select(call: OperatorCall) -> torch.Tensor:
     values: torch.Tensor = call.args[0]
     mask: torch.Tensor = call.args[1]
@@ -171,6 +204,7 @@ _RULES: dict[str, Callable[[OperatorCall], Any]] = {
     "aten::index_put": _index,
     "aten::index_put_": _index,
     "aten::_index_put_impl_": _index,
+    "aten::bincount": _bincount,
     "aten::masked_select": _masked_select,
     "aten::_unique": _unique,
     "aten::_unique2": _unique,
@@ -183,6 +217,9 @@ _TRACKED: dict[str, Callable[[TrueFractions, Any, tuple[Any, ...]], None]] = {
     "aten::max.dim": TrueFractions._max,
     "aten::argmax": TrueFractions._argmax,
     "aten::cat": TrueFractions._cat,
+    "aten::sum.dim_IntList": TrueFractions._sum,
+    "aten::bincount": TrueFractions._bincount,
+    "aten::histc": TrueFractions._bincount,
     "aten::eq.Scalar": TrueFractions._eq,
     "aten::eq.Tensor": TrueFractions._eq,
     "aten::scatter.value": TrueFractions._scatter,

@@ -127,7 +127,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._log: list[tuple[bool, _StorageRecord, str, int]] = []
         self._next_uid = 0
         self.producers = Producers()
-        self._fractions = TrueFractions()
+        self.fractions = TrueFractions()
         self._sums = GradientSums()
 
     @classmethod
@@ -190,11 +190,11 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 raise
             return self._answer(self, args[0], _VALUE_OPERATORS[name])
         except DynamicOutputShapeException:
-            call = OperatorCall(func, args, kwargs, self._fractions, self.notes)
+            call = OperatorCall(func, args, kwargs, self.fractions, self.notes)
             output = run_data_dependent(call)
             if output is None:
                 raise
-        self._fractions.update(name, output, args)
+        self.fractions.update(name, output, args)
         return output
 
     def add(
@@ -298,7 +298,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record_free(self, reference: Any) -> None:
         record, _ = self._live.pop(reference.key, (None, None))
         self.producers.forget(reference.key)
-        self._fractions.forget(reference.key)
+        self.fractions.forget(reference.key)
         if record is not None and record.size_bytes:
             self._log.append((False, record, self.phase, self.step))
 

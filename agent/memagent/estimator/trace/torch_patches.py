@@ -117,9 +117,10 @@ def answer(recorder: Any, tensor: torch.Tensor, producer: str = "") -> Any:
         if _CHANCE_NOTE not in recorder.notes:
             recorder.notes.append(_CHANCE_NOTE)
         return producer == LIKELY
-    place = recorder.producers.value_of(tensor)
-    if place is not None:
-        return place
+    count = recorder.fractions.count_of(tensor)
+    value = recorder.producers.value_of(tensor) if count is None else count
+    if value is not None:
+        return value
     raise TraceError(
         f"the model reads the value of a tensor made by {producer or 'an unknown operator'}, "
         "which a trace does not have",

@@ -146,3 +146,29 @@ class VisitsPlaces(nn.Linear):
 
 def test_places_of_a_mask_are_those_of_one_that_is_true_everywhere():
     assert record_trace(lambda: VisitsPlaces(64, 4), ROWS, device="cpu").peak_bytes > 0
+
+
+class SplitsTokens(nn.Linear):
+    """Splits the tokens, sorted by their expert, by counts that the host reads."""
+
+    def __init__(self, *, by_bincount: bool) -> None:
+        super().__init__(64, 3)
+        self.by_bincount = by_bincount
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        chosen = super().forward(rows).topk(2, dim=1)[1]
+        if self.by_bincount:
+            counts = torch.bincount(chosen.flatten(), minlength=3)
+        else:
+            counts = (
+                torch.zeros(len(rows), 3, device=rows.device).scatter(1, chosen, 1).long().sum(0)
+            )
+        parts = rows.repeat_interleave(2, 0).split(counts.tolist())
+        assert [len(part) for part in parts] == [43, 43, 42]
+        return torch.stack([self.weight.sum() * part.sum() for part in parts]).sum()
+
+
+@pytest.mark.parametrize("by_bincount", [False, True])
+def test_counts_of_an_expert_s_tokens_can_be_read(by_bincount):
+    trace = record_trace(lambda: SplitsTokens(by_bincount=by_bincount), ROWS, device="cpu")
+    assert trace.peak_bytes > 0

@@ -36,6 +36,7 @@ from memagent.diagnostics import (
     outlast_memory_errors,
 )
 from memagent.errors import DeliveryError, RejectedError, StartRequiredError
+from memagent.wire.messages import BatchReply, StartReply
 
 _random = random.SystemRandom()
 """The training script's own generator must not advance: it decides what the script computes."""
@@ -69,7 +70,7 @@ class DeliveryOutcome(Enum):
 class Sender:
     """Delivers to `transport`; without one, everything stays in `file`.
 
-    `on_reply` gets the replies to starts and batches, on the sender's thread.
+    `on_reply` gets the replies to batches, `on_start` those to starts, on the sender's thread.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class Sender:
         transport: Transport | None,
         drops: DroppedSamples,
         guard: ErrorGuard,
-        on_reply: Callable[[Reply], None],
+        on_reply: Callable[[BatchReply], None],
+        on_start: Callable[[StartReply], None] = lambda _: None,
     ) -> None:
         self._file = file
         self._drops = drops
         self._guard = guard
         self._on_reply = on_reply
+        self._on_start = on_start
         self.has_server = transport is not None
         self._spool = Spool(file, drops, is_destination=transport is None)
         self._changed = threading.Condition()
@@ -229,7 +232,9 @@ class Sender:
                 notify_user("delivery works again")
             self._failures = 0
             self._last_problem = None
-            if reply is not None:
+            if isinstance(reply, StartReply):
+                self._on_start(reply)
+            elif reply is not None:
                 self._on_reply(reply)
             return DeliveryOutcome.DELIVERED
         return DeliveryOutcome.UNDELIVERED

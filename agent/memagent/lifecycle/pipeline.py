@@ -21,7 +21,7 @@ from msgspec import structs
 
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.collector import Collector
-from memagent.delivery.envelope import AgentMessage, Reply, Transport, seal
+from memagent.delivery.envelope import AgentMessage, Transport, seal
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, notify_user
@@ -44,7 +44,15 @@ from memagent.sampling.sampler import Sampler
 from memagent.sampling.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.wire.fields import COLUMN_NAME
-from memagent.wire.messages import Device, Event, FinalStatus, Finish, RunStart, StartReply
+from memagent.wire.messages import (
+    BatchReply,
+    Device,
+    Event,
+    FinalStatus,
+    Finish,
+    RunStart,
+    StartReply,
+)
 
 if TYPE_CHECKING:
     from memagent.console.log import ConsoleLog
@@ -107,7 +115,12 @@ class Pipeline:
         self._start = self._run_start(settings, options)
         self._file = RunFile(path, seal(identity.run_id, self._start))
         self._sender = Sender(
-            self._file, _open_transport(settings), self.drops, guard, self._handle_reply
+            self._file,
+            _open_transport(settings),
+            self.drops,
+            guard,
+            self._handle_reply,
+            self._handle_start,
         )
         self._console = self._open_console(settings)
         self.events = Collector(
@@ -382,12 +395,12 @@ class Pipeline:
         if phase == "checkpoint" and self._is_open:
             self.events.emit(Event(kind="checkpoint", step=self.sampler.step, time_s=time.time()))
 
-    def _handle_reply(self, reply: Reply) -> None:
+    def _handle_start(self, reply: StartReply) -> None:
         self._is_built.wait(MAX_BUILD_S)
-        if isinstance(reply, StartReply):
-            if reply.predecessor is not None:
-                self.forecast.note_predecessor(reply.predecessor)
-            return
+        if reply.predecessor is not None:
+            self.forecast.note_predecessor(reply.predecessor)
+
+    def _handle_reply(self, reply: BatchReply) -> None:
         self.leaks.handle_reply(reply)
         self.events.set_interval(reply.batch_every_s)
         if self._commands is not None:

@@ -30,7 +30,12 @@ def test_a_run_is_created_then_resumed(client):
     first = client.post("/api/v1/runs", json={"run_id": "k3v9"})
     assert (first.status_code, first.get_json()) == (
         201,
-        {"run_id": "k3v9", "url": "http://127.0.0.1:8420/runs/k3v9", "next_seq": 0},
+        {
+            "run_id": "k3v9",
+            "url": "http://127.0.0.1:8420/runs/k3v9",
+            "next_seq": 0,
+            "predecessor": None,
+        },
     )
     client.post("/api/v1/runs/k3v9/batches", json={"seq": 0})
     second = client.post("/api/v1/runs", json={"run_id": "k3v9"})

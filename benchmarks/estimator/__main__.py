@@ -80,6 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import agreement
 
         return agreement.main(options.json, options.only, quick=options.quick)
+    if options.verb == "text-models":
+        from benchmarks.estimator import text_models
+
+        return text_models.main(options.json, options.only)
     if options.verb in ("corpus", "configurations"):
         from benchmarks.estimator import configurations, corpus
 
@@ -168,6 +172,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     rehearsals.add_argument("--only", default="", metavar="TEXT", help="rows with TEXT in the name")
     rehearsals.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
+    text_models = verbs.add_parser(
+        "text-models", help="every text model of transformers, traced beside real steps on the CPU"
+    )
+    text_models.add_argument("--only", nargs="+", default=(), metavar="MODEL")
+    text_models.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write all figures here"
+    )
     agreement = verbs.add_parser(
         "agreement", help="the trace and the agent's readings against torch's own allocator"
     )

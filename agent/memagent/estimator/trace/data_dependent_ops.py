@@ -50,7 +50,7 @@ class TrueFractions:
         return self._fractions.get(_key(tensor))
 
     def count_of(self, tensor: torch.Tensor) -> int | None:
-        """Return the tokens of one expert, or None for other tensors.
+        """Return how many choices one element counts, or None for other tensors.
 
         Experts get the same number; the first ones also what is left over.
         """
@@ -96,7 +96,7 @@ class TrueFractions:
 
     def _sum(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
         fraction = self.of(args[0])
-        if fraction is not None and output.numel() == args[0].shape[-1]:
+        if fraction is not None:
             self._totals[_key(output)] = round(args[0].numel() * fraction)
 
     def _bincount(self, output: torch.Tensor, args: tuple[Any, ...]) -> None:
@@ -217,6 +217,7 @@ _TRACKED: dict[str, Callable[[TrueFractions, Any, tuple[Any, ...]], None]] = {
     "aten::max.dim": TrueFractions._max,
     "aten::argmax": TrueFractions._argmax,
     "aten::cat": TrueFractions._cat,
+    "aten::sum": TrueFractions._sum,
     "aten::sum.dim_IntList": TrueFractions._sum,
     "aten::bincount": TrueFractions._bincount,
     "aten::histc": TrueFractions._bincount,

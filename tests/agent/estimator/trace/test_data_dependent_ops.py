@@ -172,3 +172,18 @@ class SplitsTokens(nn.Linear):
 def test_counts_of_an_expert_s_tokens_can_be_read(by_bincount):
     trace = record_trace(lambda: SplitsTokens(by_bincount=by_bincount), ROWS, device="cpu")
     assert trace.peak_bytes > 0
+
+
+class AsksForLengths(nn.Linear):
+    """Reads how many elements of a mask are true, and the longest row of it."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        mask = rows.ne(-100)
+        assert int(mask.sum()) == TOKENS * 64
+        assert mask.long().sum(1).max().item() == 64
+        assert mask.sum(-1, dtype=torch.int32).tolist() == [64] * TOKENS
+        return super().forward(rows).mean()
+
+
+def test_a_mask_that_is_counted_is_true_everywhere():
+    assert record_trace(lambda: AsksForLengths(64, 4), ROWS, device="cpu").peak_bytes > 0

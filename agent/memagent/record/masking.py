@@ -33,17 +33,35 @@ _SECRET_FORMS = re.compile(
     | \bnpm_[A-Za-z0-9]{30,} | \bpypi-[\w-]{16,}           # registries
     | \br8_[A-Za-z0-9]{20,} | \bnvapi-[\w-]{16,}           # Replicate, NVIDIA
     | \bmag_[\w-]{20,}                                     # memagent
-    | \beyJ[\w-]{8,}\.eyJ[\w-]+\.[\w-]*                    # JSON web tokens
+    | (?<![\w-])eyJ[\w-]{8,}\.eyJ[\w-]+\.[\w-]*            # JSON web tokens
+    | (?<=[?&])(?:sig|X-Amz-Signature)=[^&\s"']+           # signed addresses
     | -----BEGIN\ [A-Z ]*PRIVATE\ KEY-----(?:.|\n)*
     """,
     re.VERBOSE,
 )
-_USER_OF_URL = re.compile(r"(?<=://)[^/\s@'\"]+@")
-_BEARER = re.compile(r"(?i)\b(bearer|basic) +[\w.~+/=-]{8,}")
-_ASSIGNMENT = re.compile(
-    # from the beginning of a word, so that a long one is read once
-    r"""(?<![\w.-])([\w.-]{1,200})(["']?\s*[=:]\s*)("[^"]*"?|'[^']*'?|[^\s"',;&)}\]]+)"""
+_USER_OF_URL = re.compile(r"(?<=://)[^/\s'\"]+@")
+_BEARER = re.compile(
+    r"\b((?i:bearer))\ +[\w.~+/=-]{8,}"
+    # what follows the word `basic` in prose has no digits between letters of both cases
+    r"|\b((?i:basic))\ +(?=\S*[a-z])(?=\S*[A-Z])(?=\S*[0-9])[A-Za-z0-9+/]{8,}={0,2}"
 )
+# from the beginning of a word, so that a long one is read once
+_ASSIGNMENT = re.compile(r"""(?<![\w.-])([\w.-]{1,200})(\\*["']?\s*(?:[=-]>|:=|==?|:)\s*)""")
+_OPTION = re.compile(r"""(?<![\w-])(--[\w.-]{1,200})(["']?,?\s+["']?)([^\s"'-][^\s"',]*)""")
+_VALUE = re.compile(
+    r"""
+      (?P<quote>\\*["'])(?:(?<=\\")[^"]*"? | (?<=\\')[^']*'?
+                          | (?<=")(?:[^"\\]|\\.)*"? | (?<=')(?:[^'\\]|\\.)*'?)
+    | [bru]?"(?:[^"\\]|\\.)*"? | [bru]?'(?:[^'\\]|\\.)*'?
+    | [\w.]*[(\[{][^)\]}]*[)\]}]?                          # SecretStr('x'), ['x', 'y']
+    | (?:(?i:bearer|basic|digest|token)\s+)?[^\s"',;&)}\]]+
+    """,
+    re.VERBOSE,
+)
+_SWITCH = re.compile(r"(?i:none|null|true|false)(?![\w.-])")
+_MEASURE = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*(?:e[+-]?[0-9]+)?|[0-9]{1,5}|nan|inf)%?(?![\w.-])")
+"""A number after `token:`, such as the loss of one."""
+_WORD_BEFORE = re.compile(r"(\w+)[ /]$")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -78,7 +96,7 @@ def mask_text(text: str) -> str:
     text = _SECRET_FORMS.sub(MASK, text)
     if "://" in text:
         text = _USER_OF_URL.sub(f"{MASK}@", text)
-    return _BEARER.sub(rf"\1 {MASK}", text)
+    return _BEARER.sub(lambda match: f"{match[1] or match[2]} {MASK}", text)
 
 
 def mask_arguments(arguments: list[str]) -> list[str]:
@@ -97,22 +115,40 @@ def mask_arguments(arguments: list[str]) -> list[str]:
 
 
 def mask_line(text: str) -> str:
-    """Mask what `mask_text` does, and the values of secrets as in `token=x` or `"api_key": "x"`."""
-    return mask_text(_mask_assignments(text))
+    """Mask what `mask_text` does, and values of secrets: `token=x`, `"api_key": "x"`, `--token x`.
+
+    Switches stay, and so do numbers that belong to a token of text.
+    """
+    return mask_text(_OPTION.sub(_masked_option, _mask_assignments(text)))
 
 
 def _mask_assignments(text: str) -> str:
     pieces: list[str] = []
     position = 0
     while (match := _ASSIGNMENT.search(text, position)) is not None:
-        name, sign, value = match.groups()
-        is_address = sign.strip("\"' ") == ":" and value.startswith("//")
-        if is_address or not is_secret_name(name):
-            # a value may be an assignment, too
-            pieces.append(text[position : match.start(3)])
-            position = match.start(3)
-            continue
-        quote = value[0] if value[0] in "\"'" else ""
-        pieces += (text[position : match.start(3)], quote, MASK, quote)
+        pieces.append(text[position : match.end()])
         position = match.end()
+        # a value that isn't a secret's may be an assignment, too
+        value = _VALUE.match(text, position) if is_secret_name(match[1]) else None
+        if value is not None and not _reveals_nothing(text, match, value[0]):
+            quote = value["quote"] or ""
+            pieces += (quote, MASK, quote)
+            position = value.end()
     return "".join(pieces) + text[position:]
+
+
+def _reveals_nothing(text: str, match: re.Match[str], value: str) -> bool:
+    name, sign = match.groups()
+    is_address = sign.strip("\\\"' ") == ":" and value.startswith("//")
+    if is_address or _SWITCH.match(value):
+        return True
+    if not name.lower().endswith("token"):
+        return False
+    before = _WORD_BEFORE.search(text[max(0, match.start() - 20) : match.start()])
+    is_of_text = before is not None and not is_secret_name(f"{before[1]} {name}")
+    return is_of_text or _MEASURE.match(value) is not None
+
+
+def _masked_option(match: re.Match[str]) -> str:
+    name, space, value = match.groups()
+    return f"{name}{space}{MASK if is_secret_name(name) else value}"

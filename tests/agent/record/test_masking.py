@@ -107,6 +107,49 @@ def test_user_and_password_of_an_address_are_masked():
     assert mask_text("postgresql://me:pass@db/runs") == "postgresql://***@db/runs"
 
 
+@pytest.mark.parametrize(
+    ("line", "masked"),
+    [
+        ("Authorization: Bearer abc123", "Authorization: ***"),
+        ("authorization=Basic dXNlcjpwYXNz", "authorization=***"),
+        ("got basic dXNlcjpwYXNz1", "got basic ***"),
+        ('curl -H "Authorization: Bearer abc" x', 'curl -H "Authorization: ***" x'),
+        ("password=b'abc', lr=3", "password=***, lr=3"),
+        ("api_key=SecretStr('abc')", "api_key=***"),
+        ("passwords: ['a', 'b'], lr: 3", "passwords: ***, lr: 3"),
+        (r"{\"api_key\": \"abc\", \"lr\": 3}", r"{\"api_key\": \"***\", \"lr\": 3}"),
+        (r'"password": "ab\"cd", "lr": 3', '"password": "***", "lr": 3'),
+        ("password := abc", "password := ***"),
+        ("api_key => abc", "api_key => ***"),
+        ("api_key -> abc", "api_key -> ***"),
+        ("train.py --hf-token abc --lr 3", "train.py --hf-token *** --lr 3"),
+        ("['train.py', '--hf-token', 'abc']", "['train.py', '--hf-token', '***']"),
+        ("postgres://me:p@ss@host/db", "postgres://***@host/db"),
+        ("https://host/a?b=1&X-Amz-Signature=abc&c=2", "https://host/a?b=1&***&c=2"),
+        ("https://host/a?sig=abc%3D", "https://host/a?***"),
+    ],
+)
+def test_secrets_in_a_line_are_masked(line, masked):
+    assert mask_line(line) == masked
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Basic training started with the basic tokenizer",
+        "loss per token: 2.31, ms/token: 0.31",
+        "next token: 'the'",
+        "Loading token: 100%|###| 5/5",
+        "auth_token: None, use_auth_token=False",
+        "commit 3f786850e387550fdab836ed7e6dc881de23001b",
+        "step 10 | loss 2.3e-2 | lr 1e-4 | 512 tokens: 3 ms",
+        "(embed_tokens): Embedding(32000, 4096, padding_idx=0)",
+    ],
+)
+def test_a_line_of_a_training_is_left_alone(line):
+    assert mask_line(line) == line
+
+
 def test_switches_and_empty_values_stay():
     assert plain_config({"token": True, "password": None, "api_key": ""}) == {
         "token": True,

@@ -2,8 +2,9 @@
 
 1. The streams stay what they are: each gets an attribute `write` that calls its own, and appends
    the text to a queue. The queue is read on another thread.
-2. Nothing waits, and nothing raises into the script: a text that can't be noted is dropped.
-3. A queue that isn't read is cut to its newest MAX_CONSOLE_SIZE.
+2. Nothing waits, and nothing raises into the script: a text that can't be noted is dropped. Only
+   what a signal handler of the script raises meanwhile passes.
+3. A queue that isn't read is cut to its newest MAX_CONSOLE_SIZE, from the beginning of a line.
 4. A forked child isn't captured, and neither is output below these streams, by C or `os.write`, or
    to another object that the script puts in their place.
 """
@@ -24,6 +25,10 @@ from memagent.wire.console import LINE_OVERHEAD, MAX_CONSOLE_SIZE
 from memagent.wire.messages import ConsoleStream
 
 _MAX_QUEUED = 2 * MAX_CONSOLE_SIZE
+_MIN_KEPT = MAX_CONSOLE_SIZE // 2
+"""Of output without ends of lines this much is kept."""
+_DRAIN_TIMEOUT_S = 1.0
+"""A signal handler that ends a run may have interrupted the drain that it waits for."""
 Write = tuple[ConsoleStream, int, float, str]
 
 
@@ -46,11 +51,15 @@ class ConsoleCapture:
         self.dropped_writes = 0
         self._queue: deque[Write] = deque()
         self._queued = 0
+        self._skipped = 0
+        """Lines that were dropped since the last drain."""
         self._lock = threading.Lock()
         self._removes: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        streams: dict[ConsoleStream, Any] = {"stdout": sys.stdout, "stderr": sys.stderr}
+        streams: dict[ConsoleStream, Any] = {"stdout": sys.stdout}
+        if sys.stderr is not sys.stdout:
+            streams["stderr"] = sys.stderr
         for name, stream in streams.items():
             if (remove := _wrap(stream, self._listener(name))) is not None:
                 self._removes.append(remove)
@@ -65,17 +74,24 @@ class ConsoleCapture:
 
     def drain(self) -> Screen:
         """Return the screen with everything that was written until now."""
-        with self._lock:
-            # the queue grows meanwhile: what comes later is for the next time
-            for _ in range(len(self._queue)):
-                self.screen.write(*self._queue.popleft())
+        if not self._lock.acquire(timeout=_DRAIN_TIMEOUT_S):
+            return self.screen
+        try:
+            skipped, self._skipped = self._skipped, 0
+            self.screen.skip(skipped)
+            # the queue grows meanwhile, or is cut: what comes later is for the next time
+            with suppress(IndexError):
+                for _ in range(len(self._queue)):
+                    self.screen.write(*self._queue.popleft())
             self._queued = 0
+        finally:
+            self._lock.release()
         return self.screen
 
     def _listener(self, stream: ConsoleStream) -> Callable[[Any], None]:
         # bound here: at the interpreter's end a module's names are gone before its functions
         append, clock, limit = self._queue.append, time, MAX_CONSOLE_SIZE
-        max_queued, overhead = _MAX_QUEUED, LINE_OVERHEAD
+        max_queued, overhead, newest_of = _MAX_QUEUED, LINE_OVERHEAD, _newest_of
 
         def note(text: Any = None, *_others: Any) -> None:
             if type(text) is not str:
@@ -83,50 +99,55 @@ class ConsoleCapture:
             try:
                 size = len(text)
                 if size > limit:
-                    text = text[-limit:]
-                    size = limit
+                    text = newest_of(text, limit)
+                    size = len(text)
                 sampler = self.sampler
                 append((stream, sampler.step if sampler else 0, clock(), text))
                 self._queued += size + overhead
                 if self._queued > max_queued:
                     self._shed()
-            except Exception:  # noqa: BLE001 - out of memory: the script has written its text
+            except MemoryError:  # the script has written its text
                 self.dropped_writes += 1
 
         return note
 
     def _shed(self) -> None:
-        """Drop the oldest writes. A signal handler may print here: never wait for the lock."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            queued, dropped = sum(len(write[3]) + LINE_OVERHEAD for write in list(self._queue)), 0
-            while queued > MAX_CONSOLE_SIZE and self._queue:
-                text = self._queue.popleft()[3]
-                queued -= len(text) + LINE_OVERHEAD
+        """Drop the oldest writes. Without a lock, as a signal handler may print here, and raise."""
+        queue, text, dropped = self._queue, "", 0
+        self._queued = sum(len(write[3]) + LINE_OVERHEAD for write in list(queue))
+        with suppress(IndexError):  # it's read meanwhile
+            while self._queued > MAX_CONSOLE_SIZE or (
+                # the rest of a line may be a secret without its name
+                not (text.endswith("\n") or queue[0][3].startswith("\r"))
+                and self._queued > _MIN_KEPT
+            ):
+                text = queue.popleft()[3]
+                self._queued -= len(text) + LINE_OVERHEAD
                 dropped += text.count("\n")
-            self._queued = queued
-            self.screen.skip(dropped)
-        finally:
-            self._lock.release()
+        self._skipped += dropped
+
+
+def _newest_of(text: str, limit: int) -> str:
+    """Return the end of a text from the beginning of a line, or the beginning of its last line."""
+    start = text.find("\n", len(text) - limit)
+    if 0 <= start < len(text) - 1:
+        return text[start:]
+    start = text.rfind("\n", 0, len(text) - 1) + 1
+    return text[start : start + limit] + ("\n" if text.endswith("\n") else "")
 
 
 def _wrap(stream: Any, note: Callable[[Any], None]) -> Callable[[], None] | None:
     """Have a stream's `write` call `note`. None for a stream that takes no attributes."""
-    write = getattr(stream, "write", None)
-    if write is None:
-        return None
-    own = vars(stream).get("write") if hasattr(stream, "__dict__") else None
-    listeners = [note]
+    with suppress(Exception):  # any object may be in a stream's place
+        write = stream.write
+        own = vars(stream).get("write") if hasattr(stream, "__dict__") else None
+        listeners = [note]
 
-    def write_and_note(*arguments: Any, **keywords: Any) -> Any:
-        count = write(*arguments, **keywords)
-        for listener in listeners:
-            listener(*arguments)
-        return count
-
-    with suppress(Exception):
-        stream.write = write_and_note
+        def write_and_note(*arguments: Any, **keywords: Any) -> Any:
+            count = write(*arguments, **keywords)
+            for listener in listeners:
+                listener(*arguments)
+            return count
 
         def remove() -> None:
             listeners.clear()
@@ -139,6 +160,7 @@ def _wrap(stream: Any, note: Callable[[Any], None]) -> Callable[[], None] | None
                 else:
                     stream.write = own
 
+        stream.write = write_and_note
         return remove
     return None
 

@@ -39,6 +39,7 @@ class ConsoleLog:
     ) -> None:
         self.capture = capture
         self.is_live = is_live
+        self._sampler = capture.sampler
         self._monotonic = monotonic
         self._first = capture.first_number
         self._versions: dict[int, int] = {}
@@ -46,7 +47,10 @@ class ConsoleLog:
         self._version = -1
         self._room = float(MAX_CONSOLE_SIZE)
         self._filled_at = monotonic()
-        self._secrets = _secrets_of(environ)
+        self._environ = environ
+        self._variables = -1
+        """Their number when secrets were read: a script adds some, of a file or a login."""
+        self._secrets: list[str] = []
 
     @classmethod
     def open(cls, sampler: StepCounter, *, is_live: bool) -> ConsoleLog:
@@ -57,7 +61,8 @@ class ConsoleLog:
 
     def close(self, *, is_over: bool) -> None:
         """End the capture. A run that goes on elsewhere leaves its lines to that one, too."""
-        self.capture.sampler = None
+        if self.capture.sampler is self._sampler:  # else that of another run
+            self.capture.sampler = None
         if is_over:
             self.capture.first_number = self.capture.drain().next_number
         release_capture()
@@ -67,7 +72,8 @@ class ConsoleLog:
         if not (self.is_live or is_last):
             return []
         screen = self.capture.drain()
-        if screen.version == self._version:
+        version = screen.version
+        if version == self._version:
             return []
         now = self._monotonic()
         refilled = self._room + RATE * (now - self._filled_at)
@@ -82,8 +88,11 @@ class ConsoleLog:
             chosen.append(line)
             self._room = room
         if len(chosen) == len(changed):
-            self._version = screen.version
+            self._version = version
         self._versions |= {line.number: line.version for line in chosen}
+        if len(self._environ) != self._variables:
+            self._variables = len(self._environ)
+            self._secrets = _secrets_of(self._environ)
         return [self._message(line) for line in reversed(chosen)]
 
     def add_error(self, error: BaseException) -> None:
@@ -96,7 +105,7 @@ class ConsoleLog:
             self.capture.add("stderr", f"{text.rstrip()}\n")
 
     def _changed(self, screen: Screen) -> list[ScreenLine]:
-        lines = screen.lines
+        lines = dict(screen.lines)  # another run of the process may drain meanwhile
         self._versions = {
             number: version for number, version in self._versions.items() if number in lines
         }
@@ -121,5 +130,6 @@ class ConsoleLog:
 
 
 def _secrets_of(environ: Mapping[str, str]) -> list[str]:
-    values = {value for name, value in environ.items() if is_secret_name(name)}
+    # by name: others may be deleted meanwhile
+    values = {environ.get(name, "") for name in list(environ) if is_secret_name(name)}
     return sorted((value for value in values if len(value) >= _MIN_SECRET), key=len, reverse=True)

@@ -6,7 +6,7 @@
 3. Both streams share the numbers of lines, in the order in which lines begin.
 4. The newest MAX_CONSOLE_SIZE are kept. A line has at most MAX_CONSOLE_LINE characters, beyond
    which its rest is dropped.
-5. Between the first and the last line of a private key every line is masked.
+5. From the first line of a private key to its last every line is masked, at most _MAX_KEY_LINES.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ _MAX_READ_LINE = 2 * MAX_CONSOLE_LINE
 """A secret that the cut goes through is masked before it."""
 _MAX_ROWS = 32
 """Lines that a cursor can move up: progress bars below each other."""
+_MAX_KEY_LINES = 128
+"""A key of 8,192 bits has 100. A text that only mentions the first line hides no more."""
 _KEY = re.compile(r"-----(BEGIN|END) [A-Z ]*PRIVATE KEY-----")
 
 
@@ -58,7 +60,8 @@ class _Cursor:
     rows: list[int] = field(default_factory=list)
     row: int = 0
     is_at_start: bool = False
-    is_in_key: bool = False
+    key_lines: int = 0
+    """Lines that may still belong to a key."""
 
 
 class Screen:
@@ -86,13 +89,19 @@ class Screen:
                     self._put(stream, cursor, step, time_s, "")
                 cursor.row += 1
                 cursor.is_at_start = True
+                cursor.key_lines = max(0, cursor.key_lines - 1)
             elif kind == "up":
                 cursor.row = max(0, cursor.row - int(piece["up"] or 1))
         self._trim()
 
     def skip(self, lines: int) -> None:
         """Leave out the numbers of lines that were dropped before they got here."""
+        if not lines:
+            return
         self.next_number += lines
+        for cursor in self._cursors.values():
+            cursor.row = len(cursor.rows)
+            cursor.is_at_start = True
 
     def _put(
         self, stream: ConsoleStream, cursor: _Cursor, step: int, time_s: float, text: str
@@ -103,8 +112,7 @@ class Screen:
             line.text = ""
             line.step = step
             line.time_s = time_s
-        text = self._without_key(cursor, text)
-        line.text += text[: _MAX_READ_LINE - len(line.text)]
+        line.text = _without_key(cursor, line.text, text)[:_MAX_READ_LINE]
         line.version = self.version
         cursor.is_at_start = False
         self._size += line.size - before
@@ -130,14 +138,17 @@ class Screen:
         is_above = any(number > line.number for number in cursor.rows[: cursor.row])
         return is_above or self.next_number - 1 not in cursor.rows
 
-    def _without_key(self, cursor: _Cursor, text: str) -> str:
-        mark = _KEY.search(text)
-        if mark is None:
-            return MASK if cursor.is_in_key and text else text
-        cursor.is_in_key = mark[1] == "BEGIN" and "-----END" not in text
-        return MASK
-
     def _trim(self) -> None:
         while self._size > MAX_CONSOLE_SIZE:
             number = next(iter(self.lines))
             self._size -= self.lines.pop(number).size
+
+
+def _without_key(cursor: _Cursor, before: str, text: str) -> str:
+    """Return a line that a text is appended to. The first mark of a key may come in parts."""
+    whole = before + text
+    marks = _KEY.findall(whole) if "PRIVATE KEY-----" in whole else []
+    if not marks:
+        return before + MASK if cursor.key_lines and text else whole
+    cursor.key_lines = _MAX_KEY_LINES if marks[-1] == "BEGIN" else 0
+    return MASK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 import threading
 
@@ -80,7 +81,15 @@ def test_it_leaves_a_wrapper_of_other_code_in_place(streams):
     assert out.buffer.getvalue() == b"A\nB\n"
 
 
-@pytest.mark.parametrize("stream", [None, object(), io.StringIO()])
+class Unreadable:
+    """A stream of other code, such as a proxy of one that is closed."""
+
+    @property
+    def write(self) -> object:
+        raise ValueError("closed")
+
+
+@pytest.mark.parametrize("stream", [None, object(), io.StringIO(), Unreadable()])
 def test_it_does_without_a_stream_that_takes_no_attribute(streams, monkeypatch, stream):
     streams()
     monkeypatch.setattr(sys, "stdout", stream)
@@ -99,6 +108,77 @@ def test_it_drops_the_oldest_of_what_nobody_reads(streams):
     assert [line.text for line in lines[-2:]] == ["199998", "199999"]
     # numbers count what was dropped
     assert lines[-1].number == 199_999
+
+
+@pytest.mark.parametrize(("parts", "first"), [(["a", "b\n"], "ab"), (["\rx", "y"], "xy")])
+def test_what_is_kept_of_it_begins_with_a_line(streams, parts, first):
+    streams()
+    capture = acquire_capture()
+    for _ in range(10_000):
+        for part in parts:
+            sys.stdout.write(part)
+    assert next(iter(capture.drain().lines.values())).text == first
+
+
+def test_a_line_that_was_begun_before_does_not_go_on_with_a_later_one(streams):
+    streams()
+    capture = acquire_capture()
+    sys.stdout.write("begun ")
+    capture.drain()
+    for _ in range(10_000):
+        print("x")
+    assert set(texts()) == {"begun ", "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("a" * 100_000 + "\n", ["a" * 4_000]),
+        ("b\n" + "a" * 100_000 + "\n", ["a" * 4_000]),
+        ("a" * 100_000 + "\nb\n", ["", "b"]),
+    ],
+    ids=["a line", "the last line", "a line before the last"],
+)
+def test_a_huge_text_is_cut_at_a_line(streams, text, lines):
+    streams()
+    acquire_capture()
+    sys.stdout.write(text)
+    print("after")
+    assert texts() == [*lines, "after"]
+
+
+def test_one_object_for_both_streams_is_noted_once(streams, monkeypatch):
+    out, _ = streams()
+    monkeypatch.setattr(sys, "stderr", out)
+    acquire_capture()
+    print("once")
+    assert texts() == ["once"]
+    release_capture()
+    assert "write" not in vars(out)
+
+
+class Ringing:
+    """A counter of steps during whose reading a signal arrives."""
+
+    @property
+    def step(self) -> int:
+        signal.raise_signal(signal.SIGALRM)
+        return 0
+
+
+def test_what_a_signal_handler_raises_reaches_the_script(streams):
+    streams()
+    acquire_capture().sampler = Ringing()
+
+    def ring(*_arguments: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(TimeoutError):
+            print("x")
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_threads_may_write_at_the_same_time(streams):

@@ -12,6 +12,7 @@ class Console:
     def __init__(self, *, is_live: bool = True, **environ: str) -> None:
         self.now = 0.0
         self.capture = ConsoleCapture()
+        self.environ = environ
         self.log = ConsoleLog(
             self.capture, is_live=is_live, environ=environ, monotonic=lambda: self.now
         )
@@ -67,6 +68,17 @@ def test_3_secrets_are_masked():
     ]
 
 
+def test_3_a_secret_that_the_script_adds_to_its_environment_is_masked():
+    console = Console()
+    console.write("swordfish99\n")
+    assert console.texts() == ["swordfish99"]
+    console.environ["MY_API_KEY"] = "swordfish99"
+    console.write("swordfish99, printed in par")
+    console.write("ts: sword")
+    console.write("fish99")
+    assert console.texts() == ["***, printed in parts: ***"]
+
+
 def test_long_lines_and_undecodable_bytes_are_sendable():
     console = Console()
     console.write("y" * 10_000 + "\n" + "name \udc80")
@@ -95,3 +107,19 @@ def test_a_run_after_another_begins_with_its_own_lines():
     later = ConsoleLog(console.capture, is_live=True, environ={})
     console.write("second\n")
     assert [line.text for line in later.take()] == ["second"]
+
+
+class Counter:
+    step = 7
+
+
+def test_the_end_of_a_run_leaves_the_steps_of_another_that_shares_its_console():
+    capture = ConsoleCapture()
+    first = ConsoleLog(capture, is_live=True, environ={})
+    capture.sampler = Counter()
+    second = ConsoleLog(capture, is_live=True, environ={})
+    first.close(is_over=False)
+    capture.add("stdout", "x")
+    assert [line.step for line in second.take()] == [7]
+    second.close(is_over=False)
+    assert capture.sampler is None

@@ -65,3 +65,19 @@ def test_4_the_newest_lines_are_kept():
 def test_5_lines_of_a_private_key_are_masked():
     key = "-----BEGIN RSA PRIVATE KEY-----\nMIIabc\nMIIdef\n-----END RSA PRIVATE KEY-----\nafter"
     assert texts_of(key) == ["***", "***", "***", "***", "after"]
+
+
+def test_5_the_first_line_of_a_key_may_come_in_parts():
+    writes = [
+        "-----BEGIN ",
+        "PRIVATE KEY-----",
+        "\nMII",
+        "abc",
+        "\n-----END PRIVATE KEY-----\nafter",
+    ]
+    assert texts_of(*writes) == ["***", "******", "***", "after"]
+
+
+def test_5_a_text_that_mentions_a_key_hides_no_more_than_one():
+    lines = texts_of("expected -----BEGIN PRIVATE KEY-----\n" + "loss 1\n" * 200)
+    assert lines[:128] == ["***"] * 128 and lines[128:] == ["loss 1"] * 73

@@ -48,6 +48,8 @@ def test_lines_are_loaded_when_the_card_is_opened_and_live_from_then_on(server, 
     assert lines.nth(60).inner_text().strip() == "<b>sixty</b>"
     assert lines.last.get_attribute("data-gap") == "9 lines left out"
     until(lambda: abs(scrolled(page)[0] - scrolled(page)[1]) < 2)
+    printer.send((70, "seventy, and on"))  # in the same moment
+    until(lambda: lines.last.inner_text().strip() == "seventy, and on")
     page.evaluate("document.getElementById('console-lines').scrollTop = 40")
     printer.send((71, "later"))
     until(lambda: lines.count() == 63)

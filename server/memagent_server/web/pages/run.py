@@ -125,7 +125,7 @@ def show_run(run_id: str) -> Response:
             stream=stream,
             prediction=prediction,
             console=console,
-            console_newest=f"{newest.number} {newest.at}" if newest else "",
+            console_newest=f"{newest.number} {newest.at} {newest.text}" if newest else "",
             has_died=run.status in DEATHS,
             step_advice=advice,
             chart=view_models.chart_facts(run, stream, forecasts, stream_warning, predicted)

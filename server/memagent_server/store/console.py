@@ -40,7 +40,8 @@ def add_lines(connection: Connection, key: BatchKey, lines: Sequence[ConsoleLine
         known = {row.block: row for row in session.scalars(select(ConsoleRow).where(*is_known))}
         rows = [_row(key, block, lines, known.get(block)) for block, lines in new.items()]
         upsert_all(session, ConsoleRow, rows, update=("seq", "size", "text", "marks"))
-        _trim(session, of_rank)
+        if len(known) < len(new):  # most batches only change the newest block
+            _trim(session, of_rank)
 
 
 def console_of(

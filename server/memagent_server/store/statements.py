@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from sqlalchemy import (
@@ -176,10 +177,19 @@ def upsert_all(
 ) -> None:
     """Upsert many rows with the same columns in one round trip."""
     if rows:
-        statement = _insert(session, model)
-        keys = [column.name for column in _table(model).primary_key]
-        changes = {name: statement.excluded[name] for name in update}
-        session.execute(statement.on_conflict_do_update(index_elements=keys, set_=changes), rows)
+        session.execute(_upsert_of(session.get_bind().dialect.name, model, update), rows)
+
+
+@cache
+def _upsert_of(
+    dialect: str, model: type[Base], update: tuple[str, ...]
+) -> sqlite.Insert | postgresql.Insert:
+    """Return a statement, made once: that takes as long as its execution."""
+    insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
+    statement = insert(_table(model))
+    keys = [column.name for column in _table(model).primary_key]
+    changes = {name: statement.excluded[name] for name in update}
+    return statement.on_conflict_do_update(index_elements=keys, set_=changes)
 
 
 def raise_to(

@@ -7,6 +7,9 @@ from sqlalchemy import text
 
 import memagent
 from memagent.estimator.cards import CARDS
+from memagent.wire.messages import Batch, ConsoleLine, RunStart
+from memagent_server.store.runs import start_run
+from memagent_server.store.samples import add_batch
 
 
 @pytest.fixture
@@ -512,3 +515,15 @@ def test_the_console_of_a_run(filled):
     too_long = [{"number": 2, "text": "x" * 2_001}]
     response = filled.post("/api/v1/runs/r/batches", json={"seq": 2, "console": too_long})
     assert response.status_code == 422 and "console[0].text" in response.text
+
+
+def test_the_page_of_a_run_of_many_ranks_opens_the_console_of_the_one_that_died(filled, database):
+    with database.write() as session:
+        for rank in range(258):
+            start_run(session, RunStart(run_id="r", rank=rank, world_size=258), 1.0)
+            lines = [ConsoleLine(number=0, text=f"of {rank}")]
+            add_batch(session, "r", Batch(seq=9, rank=rank, console=lines), 2.0)
+    filled.post("/api/v1/runs/r/finish", json={"status": "failed", "rank": 257})
+    page = filled.get("/runs/r").text
+    assert page.count('<option value="257" selected>') == 1
+    assert page.count(" selected>rank ") == 1 and "of 257" in page

@@ -10,13 +10,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
-
-import msgspec
 
 from memagent.wire.messages import RunStart
 
@@ -35,6 +34,8 @@ _WORD = re.compile(r"[a-z]+")
 _VALUE_OF_ONE_RUN = re.compile(r"[/~]|\.{1,2}/|[A-Za-z]:\\|.*\d{4}-?[01]\d-?[0-3]\d")
 """Paths and dates."""
 _UNNAMED = ("-c", "ipykernel_launcher")
+_MAX_COMMAND = 20_000
+"""Characters: shlex takes a quarter of a second for a million."""
 
 
 def program_of(start: RunStart) -> str | None:
@@ -44,7 +45,7 @@ def program_of(start: RunStart) -> str | None:
     if not (script or config):
         return None
     content = (script, sorted(_arguments(arguments)), sorted(config.items()), start.world_size)
-    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
+    return hashlib.sha256(_text(content).encode()).hexdigest()[:32]
 
 
 def _script(environment: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -64,7 +65,7 @@ def _script(environment: Mapping[str, Any]) -> tuple[str, list[str]]:
 
 
 def _words(command: Any) -> list[str]:
-    text = command if isinstance(command, str) else ""
+    text = command[:_MAX_COMMAND] if isinstance(command, str) else ""
     try:
         return shlex.split(text)
     except ValueError:  # cut off within quotes
@@ -95,7 +96,12 @@ def _settings(value: Any, path: str) -> Iterator[tuple[str, str]]:
             if _is_setting(str(name)):
                 yield from _settings(item, f"{path}.{name}")
     elif not (isinstance(value, str) and _VALUE_OF_ONE_RUN.match(value)):
-        yield path, msgspec.json.encode(value).decode()
+        yield path, _text(value)
+
+
+def _text(value: Any) -> str:
+    """Return ASCII, whatever the value: msgspec refuses lone surrogates and integers of 65 bits."""
+    return json.dumps(value, default=str)
 
 
 def _is_setting(name: str) -> bool:

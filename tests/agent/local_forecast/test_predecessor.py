@@ -23,6 +23,7 @@ def play(training):
     model, optimizer, step = training
 
     def play(run_id: str, *, steps: int = STEPS, status: str = "completed", until=None, **options):
+        options = {"config": {"layers": 1}, **options}  # a worker of xdist has no script
         run = memagent.attach(model, optimizer, predict=False, run_id=run_id, **options)
         for _ in range(steps):
             step()

@@ -77,3 +77,9 @@ def test_the_commit_does_not_count():
     start = {"run_id": "r", "config": {"lr": 1}}
     first, second = (RunStart(**start, environment={"git_commit": commit}) for commit in "ab")
     assert program_of(first) == program_of(second)
+
+
+def test_any_text_and_number_has_a_program():
+    odd = {"name_of_data": "\ud800", "bits": 2**70, "loss": float("nan")}
+    assert program("python \udcff.py", odd) != program("python \udcff.py", {**odd, "bits": 1})
+    assert program("python train.py " + "a " * 500_000)

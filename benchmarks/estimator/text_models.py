@@ -8,7 +8,6 @@ trace, with CUDA's rules, must end. Models that the common shape doesn't fit are
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -72,7 +71,6 @@ class Row:
 
 def main(out: Path | None, only: Sequence[str] = ()) -> int:
     """Compare all models, or `only` some, and print each that differs and the totals."""
-    logging.disable(logging.WARNING)
     rows = []
     with one_thread():
         for task, name in _models():

@@ -152,7 +152,7 @@ class Run:
     def finish(self, status: FinalStatus = "completed", *, error: str | None = None) -> None:
         """End the run: remove every hook and deliver what is left within a few seconds.
 
-        Further calls do nothing. Another status is reported, and is the error of a failed run.
+        Further calls do nothing. An unknown status is reported, as the error of a failed run.
         """
         if status not in get_args(FinalStatus):
             with self.guard.section("finish"):

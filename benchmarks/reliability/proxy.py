@@ -66,7 +66,7 @@ class Proxy:
         self._call(self._cut_all)
 
     def close(self) -> None:
-        self._server.close()
+        self._call(self._refuse_all)
         self.cut()
         self._call(self._rest)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -81,6 +81,9 @@ class Proxy:
     async def _cut_all(self) -> None:
         for writer in list(self._open):
             _reset(writer)
+
+    async def _refuse_all(self) -> None:
+        self._server.close()  # here, since asyncio's objects are not for other threads
 
     async def _rest(self) -> None:
         """Wait for the end of every connection's task."""

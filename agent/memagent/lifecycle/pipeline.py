@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +20,7 @@ from msgspec import structs
 
 from memagent.delivery.buffer import DroppedSamples
 from memagent.delivery.collector import Collector
-from memagent.delivery.envelope import AgentMessage, Transport, seal
+from memagent.delivery.envelope import AgentMessage, seal
 from memagent.delivery.run_file import SUFFIX, RunFile
 from memagent.delivery.sender import Sender
 from memagent.diagnostics import ErrorGuard, notify_user
@@ -33,29 +32,20 @@ from memagent.leaks.monitor import LeakMonitor
 from memagent.leaks.snapshots import SnapshotWriter
 from memagent.lifecycle.exit_status import ExitTracker
 from memagent.lifecycle.options import AttachOptions
+from memagent.lifecycle.startup import open_console, open_transport, run_start
 from memagent.local_forecast.coordinator import LocalForecast
 from memagent.oom.recorder import OomRecorder
 from memagent.probe.discover import discover
-from memagent.record import describe_process, host_name, plain_config, user_name
-from memagent.record.fingerprint import fingerprint_of_process
+from memagent.record import plain_config
 from memagent.record.identity import Identity
 from memagent.sampling.bus import SampleBus
 from memagent.sampling.sampler import Sampler
 from memagent.sampling.scalars import ScalarLog
 from memagent.settings import Settings
 from memagent.wire.fields import COLUMN_NAME
-from memagent.wire.messages import (
-    BatchReply,
-    Device,
-    Event,
-    FinalStatus,
-    Finish,
-    RunStart,
-    StartReply,
-)
+from memagent.wire.messages import BatchReply, Device, Event, FinalStatus, Finish, StartReply
 
 if TYPE_CHECKING:
-    from memagent.console.log import ConsoleLog
     from memagent.estimator.estimate import Estimate
     from memagent.lifecycle.commands import ScriptCommands
     from memagent.mirror.mirror import Mirror
@@ -112,17 +102,17 @@ class Pipeline:
             self.sampler, guard, snapshots, self._emit, sends_source=settings.source
         )
         self._folder = settings.directory
-        self._start = self._run_start(settings, options)
+        self._start = run_start(settings, options, identity, self._config, devices)
         self._file = RunFile(path, seal(identity.run_id, self._start))
         self._sender = Sender(
             self._file,
-            _open_transport(settings),
+            open_transport(settings),
             self.drops,
             guard,
             self._handle_reply,
             self._handle_start,
         )
-        self._console = self._open_console(settings)
+        self._console = open_console(settings, options, self.sampler, identity.rank)
         self.events = Collector(
             identity.run_id,
             identity.rank,
@@ -364,17 +354,6 @@ class Pipeline:
             with self._guard.section("console"):
                 self._console.add_error(error)
 
-    def _open_console(self, settings: Settings) -> ConsoleLog | None:
-        capture = sys.modules.get("memagent.console.capture")
-        # `memagent run` captures before the script's first line
-        is_captured = capture is not None and capture.active_capture() is not None
-        is_wanted = self._options.console or settings.console or is_captured
-        if settings.console is False or not is_wanted:
-            return None
-        from memagent.console.log import ConsoleLog
-
-        return ConsoleLog.open(self.sampler, is_live=self._identity.rank == 0)
-
     def _open_mirror(self, trackers: Sequence[Tracker], devices: Sequence[Device]) -> Mirror:
         from memagent.mirror.mirror import Mirror  # most runs have none
 
@@ -430,31 +409,3 @@ class Pipeline:
         if prediction.surely_too_large and not self._has_warned_of_size:
             self._has_warned_of_size = True
             notify_user(prediction.verdict())
-
-    def _run_start(self, settings: Settings, options: AttachOptions) -> RunStart:
-        return RunStart(
-            run_id=self._identity.run_id,
-            project=settings.project,
-            name=settings.name,
-            user=user_name(),
-            host=host_name(),
-            rank=self._identity.rank,
-            world_size=self._identity.world_size,
-            attempt=self._identity.attempt,
-            started_at=time.time(),
-            total_steps=options.total_steps,
-            config=self._config,
-            tags=list(options.tags),
-            environment=describe_process(changes=options.changes)
-            | ({"takes_commands": True} if options.on_command is not None else {}),
-            fingerprint=fingerprint_of_process() if self._identity.rank == 0 else None,
-            devices=[probe.device for probe in self._probes],
-        )
-
-
-def _open_transport(settings: Settings) -> Transport | None:
-    if settings.server is None:
-        return None
-    from memagent.delivery.api_client import HttpTransport  # a run without a server needs none
-
-    return HttpTransport(settings.server, settings.token)

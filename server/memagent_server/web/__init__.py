@@ -6,6 +6,7 @@ from memagent_server.web import (
     api,
     api_alerts,
     api_column_rules,
+    api_predictions,
     docs,
     failures,
     run_changes,
@@ -17,7 +18,7 @@ from memagent_server.web.pages import alerts, compare, estimate, login, run, run
 blueprints: tuple[Blueprint, ...] = tuple(
     module.blueprint
     for module in (
-        setup, api, api_alerts, api_column_rules, run_changes, failures,
+        setup, api, api_alerts, api_column_rules, api_predictions, run_changes, failures,
         runs, run, waste, alerts, compare, estimate, settings, login, docs,
     )
 )  # fmt: skip

@@ -6,24 +6,20 @@ import zlib
 from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from flask import Blueprint, Response, current_app, request
+from flask import Blueprint, Response, current_app
 
 import memagent
 from memagent.filters.parser import parse
-from memagent.wire.messages import RehearsalMessage
 from memagent.wire.sample_stream import MEDIA_TYPE as SAMPLES
 from memagent_server.compare import compare_runs, components
 from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
-from memagent_server.http import auth, openapi
+from memagent_server.http import openapi
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, chart_answer, json_answer, only, page_answer
-from memagent_server.ingest.body import read_message
-from memagent_server.ingest.validate import storable
 from memagent_server.schemas import base, predictions, queries, runs, snapshots
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.console import console_of
-from memagent_server.store.cuda_contexts import page_contexts
 from memagent_server.store.engine import Session
 from memagent_server.store.errors import DatabaseError, UnknownRunError
 from memagent_server.store.events import list_events
@@ -33,7 +29,6 @@ from memagent_server.store.leases import count_alive
 from memagent_server.store.models import RunRow
 from memagent_server.store.predictions import page_predictions
 from memagent_server.store.rank_grid import rank_grid
-from memagent_server.store.rehearsals import add_rehearsal, page_rehearsals
 from memagent_server.store.run_list import RunQuery, list_runs
 from memagent_server.store.runs import get_run
 from memagent_server.store.sample_stream import SampleQuery, sample_frames
@@ -41,7 +36,6 @@ from memagent_server.store.series import series
 from memagent_server.store.snapshots import page_snapshots, read_snapshot, suspects_of, viewer_of
 from memagent_server.store.summaries import describe
 from memagent_server.web import query
-from memagent_server.web.api_estimate import EstimateBody, answer
 from memagent_server.web.downloads import begin_download
 
 blueprint = Blueprint("api", __name__)
@@ -355,50 +349,3 @@ def _require_run(session: Session, run_id: str) -> RunRow:
     if run is None:
         raise UnknownRunError(run_id)
     return run
-
-
-# -- estimates -----------------------------------------------------------------------------------
-
-
-@blueprint.post(f"{_V1}/estimate")
-@operation("estimates", "read", predictions.Estimate, body=EstimateBody)
-def post_estimate() -> Response:
-    """Estimate a training step by formula, from a model's name, its config.json or its shape."""
-    body = read_message(request, EstimateBody)
-    with current().database.read() as session:
-        return json_answer(answer(session, body))
-
-
-@blueprint.get(f"{_V1}/contexts")
-@operation("estimates", "read", predictions.ContextPage, query=queries.Paged)
-def get_contexts() -> Response:
-    """List the measured sizes of CUDA contexts: GPU memory apart from tensors, newest first."""
-    params = query.read(queries.Paged)
-    with current().database.read() as session:
-        page = page_contexts(session, limit=params.limit, cursor=params.cursor)
-    return page_answer(page)
-
-
-@blueprint.post(f"{_V1}/rehearsals")
-@operation("agents", "ingest", {201: base.Created}, body=RehearsalMessage)
-def post_rehearsal() -> Response:
-    """Store a rehearsal: runs that start with its fingerprint get its prediction."""
-    context = current()
-    message = storable(read_message(request, RehearsalMessage))
-    auth.check_project(message.project)
-    with context.database.write() as session:
-        rehearsal = add_rehearsal(session, message, context.clock())
-        reply = base.Created(rehearsal.id)
-    return json_answer(reply, 201)
-
-
-@blueprint.get(f"{_V1}/rehearsals")
-@operation("estimates", "read", predictions.RehearsalPage, query=queries.RehearsalsQuery)
-def get_rehearsals() -> Response:
-    """List rehearsals, newest first."""
-    params = query.read(queries.RehearsalsQuery)
-    with current().database.read() as session:
-        page = page_rehearsals(
-            session, limit=params.limit, cursor=params.cursor, project=params.project
-        )
-    return page_answer(page)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import pairwise
 from math import inf
 from typing import Annotated, Literal
 
@@ -70,6 +71,8 @@ class Predecessor(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not len(self.steps) == len(self.floor_bytes) == len(self.peak_bytes):
             raise ValueError("A curve has as many floors and peaks as steps.")
+        if any(second <= first for first, second in pairwise(self.steps)):
+            raise ValueError("The steps of a curve increase.")
 
     @property
     def has_died(self) -> bool:
@@ -183,6 +186,9 @@ class Curve:
         """Samples in the newest point."""
 
     def add(self, step: int, floor: int, peak: int) -> None:
+        """Add a sample. One of an earlier step is left out: a script may count again from 0."""
+        if self._points and step <= self._points[-1][0]:
+            return
         if self._rows in (0, self._width):
             # full: pairs become one, so that a run of any length fits
             if len(self._points) == 2 * MAX_POINTS:

@@ -55,27 +55,29 @@ def _describe(session: Session, run: RunRow, start: RunStart) -> Predecessor | N
     if stream is None:
         return None
     allocated, peak, device = (chart.series[name] for name in DEFAULT_FIELDS)
-    points = {
-        int(step): (_first(*floors), _first(*peaks))
-        for step, floors, peaks in zip(
-            chart.step,
-            zip(allocated.last, device.last, strict=True),
-            zip(peak.max, allocated.max, device.max, strict=True),
-            strict=True,
-        )
-        if step is not None
-    }
+    points = sorted(
+        {
+            int(step): (_first(*floors), _first(*peaks))
+            for step, floors, peaks in zip(
+                chart.step,
+                zip(allocated.last, device.last, strict=True),
+                zip(peak.max, allocated.max, device.max, strict=True),
+                strict=True,
+            )
+            if step is not None
+        }.items()
+    )
     if not points or not stream.limit_bytes:
         return None
     commit = start.environment.get("git_commit")
     return Predecessor(
         run_id=run.id,
         status=run.status,  # type: ignore[arg-type]  # the query selects these only
-        last_step=max(points),
+        last_step=points[-1][0],
         limit_bytes=stream.limit_bytes,
-        steps=tuple(points),
-        floor_bytes=tuple(floor for floor, _ in points.values()),
-        peak_bytes=tuple(peak for _, peak in points.values()),
+        steps=tuple(step for step, _ in points),
+        floor_bytes=tuple(floor for _, (floor, _) in points),
+        peak_bytes=tuple(peak for _, (_, peak) in points),
         is_same_commit=commit == run.environment.get("git_commit") if commit else None,
     )
 

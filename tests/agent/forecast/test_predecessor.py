@@ -211,6 +211,20 @@ def test_a_curve_with_missing_values_is_no_curve():
         convert({**data, "floor_bytes": [1]}, Predecessor)
 
 
+@pytest.mark.parametrize("steps", [(5, 5, 9), (9, 5, 7)], ids=["repeated", "backward"])
+def test_a_curve_whose_steps_do_not_increase_is_no_curve(steps):
+    curve = {**to_builtins(before(leak, 3)), "floor_bytes": (1, 2, 3), "peak_bytes": (1, 2, 3)}
+    with pytest.raises(ValidationError, match="steps of a curve increase"):
+        convert({**curve, "steps": steps}, Predecessor, strict=False)
+
+
+def test_a_script_that_counts_again_from_zero_has_the_curve_of_its_first_count():
+    curve = Curve()
+    for step in (0, 1, 2, 0, 1, 2, 3):
+        curve.add(step, 10 + step, 20 + step)
+    assert [step for step, *_ in curve.points()] == [0, 1, 2, 3]
+
+
 def test_a_predecessor_of_one_point_is_compared_without_an_error():
     one = Predecessor("b", "completed", 700, LIMIT, (700,), (START,), (START,))
     alone = first_page(leak, None)

@@ -69,6 +69,17 @@ def test_the_newest_that_has_ended_counts(start, play):
     assert start("now")["run_id"] == "second"
 
 
+def test_steps_that_go_back_make_no_curve_that_does(start, play, client):
+    play("before", status=None)
+    for seq, steps in ((1, range(100)), (2, [7] * 50), (3, range(400, 350, -1))):
+        columns = {"step": list(steps), "allocated_bytes": [GIB] * len(steps)}
+        batch = {"rank": 0, "seq": seq, "chunks": [{"stream": "GPU-1", "columns": columns}]}
+        client.post("/api/v1/runs/before/batches", json=batch)
+    client.post("/api/v1/runs/before/finish", json={"status": "oom", "rank": 0, "step": 299})
+    steps = start("now")["steps"]
+    assert steps == sorted(set(steps)) and len(steps) > 1
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -27,21 +27,25 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "verb", nargs="?", choices=("cost", "scripts"), default="cost",
-        help="what to measure: the cost of a diagnosis (default), or what is named in stored scripts",
+        "verb", nargs="?", choices=("cost", "scripts", "steps"), default="cost",
+        help="what to measure: the cost of a diagnosis (default), what is named in stored scripts, "
+        "or that with the finder's time at each step boundary",
     )  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="few objects: shows that it works")
     parser.add_argument(
-        "--exam", choices=exam.EXAMS, help="scripts: only those of one exam (default: of all)"
+        "--exam", choices=exam.EXAMS, help="exams: only those of one exam (default: of all)"
     )
-    parser.add_argument("--half", choices=exam.HALVES, help="scripts: only those of one half")
-    parser.add_argument("--jobs", type=int, default=1, help="scripts: that many at a time")
-    parser.add_argument("--busy", type=int, default=0, help="scripts: processes that compete")
+    parser.add_argument("--half", choices=exam.HALVES, help="exams: only those of one half")
+    parser.add_argument("--jobs", type=int, default=1, help="exams: that many at a time")
+    parser.add_argument("--busy", type=int, default=0, help="exams: processes that compete")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
     arguments = parser.parse_args()
-    if arguments.verb == "scripts":
+    if arguments.verb != "cost":
         exams = (arguments.exam,) if arguments.exam else exam.EXAMS
-        exam.main(exams, arguments.half, arguments.json, arguments.jobs, arguments.busy)
+        exam.main(
+            exams, arguments.half, arguments.json, arguments.jobs, arguments.busy,
+            is_timed=arguments.verb == "steps",
+        )  # fmt: skip
         return
     repeats = REPEATS_QUICK if arguments.quick else REPEATS
     rows = [measure(count, repeats) for count in (OBJECTS_QUICK if arguments.quick else OBJECTS)]

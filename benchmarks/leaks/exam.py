@@ -7,6 +7,7 @@ keeps memory:
 2. Its holder is named if the holder's text contains an accepted name as a word of its own.
 3. A script without a leak is accused if its report lists any suspect.
 4. Exit status and output must be the same in both runs.
+5. With timers, the same runs tell what the finder takes at each step boundary (`step_times`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.leaks import step_times
+from benchmarks.leaks.step_times import StepTimes
 from benchmarks.machine import busy_processes
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -52,6 +55,7 @@ class Outcome:
     output: str
     processor_s: float
     suspects: tuple[dict[str, Any], ...] = ()
+    times: StepTimes | None = None
 
 
 @dataclass(frozen=True)
@@ -68,13 +72,20 @@ class Grade:
     processor_s: float
     bare_processor_s: float
     suspects: tuple[str, ...]
+    times: StepTimes | None = None
 
 
 def main(
-    exams: Sequence[str], half: str | None, json_file: Path | None, jobs: int, busy: int = 0
+    exams: Sequence[str],
+    half: str | None,
+    json_file: Path | None,
+    jobs: int,
+    busy: int = 0,
+    *,
+    is_timed: bool = False,
 ) -> int:
     """Run the scripts of exams, of one half or both, and print their grades. With `busy`, that many
-    processes compete for the cores, and all of them run at nice 15.
+    processes compete for the cores, and all of them run at nice 15. is_timed: time the finder, too.
     """
     truths = {
         script: truth
@@ -85,7 +96,10 @@ def main(
     grades: list[Grade] = []
     with busy_processes(busy, nice=NICE), ThreadPoolExecutor(jobs) as pool:
         nice = NICE if busy else 0
-        waiting = [pool.submit(examine, script, truth, nice) for script, truth in truths.items()]
+        waiting = [
+            pool.submit(examine, script, truth, nice, is_timed=is_timed)
+            for script, truth in truths.items()
+        ]
         for done in as_completed(waiting):
             grades.append(done.result())
             print(_row(grades[-1]), flush=True)
@@ -93,6 +107,8 @@ def main(
                 text = json.dumps([asdict(grade) for grade in grades], indent=2)
                 json_file.write_text(text + "\n")
     print(summary(grades))
+    if times := [grade.times for grade in grades if grade.times]:
+        print(step_times.total(times))
     return 0
 
 
@@ -108,21 +124,26 @@ def read_truths(exam: str) -> dict[Path, Truth]:
     }
 
 
-def examine(script: Path, truth: Truth, nice: int = 0) -> Grade:
+def examine(script: Path, truth: Truth, nice: int = 0, *, is_timed: bool = False) -> Grade:
     """Run a script with and without memagent, and grade the report."""
     with tempfile.TemporaryDirectory() as folder:
         bare = run(script, Path(folder), nice=nice)
-        monitored = run(script, Path(folder), nice=nice, is_monitored=True)
+        monitored = run(script, Path(folder), nice=nice, is_monitored=True, is_timed=is_timed)
     return grade(script.name, truth, bare, monitored)
 
 
-def run(script: Path, folder: Path, *, nice: int = 0, is_monitored: bool = False) -> Outcome:
+def run(
+    script: Path, folder: Path, *, nice: int = 0, is_monitored: bool = False, is_timed: bool = False
+) -> Outcome:
     """Run a script to its end in `folder`, with one thread: more would wait for those of others."""
-    report = folder / "report.json"
+    report, times = folder / "report.json", folder / "times.json"
     command = [sys.executable, str(script)]
+    environment = {name: text for name, text in os.environ.items() if "MEMAGENT" not in name}
     if is_monitored:
         command[1:1] = ["-m", "memagent", "run", "--report", str(report)]
-    environment = {name: text for name, text in os.environ.items() if "MEMAGENT" not in name}
+    if is_timed:
+        command[1:3] = [step_times.__file__]
+        environment[step_times.TIMES_FILE] = str(times)
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         env={**environment, "MEMAGENT_DIR": str(folder / "runs"), "OMP_NUM_THREADS": "1"},
@@ -136,7 +157,10 @@ def run(script: Path, folder: Path, *, nice: int = 0, is_monitored: bool = False
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     suspects = json.loads(report.read_text())["suspects"] if report.exists() else ()
-    return Outcome(process.returncode, output, usage.ru_utime + usage.ru_stime, tuple(suspects))
+    return Outcome(
+        process.returncode, output, usage.ru_utime + usage.ru_stime, tuple(suspects),
+        step_times.read(times),
+    )  # fmt: skip
 
 
 def grade(name: str, truth: Truth, bare: Outcome, monitored: Outcome) -> Grade:
@@ -161,6 +185,7 @@ def grade(name: str, truth: Truth, bare: Outcome, monitored: Outcome) -> Grade:
             f"{suspect['kind']} {suspect['file']}:{suspect['line']} {suspect['holder']}"
             for suspect in monitored.suspects
         ),
+        times=monitored.times,
     )  # fmt: skip
 
 
@@ -172,9 +197,10 @@ def _row(grade: Grade) -> str:
     )
     changed = "" if grade.unchanged else "  OUTPUT CHANGED"
     said = f"  {grade.suspects[0]}" if grade.suspects else ""
+    times = f"  {grade.times.text}" if grade.times else ""
     return (
         f"{grade.half} {grade.script:<24}{verdict}  {grade.bare_processor_s:6.1f} s bare "
-        f"{grade.processor_s:6.1f} s with memagent{changed}{said}"
+        f"{grade.processor_s:6.1f} s with memagent{times}{changed}{said}"
     )
 
 

@@ -1,18 +1,20 @@
 """Estimate what a training step will need on one of its GPUs, before it runs.
 
-A model's name is estimated by formula, without torch. A Hugging Face config.json is traced with the
-class of the installed transformers, or estimated by formula. A `path.py:factory` is traced. Tracing
-runs the step on fake tensors: no GPU, no weights, no computation.
+The step is traced: it runs on fake tensors, without GPU, weights and computation. A name and a
+config.json are traced with the class of the installed transformers; without it, or with options
+that a trace does not know, they are estimated by formula.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from memagent.cli.estimate_request import build_request, title_of
@@ -73,7 +75,7 @@ def add_step_arguments(
     model.add_argument(
         "--method",
         choices=("formula", "trace"),
-        help="default: trace of a config.json, and of a name that the formula doesn't know",
+        help="default: trace if possible; the formula answers at once",
     )
     model.add_argument(
         "--timeout",
@@ -169,9 +171,11 @@ def _add_training(training: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Estimate, and print the result."""
     try:
-        request = build_request(arguments)
         style = Style(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
-        with Progress() as progress:
+        with Progress() as progress, quiet_imports():
+            progress.show("loading the model's libraries")
+            request = build_request(arguments)
+            progress.show("")
             if arguments.sweep is not None:
                 return _print_grid(request, arguments, style, progress)
             if arguments.max_batch:
@@ -181,6 +185,17 @@ def run(arguments: argparse.Namespace) -> int:
         raise
     except EstimateError as error:  # an invalid option
         raise SettingError(str(error)) from error
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Leave out what libraries log about the machine that they are imported on."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _print_estimate(

@@ -44,8 +44,9 @@ _TRACED_PRECISIONS = ("fp32", "amp", "bf16", "fp16")
 
 
 def build_request(arguments: argparse.Namespace) -> EstimateRequest:
-    """Return a request by trace for a factory and, if possible, a config.json; else by formula."""
+    """Return a request by trace if the model and all options can be traced; else by formula."""
     model = arguments.model
+    _check_sizes(arguments)
     factory = _FACTORY.fullmatch(model)
     if factory is not None:
         return _factory_request(arguments, Path(factory["path"]))
@@ -61,21 +62,28 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
         config = model_config(model)
         if config is None and (vision := vision_model(model)) is not None:
             return _vision_request(arguments, vision)
-    if config is not None and _is_traced(
-        arguments, by_default=arguments.hub or not _is_preset(model)
-    ):
+    if config is None:
+        preset(model)  # raises: no such model
+    elif not (reason := _untraced_reason(arguments)):
         fallback = _fallback(arguments, config)
         try:
             request = _config_request(arguments, config, fallback)
-        except EstimateError:
+        except EstimateError as error:
             # the installed transformers has no such model, but the formula may know it
             if arguments.method == "trace":
                 raise
+            reason = str(error)
         else:
             return replace(request, fallback=fallback)
-    if config is None and arguments.method == "trace" and not _is_preset(model):
-        preset(model)  # raises
-    return _formula_request(arguments, config)
+    untraced = "" if arguments.method == "formula" else reason
+    return replace(_formula_request(arguments, config), untraced=untraced)
+
+
+def _check_sizes(arguments: argparse.Namespace) -> None:
+    for name in ("batch", "sequence"):
+        size = getattr(arguments, name)
+        if size is not None and size < 1:
+            raise SettingError(f"--{name} is {size}: give 1 or more")
 
 
 def _from_hub(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -100,11 +108,18 @@ def _formula_request(
 
 
 def _fallback(arguments: argparse.Namespace, config: dict[str, Any]) -> FormulaRequest | None:
-    """Return the step by its shape, None if the formula doesn't know the family."""
+    """Return the step by its shape, None if the formula doesn't know the family.
+
+    Raises EstimateError for an invalid option, before libraries are loaded.
+    """
     try:
         return _formula_request(arguments, config)
-    except EstimateError:
+    except UnknownModelError:
         return None
+    except EstimateError:
+        if arguments.method == "trace" or not _is_preset(arguments.model):
+            return None  # a trace may know more
+        raise
 
 
 def _is_preset(model: str) -> bool:
@@ -113,11 +128,8 @@ def _is_preset(model: str) -> bool:
 
 def _vision_request(arguments: argparse.Namespace, model: VisionModel) -> TraceRequest:
     """Return a request for a classifier of torchvision or timm."""
-    if arguments.method == "formula" or not _is_traced(arguments, by_default=True):
-        raise UnknownModelError(
-            f"{arguments.model} is not known to the formula: leave out --method formula and "
-            "options that a trace doesn't know"
-        )
+    if reason := _untraced_reason(arguments, libraries=("torch",)):
+        raise UnknownModelError(f"{arguments.model} is not known to the formula, and {reason}")
     precision, batch = _precision(arguments), arguments.batch or 1
     dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
     return TraceRequest(
@@ -133,31 +145,45 @@ def _vision_request(arguments: argparse.Namespace, model: VisionModel) -> TraceR
     )
 
 
-def _is_traced(arguments: argparse.Namespace, *, by_default: bool) -> bool:
-    """Return True to trace: if asked to, or by default if all options can be traced."""
-    untraced = {
+def _untraced_reason(
+    arguments: argparse.Namespace, libraries: Sequence[str] = ("torch", "transformers")
+) -> str:
+    """Return why the step isn't traced, "" if it is.
+
+    Raises SettingError if a trace was asked for and doesn't know an option.
+    """
+    if arguments.method == "formula":
+        return "--method formula was asked for"
+    untraced = _untraced_options(arguments)
+    if untraced and arguments.method == "trace":
+        raise SettingError(
+            f"tracing {arguments.model} does not support {untraced}: leave it out, or use "
+            "--method formula"
+        )
+    if untraced:
+        return f"a trace does not support {untraced}"
+    missing = [name for name in libraries if find_spec(name) is None]
+    if missing and arguments.method is None:
+        return f"not installed: {' and '.join(missing)}"
+    return ""
+
+
+def _untraced_options(arguments: argparse.Namespace) -> str:
+    """Return the options whose values a trace doesn't know, separated by commas."""
+    names = {
         name
         for name in _FORMULA_ONLY
         if getattr(arguments, name) not in (None, "none", "eager", 0, 1, False)
     }
     if arguments.precision not in (None, *_TRACED_PRECISIONS):
-        untraced.add("precision")
+        names.add("precision")
     if arguments.checkpointing == "selective":
-        untraced.add("checkpointing")
+        names.add("checkpointing")
     if arguments.attention == "math":
-        untraced.add("attention")
+        names.add("attention")
     if "8bit" in arguments.optimizer or arguments.optimizer in ("paged_adamw", "lion"):
-        untraced.add("optimizer")
-    if arguments.method == "trace" and untraced:
-        options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(untraced))
-        raise SettingError(
-            f"tracing {arguments.model} does not support {options}: leave it out, or use "
-            "--method formula"
-        )
-    has_libraries = find_spec("torch") is not None and find_spec("transformers") is not None
-    return arguments.method == "trace" or (
-        arguments.method is None and by_default and not untraced and has_libraries
-    )
+        names.add("optimizer")
+    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
 
 
 def _config_request(

@@ -70,8 +70,7 @@ def render(
     estimate: Estimate, *, style: Style, title: str = "", all_advice: bool = False
 ) -> Iterator[str]:
     """Return the lines of an estimate; `all_advice` lists all advice with its code."""
-    if "trace" in estimate.assumptions:
-        yield style.bold(f"By formula in place of a trace: {estimate.assumptions['trace']}")
+    yield from _untraced(estimate, style)
     yield from (style.dim(line) for line in _heading(estimate, title))
     yield ""
     yield from _bars(estimate)
@@ -85,6 +84,11 @@ def render(
     if estimate.advice:
         yield ""
         yield from _advice(estimate, style, is_complete=all_advice)
+
+
+def _untraced(estimate: Estimate, style: Style) -> Iterator[str]:
+    if "trace" in estimate.assumptions:
+        yield style.bold(f"By formula in place of a trace: {estimate.assumptions['trace']}")
 
 
 def _heading(estimate: Estimate, title: str) -> Iterator[str]:
@@ -229,6 +233,8 @@ def render_grid(
     """Return the lines of a table with batches as columns and sequences as rows."""
     batches = list(dict.fromkeys(point.batch for point in points))
     sequences = list(dict.fromkeys(point.sequence for point in points))
+    # all points have the same reason, unless only some took too long
+    yield from dict.fromkeys(line for p in points for line in _untraced(p.estimate, style))
     columns = "".join(f"{f'batch {batch}':>14}  " for batch in batches).rstrip()
     yield style.bold(f"{'sequence':>8}{columns}")
     for sequence in sequences:

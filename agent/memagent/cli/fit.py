@@ -13,7 +13,7 @@ import json
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
-from memagent.cli.estimate import add_step_arguments
+from memagent.cli.estimate import add_step_arguments, quiet_imports
 from memagent.cli.estimate_request import build_request
 from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
 from memagent.estimator.request import EstimateRequest, TraceRequest
@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print what makes the step fit; exit status 1 if nothing does."""
     arguments.method = "trace"
     try:
-        request = build_request(arguments)
+        with quiet_imports():
+            request = build_request(arguments)
     except (TraceError, UnknownModelError):
         raise
     except EstimateError as error:  # an invalid option

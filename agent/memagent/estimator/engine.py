@@ -4,7 +4,7 @@ The way of one estimate, from `memagent estimate --model path.py:factory` to the
 
  1. `cli.estimate.run` parses the options.
  2. `cli.estimate_request.build_request` builds an `EstimateRequest`: a `FormulaRequest` for a
-    model's name, a `TraceRequest` for a factory or a config.json.
+    step that cannot be traced, a `TraceRequest` for all others.
  3. `estimate_and_trace` dispatches: a `FormulaRequest` goes to `formula.training.estimate_formula`
     (no torch), a `TraceRequest` to the next steps.
  4. `record` asks `trace.record_trace` for the events of the step.
@@ -49,12 +49,19 @@ def estimate(request: EstimateRequest) -> Estimate:
 def estimate_and_trace(request: EstimateRequest) -> tuple[Estimate, Trace | None]:
     """Estimate a request, and return the trace it is based on, if any, for `advice.advise`."""
     if isinstance(request, FormulaRequest):
-        return estimate_formula(request), None
+        return _estimate_by_shape(request), None
     try:
         trace = record(request)
     except TraceError as error:
         return _estimate_untraceable(request, error), None
     return estimate_trace(request, trace), trace
+
+
+def _estimate_by_shape(request: FormulaRequest) -> Estimate:
+    by_shape = estimate_formula(request)
+    if not request.untraced:
+        return by_shape
+    return replace(by_shape, assumptions={**by_shape.assumptions, "trace": request.untraced})
 
 
 def record(request: TraceRequest) -> Trace:
@@ -121,8 +128,7 @@ def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
     """
     reason = f"not traced{f' at {error.op}' if error.op else ''}: {error}"
     if request.fallback is not None:
-        by_shape = estimate_formula(request.fallback)
-        return replace(by_shape, assumptions={**by_shape.assumptions, "trace": reason})
+        return _estimate_by_shape(replace(request.fallback, untraced=reason))
     kind = request.model.config["model_type"] if isinstance(request.model, ConfiguredModel) else ""
     if kind and ALIASES.get(kind, kind) not in FAMILIES:
         raise TraceError(

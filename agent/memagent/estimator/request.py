@@ -16,11 +16,15 @@ from memagent.estimator.formula.spec import TrainingSpec
 
 @dataclass(frozen=True)
 class FormulaRequest:
-    """A training step by its model's shape; `limit_bytes` defaults to the GPU's memory."""
+    """A training step by its model's shape; `limit_bytes` defaults to the GPU's memory.
+
+    `untraced` is why it is not traced, "" if a trace was not asked for.
+    """
 
     spec: TrainingSpec
     limit_bytes: int | None = None
     context_bytes: int | None = None
+    untraced: str = ""
 
     @property
     def batch(self) -> int:

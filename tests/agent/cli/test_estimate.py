@@ -45,6 +45,16 @@ def estimate(capsys):
 
 
 @pytest.fixture
+def by_formula(estimate):
+    """Call it without a trace."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        return estimate(*arguments, "--method", "formula")
+
+    return call
+
+
+@pytest.fixture
 def factory(tmp_path):
     """A file with a model in it."""
     path = tmp_path / "mine.py"
@@ -70,8 +80,8 @@ def rows(out: str) -> dict[str, str]:
     return {line[:18].strip(): line[18:] for line in out.splitlines()}
 
 
-def test_it_prints_bars_levels_and_a_verdict_for_a_model_by_name(estimate):
-    status, out, err = estimate("--model", "gpt2-xl", "--batch", "4", "--gpu", "24GiB")
+def test_it_prints_bars_levels_and_a_verdict_for_a_model_by_name(by_formula):
+    status, out, err = by_formula("--model", "gpt2-xl", "--batch", "4", "--gpu", "24GiB")
     lines = rows(out)
     assert (status, err) == (0, "")
     assert out.startswith("gpt2-xl, batch 4, on 24GiB (1.56 billion parameters)\n")
@@ -85,16 +95,16 @@ def test_it_prints_bars_levels_and_a_verdict_for_a_model_by_name(estimate):
     assert "\033[" not in out
 
 
-def test_color_is_for_terminals_only(estimate, monkeypatch):
+def test_color_is_for_terminals_only(by_formula, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\033[31m" in estimate("--model", "gpt2-xl", "--gpu", "8GiB")[1]
+    assert "\033[31m" in by_formula("--model", "gpt2-xl", "--gpu", "8GiB")[1]
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\033[" not in estimate("--model", "gpt2-xl", "--gpu", "8GiB")[1]
+    assert "\033[" not in by_formula("--model", "gpt2-xl", "--gpu", "8GiB")[1]
 
 
-def test_json_is_the_estimate_with_its_advice(estimate):
-    status, out, _ = estimate("--model", "llama-7b", "--dtype", "mixed", "--json")
+def test_json_is_the_estimate_with_its_advice(by_formula):
+    status, out, _ = by_formula("--model", "llama-7b", "--dtype", "mixed", "--json")
     output = json.loads(out)
     assert status == 0 and output["method"] == "formula"
     total = sum(
@@ -104,14 +114,14 @@ def test_json_is_the_estimate_with_its_advice(estimate):
     assert output["advice"][0].keys() == {"change", "saving_bytes", "cost", "code"}
 
 
-def test_lora_on_quantised_weights(estimate):
-    _, out, _ = estimate("--model", "llama-7b", "--lora", "16", "--quantised", "nf4", "--json")
+def test_lora_on_quantised_weights(by_formula):
+    _, out, _ = by_formula("--model", "llama-7b", "--lora", "16", "--quantised", "nf4", "--json")
     output = json.loads(out)
     assert (
         3.2e9 < output["components"]["parameters"] < 4.5e9
         and output["assumptions"]["precision"] == "bf16"
     )
-    _, out, _ = estimate(
+    _, out, _ = by_formula(
         "--model", "gpt2", "--lora", "8", "--json"
     )  # targets by the family's own names
     assert "c_attn" in json.loads(out)["assumptions"]["lora"]
@@ -142,9 +152,9 @@ def state_bytes(out: str) -> list[float]:
         (["--tensor", "4"], (1 / 4, 1 / 4, 1 / 4)),
     ],
 )
-def test_each_gpu_holds_its_share(estimate, options, shares):
-    whole = state_bytes(estimate("--model", "llama-7b", "--dtype", "mixed", "--json")[1])
-    part = state_bytes(estimate("--model", "llama-7b", "--dtype", "mixed", *options, "--json")[1])
+def test_each_gpu_holds_its_share(by_formula, options, shares):
+    whole = state_bytes(by_formula("--model", "llama-7b", "--dtype", "mixed", "--json")[1])
+    part = state_bytes(by_formula("--model", "llama-7b", "--dtype", "mixed", *options, "--json")[1])
     assert [b / a for a, b in zip(whole, part, strict=True)] == pytest.approx(shares, rel=0.01)
 
 
@@ -161,36 +171,36 @@ def test_each_gpu_holds_its_share(estimate, options, shares):
         ["--tensor", "2", "--sequence-parallel"],
     ],
 )
-def test_each_option_that_saves_memory_lowers_the_peak(estimate, options):
-    usual = json.loads(estimate("--model", "llama-7b", "--batch", "4", "--json")[1])
-    saving = json.loads(estimate("--model", "llama-7b", "--batch", "4", *options, "--json")[1])
+def test_each_option_that_saves_memory_lowers_the_peak(by_formula, options):
+    usual = json.loads(by_formula("--model", "llama-7b", "--batch", "4", "--json")[1])
+    saving = json.loads(by_formula("--model", "llama-7b", "--batch", "4", *options, "--json")[1])
     assert saving["peak_allocated_bytes"] < usual["peak_allocated_bytes"]
 
 
-def test_the_largest_batch_fits_and_one_more_does_not(estimate):
-    _, out, _ = estimate("--model", "gpt2", "--gpu", "a100", "--max-batch", "--json")
+def test_the_largest_batch_fits_and_one_more_does_not(by_formula):
+    _, out, _ = by_formula("--model", "gpt2", "--gpu", "a100", "--max-batch", "--json")
     output = json.loads(out)
     fits = [
-        json.loads(estimate("--model", "gpt2", "--gpu", "a100", "--batch", str(size), "--json")[1])[
-            "fits"
-        ]
+        json.loads(
+            by_formula("--model", "gpt2", "--gpu", "a100", "--batch", str(size), "--json")[1]
+        )["fits"]
         for size in (output["batch"], output["batch"] + 1)
     ]
     assert fits == [True, None] and output["estimate"]["assumptions"]["batch"] == output["batch"]
-    _, text, _ = estimate("--model", "gpt2", "--gpu", "a100", "--max-batch")
+    _, text, _ = by_formula("--model", "gpt2", "--gpu", "a100", "--max-batch")
     assert text.endswith(
         f"batch {output['batch']} fits in 79.15 GiB, {output['batch'] + 1} is tight\n"
     )
     assert output["estimate"]["intervals"]["device"][1] <= 79.15 * 2**30
-    status, out, _ = estimate("--model", "llama-7b", "--gpu", "1GiB", "--max-batch")
+    status, out, _ = by_formula("--model", "llama-7b", "--gpu", "1GiB", "--max-batch")
     assert status == 1 and out.startswith("A batch of 1 won't fit in 1.00 GiB.")
 
 
 @pytest.mark.parametrize(
     "sizes", [["1,64x128,1024"], ["batch=1,64", "seq=128,1024"], ["seq=128,1024", "batch=1,64"]]
 )
-def test_a_sweep_is_a_table_that_marks_what_does_not_fit(estimate, sizes):
-    _, out, _ = estimate("--model", "gpt2", "--gpu", "8GiB", "--sweep", *sizes)
+def test_a_sweep_is_a_table_that_marks_what_does_not_fit(by_formula, sizes):
+    _, out, _ = by_formula("--model", "gpt2", "--gpu", "8GiB", "--sweep", *sizes)
     head, short, long, foot = out.splitlines()
     assert head.split() == ["sequence", "batch", "1", "batch", "64"]
     assert short.split()[0] == "128" and long.split()[0] == "1024"
@@ -198,24 +208,24 @@ def test_a_sweep_is_a_table_that_marks_what_does_not_fit(estimate, sizes):
     assert foot == "! won't fit in 8.00 GiB, ~ is tight"
 
 
-def test_a_sweep_in_json_has_an_estimate_for_each_cell(estimate):
-    _, out, _ = estimate("--model", "gpt2", "--sweep", "batch=1,2", "--json")
+def test_a_sweep_in_json_has_an_estimate_for_each_cell(by_formula):
+    _, out, _ = by_formula("--model", "gpt2", "--sweep", "batch=1,2", "--json")
     assert [(row["batch"], row["method"]) for row in json.loads(out)] == [
         (1, "formula"),
         (2, "formula"),
     ]
 
 
-def test_a_sweep_without_values_uses_the_usual_batches(estimate):
-    _, out, _ = estimate("--model", "gpt2", "--seq", "512", "--sweep", "--json")
+def test_a_sweep_without_values_uses_the_usual_batches(by_formula):
+    _, out, _ = by_formula("--model", "gpt2", "--seq", "512", "--sweep", "--json")
     assert [(row["batch"], row["sequence"]) for row in json.loads(out)] == [
         (size, 512) for size in (1, 2, 4, 8, 16)
     ]
 
 
-def test_it_reads_a_config_without_the_hub(estimate, config):
-    by_config = json.loads(estimate("--model", config(CONFIG), "--method", "formula", "--json")[1])
-    by_name = json.loads(estimate("--model", "gpt2", "--json")[1])
+def test_it_reads_a_config_without_the_hub(by_formula, config):
+    by_config = json.loads(by_formula("--model", config(CONFIG), "--json")[1])
+    by_name = json.loads(by_formula("--model", "gpt2", "--json")[1])
     assert by_config["components"] == by_name["components"]
 
 
@@ -230,7 +240,8 @@ def test_a_config_is_traced_with_the_class_of_the_installed_transformers(estimat
             "--model", config(SMALL), "--batch", "2", "--dtype", "amp", "--ranks", "2", "--json"
         )[1]
     )
-    assert formula["method"] == "formula"  # a trace knows nothing of ranks
+    assert formula["method"] == "formula"
+    assert formula["fallback"] == "a trace does not support --ranks"
     assert formula["components"]["parameters"] == output["components"]["parameters"]
 
 
@@ -246,24 +257,24 @@ def test_a_config_unknown_to_transformers_is_estimated_by_formula(estimate, conf
     assert status == 2 and "starcoder" in err
 
 
-def test_advice_lists_all_changes_with_code(estimate):
-    short = estimate("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam")[1]
+def test_advice_lists_all_changes_with_code(by_formula):
+    short = by_formula("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam")[1]
     assert (
         "What would save memory" in short
         and "bitsandbytes" not in short
         and "--advice shows" in short
     )
-    out = estimate("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam", "--advice")[1]
+    out = by_formula("--model", "gpt2-xl", "--gpu", "24GiB", "--optimizer", "adam", "--advice")[1]
     assert "    optimizer = bitsandbytes.optim.Adam8bit(model.parameters(), lr=lr)" in out
 
 
-def test_it_names_the_cheapest_change_that_fits(estimate):
-    out = estimate("--model", "llama-7b", "--gpu", "a100", "--batch", "2", "--dtype", "mixed")[1]
+def test_it_names_the_cheapest_change_that_fits(by_formula):
+    out = by_formula("--model", "llama-7b", "--gpu", "a100", "--batch", "2", "--dtype", "mixed")[1]
     assert "The cheapest change that makes it fit: Weights, gradients and states in bf16." in out
 
 
-def test_it_lists_changes_that_fit_only_together(estimate):
-    out = estimate("--model", "llama-7b", "--gpu", "rtx4090", "--batch", "8")[1]
+def test_it_lists_changes_that_fit_only_together(by_formula):
+    out = by_formula("--model", "llama-7b", "--gpu", "rtx4090", "--batch", "8")[1]
     named = out.partition("No change alone makes it fit on this GPU.")[2].splitlines()
     assert sum(line.startswith("  + ") for line in named) == 2
 
@@ -326,7 +337,8 @@ def test_a_factory_is_swept_over_its_batch(estimate, factory):
         (["--model", "gpt2", "--sweep", "batch=0"], "--sweep batch=0 is not"),
         (["--model", "gpt2", "--sweep", "heads=2"], "write --sweep batch=1,2,4 sequence=512,1024"),
         (["--model", "gpt2", "--input", "8"], "--input is for path.py:factory"),
-        (["--model", "gpt2", "--batch", "0"], "batch is 0"),
+        (["--model", "gpt2", "--batch", "0"], "--batch is 0: give 1 or more"),
+        (["--model", "gpt2", "--seq", "-5"], "--sequence is -5"),
         (["--model", "gpt2", "--transformers", "new"], "give a version such as 4.48"),
         (["--model", "gpt2", "--quantised", "nf4"], "need --lora-rank"),
         (["--model", "gpt2", "--lora", "8", "--lora-targets", "q_proj"], "match no layer"),
@@ -365,6 +377,23 @@ def test_a_name_that_the_formula_does_not_know_is_traced(estimate):
 
 
 @traced
+def test_a_name_and_its_config_get_the_same_trace(estimate, config):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    by_config, by_name = (
+        json.loads(estimate("--model", model, "--json")[1]) for model in (config(CONFIG), "gpt2")
+    )
+    assert by_name["method"] == "trace" and by_name["fallback"] is None
+    assert by_name["components"] == by_config["components"]
+
+
+def test_it_says_first_why_a_name_is_not_traced(estimate):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    out = estimate("--model", "gpt2", "--optimizer", "adamw8bit", "--zero", "3", "--ranks", "2")[1]
+    words = "By formula in place of a trace: a trace does not support --optimizer, --ranks, --zero"
+    assert out.startswith(words + "\n")
+
+
+@traced
 def test_a_trace_that_runs_out_of_time_says_so_in_its_first_line(estimate, config):
     pytest.importorskip("transformers", reason="transformers is not installed")
     command = ["--model", config(SMALL), "--batch", "2", "--timeout", "0.000001"]
@@ -387,10 +416,10 @@ def test_no_number_without_activations_replaces_a_trace_that_fails(estimate):
     assert "the formula doesn't know hubert: allow more time (--timeout)" in err
 
 
-def test_an_older_transformers_copies_the_logits_of_its_loss(estimate):
+def test_an_older_transformers_copies_the_logits_of_its_loss(by_formula):
     command = ["--model", "llama-3-8b", "--lora", "8", "--checkpointing", "full", "--batch", "8"]
     needs = [
-        json.loads(estimate(*command, "--transformers", version, "--json")[1])
+        json.loads(by_formula(*command, "--transformers", version, "--json")[1])
         for version in ("4.45.2", "4.48", "5.0")
     ]
     logits = 8 * 2048 * 128_256
@@ -401,8 +430,8 @@ def test_an_older_transformers_copies_the_logits_of_its_loss(estimate):
 
 
 @pytest.mark.parametrize("gpu", ["4090", "RTX 4090", "rtx-4090", "NVIDIA GeForce RTX 4090"])
-def test_a_card_has_the_memory_that_its_driver_offers(estimate, gpu):
-    _, out, _ = estimate("--model", "gpt2", "--gpu", gpu, "--json")
+def test_a_card_has_the_memory_that_its_driver_offers(by_formula, gpu):
+    _, out, _ = by_formula("--model", "gpt2", "--gpu", gpu, "--json")
     assert json.loads(out)["limit_bytes"] == pytest.approx(23.53 * 2**30, rel=1e-4)
 
 
@@ -445,7 +474,7 @@ def test_it_names_an_invalid_config(estimate, config):
         (["--offload-parameters"], ["--offload", "parameters"]),
     ],
 )
-def test_an_option_has_the_name_of_the_api_and_an_alias(estimate, canonical, alias):
-    plain = estimate("--model", "gpt2", "--json")[1]
-    changed = estimate("--model", "gpt2", *canonical, "--json")[1]
-    assert plain != changed == estimate("--model", "gpt2", *alias, "--json")[1]
+def test_an_option_has_the_name_of_the_api_and_an_alias(by_formula, canonical, alias):
+    plain = by_formula("--model", "gpt2", "--json")[1]
+    changed = by_formula("--model", "gpt2", *canonical, "--json")[1]
+    assert plain != changed == by_formula("--model", "gpt2", *alias, "--json")[1]

@@ -10,7 +10,7 @@ import gc
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +34,11 @@ _VALUE_ERRORS = (
     "DataDependentOutputException",
     "UnsupportedOperatorException",
 )
+_VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "momentum": ("sgd", {"lr": 0.1, "momentum": 0.9}),
+    "amsgrad": ("adamw", {"amsgrad": True}),
+}
+"""The formula's names of optimizers with other arguments than torch's defaults."""
 
 
 @dataclass(frozen=True)
@@ -214,14 +219,13 @@ def build_optimizer(
         classes = {
             name.lower(): item for name, item in vars(torch.optim).items() if isinstance(item, type)
         }
-        # momentum is the formula's name for SGD with a buffer
-        kind = classes.get("sgd" if name == "momentum" else name)
+        name, arguments = _VARIANTS.get(name, (name, {}))
+        kind = classes.get(name)
         if kind is None:
             raise TraceError(
                 f"torch.optim has no optimizer {optimizer!r}: "
                 "pass one, or a callable that takes the parameters"
             )
-        arguments = {"lr": 0.1, "momentum": 0.9} if name == "momentum" else {}
         return kind(trained, **arguments)  # type: ignore[no-any-return]
     if hasattr(optimizer, "param_groups"):
         convert(optimizer)

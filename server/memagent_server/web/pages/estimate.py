@@ -7,6 +7,7 @@ invalid, and shows its error.
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,16 @@ _DEFAULTS = {
     "tensor": "1",
     "pipeline": "1",
 }
+_TRACED_FIELDS = (
+    "batch",
+    "sequence",
+    "precision",
+    "optimizer",
+    "checkpointing",
+    "attention",
+    "lora_rank",
+)
+"""Fields besides model and GPU that the trace of `memagent estimate` supports."""
 _LEVELS = (
     ("allocated", "Tensors at their peak", "peak_allocated_bytes"),
     ("reserved", "Reserved by torch", "peak_reserved_bytes"),
@@ -126,6 +137,7 @@ def show_estimate() -> Response:
             measured_gpus=measured_gpus(session),
             shape=SHAPE,
             result=result,
+            command=trace_command(form.values) if result else "",
             stack=stack(result) if result else None,
             levels=levels(result) if result else [],
             advice=advice_rows(result) if result else [],
@@ -164,6 +176,18 @@ def read_form(query: Mapping[str, str]) -> Form:
             {name: "required for a shape entered by hand" for name in required if not values[name]}
         )
     return Form(values, None if errors else msgspec.convert(fields, EstimateBody), errors)
+
+
+def trace_command(values: Mapping[str, str]) -> str:
+    """Return the `memagent estimate` that traces the same step, "" if it can't be traced."""
+    of_model = ("model", "gpu", "limit")
+    changed = {name for name, value in values.items() if value != _DEFAULTS.get(name, "")}
+    if values["model"] == SHAPE or changed - {*_TRACED_FIELDS, *of_model}:
+        return ""
+    options = {"model": values["model"], "gpu": values["limit"] or values["gpu"]}
+    options |= {name: values[name] for name in _TRACED_FIELDS if name in changed}
+    parts = [f"--{name.replace('_', '-')} {shlex.quote(v)}" for name, v in options.items() if v]
+    return " ".join(["memagent estimate", *parts])
 
 
 def stack(result: Estimate) -> StackedBar:

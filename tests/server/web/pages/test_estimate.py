@@ -7,7 +7,7 @@ from msgspec import convert
 
 from memagent.units import GIB
 from memagent_server.schemas.predictions import Estimate
-from memagent_server.web.pages.estimate import advice_rows, levels, read_form, stack
+from memagent_server.web.pages.estimate import advice_rows, levels, read_form, stack, trace_command
 
 HTML = {"Accept": "text/html"}
 SHAPE = {
@@ -43,6 +43,24 @@ def test_it_shows_the_result_of_the_api(client):
         assert between in html
     assert f"<b>{body['largest_batch']:,}</b>" in html
     assert all(item["change"] in html for item in body["advice"])
+
+
+@pytest.mark.parametrize(
+    ("query", "command"),
+    [
+        ({"model": "gpt2"}, "memagent estimate --model gpt2"),
+        (
+            {"model": "gpt2-xl", "batch": "4", "gpu": "NVIDIA T4", "lora_rank": "8"},
+            "memagent estimate --model gpt2-xl --gpu 'NVIDIA T4' --batch 4 --lora-rank 8",
+        ),
+        ({"model": "gpt2", "gpu": "t4", "limit": "8GiB"}, "memagent estimate --model gpt2 --gpu 8GiB"),
+        ({"model": "gpt2", "zero": "3", "ranks": "8"}, ""),
+        (SHAPE, ""),
+    ],
+)  # fmt: skip
+def test_it_names_the_command_that_traces_the_same_step(client, query, command):
+    assert trace_command(read_form(query).values) == command
+    assert ("More exact" in page(client, **query)) == bool(command)
 
 
 def test_every_choice_reaches_the_estimator():

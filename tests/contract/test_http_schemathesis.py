@@ -123,7 +123,8 @@ def failures(sqlite_database, make_settings, fill, monkeypatch):
 def before_call(context, case, kwargs):
     """Omit parameters that only a page or a packer can create (1) from valid requests."""
     if case.meta is not None and case.meta.generation.mode.is_positive:
-        for place, name in ((case.query, "cursor"), (case.query, "where"), (case.body, "viewer")):
+        queries = ((case.query, name) for name in ("cursor", "where", "sort", "columns"))
+        for place, name in (*queries, (case.body, "viewer")):
             if isinstance(place, dict):
                 place.pop(name, None)
 

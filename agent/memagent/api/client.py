@@ -9,10 +9,8 @@ from urllib.parse import urlencode
 from memagent.api.source import Fields, RunSelection, open_store
 from memagent.api.stored_run import RunList, StoredRun
 from memagent.errors import SettingError
-from memagent.filters.columns import STATUSES, nearest
+from memagent.filters.columns import STATUSES, column_of, nearest, order_of
 from memagent.filters.parser import parse
-
-ORDERS = ("-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio")
 
 
 class Api:
@@ -44,22 +42,29 @@ class Api:
         q: str | None = None,
         where: str | None = None,
         order: str = "-created_at",
+        columns: Collection[str] = (),
         is_archived: bool = False,
     ) -> RunList:
         """Return the matching runs, which are read page by page when they are looked at.
 
         `tags` must all be there, `q` is words to search, `where` a filter (docs/filters.md).
+        `order` is any column of filters, after "-" the highest first; runs without it are last.
+        Each run of the list has the values of `columns` in `run.columns`, by name.
         Raises SettingError for a wrong argument at once.
         """
-        for name, value, options in (("status", status, STATUSES), ("order", order, ORDERS)):
-            if value is not None and value not in options:
-                close = nearest(value, options)
-                hint = f"the nearest is {close!r}" if close else f"use one of {', '.join(options)}"
-                raise SettingError(f"There is no {name} {value!r}; {hint}.")
+        if status is not None and status not in STATUSES:
+            close = nearest(status, STATUSES)
+            hint = f"the nearest is {close!r}" if close else f"use one of {', '.join(STATUSES)}"
+            raise SettingError(f"There is no status {status!r}; {hint}.")
+        order_of(order)
+        columns = [columns] if isinstance(columns, str) else list(columns)
+        for name in columns:
+            column_of(name, "columns")
         tags = [tags] if isinstance(tags, str) else list(tags)
         parsed = parse(where) if where else None
         return RunList(
-            self.store, RunSelection(project, status, tags, q, where, parsed, is_archived, order)
+            self.store,
+            RunSelection(project, status, tags, q, where, parsed, is_archived, order, columns),
         )
 
     def run(self, run_id: str) -> StoredRun:

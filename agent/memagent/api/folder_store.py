@@ -5,6 +5,7 @@ Files have no alerts and no forecasts of a server; what the agent recorded itsel
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from memagent.delivery.local_runs import recorded_runs
 from memagent.delivery.run_file import read_frames
 from memagent.delivery.upload import Upload, find_files
 from memagent.errors import MemagentError
-from memagent.filters.columns import RUN_COLUMNS
+from memagent.filters.columns import RUN_COLUMNS, column_of, order_of
 from memagent.filters.expression import RunColumn, config_values, matches
 from memagent.wire.codec import decode, to_builtins
 from memagent.wire.columns import Value, pack, read_header, unpack
@@ -32,6 +33,7 @@ from memagent.wire.messages import (
 from memagent.wire.sample_stream import SampleFrame
 
 Message = TypeVar("Message")
+_OF_SUMMARIES = [RunColumn("run", (name,)) for name in ("created_at", "name", "peak_ratio")]
 _SUSPECT = {"file": "", "line": 0, "function": None, "bytes_per_step": None, "fix": ""}
 
 
@@ -47,14 +49,25 @@ class FolderStore:
     def page(self, selection: RunSelection, cursor: str | None) -> RunsPage:
         """Return all runs: files are read whole anyway."""
         files: dict[str, list[Upload]] = {}
-        if selection.tags or selection.where or selection.q:
-            for file in find_files([self.folder]):
-                files.setdefault(str(file.run_id), []).append(file)
-        runs = [run for run in recorded_runs(self.folder) if _is_selected(run, selection, files)]
-        name = selection.order.removeprefix("-")
-        key = "started_at" if name == "created_at" else name
-        runs.sort(key=lambda run: _sort_key(run, key), reverse=selection.order.startswith("-"))
-        return RunsPage(runs)
+        order, is_falling = order_of(selection.order)
+        # reading what summaries lack takes time
+        is_detailed = order not in _OF_SUMMARIES or any(
+            (selection.tags, selection.where, selection.q, selection.columns)
+        )
+        for file in find_files([self.folder]) if is_detailed else ():
+            files.setdefault(str(file.run_id), []).append(file)
+        runs = [
+            (run, _described(run, files[run["id"]]) if is_detailed else _listed(run))
+            for run in recorded_runs(self.folder)
+            if _is_selected(run, selection, files)
+        ]
+        runs.sort(key=lambda item: (_sort_key(item[1], order), item[0]["id"]), reverse=is_falling)
+        # runs without a value are last either way
+        runs.sort(key=lambda item: not _known(item[1], order))
+        columns = {name: column_of(name, "columns") for name in selection.columns}
+        return RunsPage(
+            [{**run, "columns": _chosen(described, columns)} for run, described in runs]
+        )
 
     def run(self, run_id: str) -> Fields:
         summary = next((run for run in recorded_runs(self.folder) if run["id"] == run_id), None)
@@ -111,7 +124,7 @@ def _is_selected(run: Fields, selection: RunSelection, files: Mapping[str, list[
     if is_other or selection.is_archived:
         return False
     if not (selection.tags or selection.where or selection.q):
-        return True
+        return not files or run["id"] in files
     if run["id"] not in files:  # recorded since
         return False
     described = _described(run, files[run["id"]])
@@ -123,6 +136,12 @@ def _is_selected(run: Fields, selection: RunSelection, files: Mapping[str, list[
     return selection.where is None or matches(selection.where, lambda c: _values(described, c))
 
 
+def _listed(summary: Fields) -> Fields:
+    peak, limit = summary["peak_bytes"], summary["limit_bytes"]
+    ratio = peak / limit if peak and limit else 0.0
+    return {**summary, "created_at": summary["started_at"], "peak_ratio": ratio}
+
+
 def _described(summary: Fields, files: list[Upload]) -> Fields:
     """Return a run as `GET /api/v1/runs/{id}` describes it, as far as files know."""
     newest = max(file.attempt or 0 for file in files)
@@ -130,14 +149,11 @@ def _described(summary: Fields, files: list[Upload]) -> Fields:
     starts = _messages(current, "start", RunStart)
     start = min(starts, key=lambda item: item.rank)
     finishes = _messages(current, "finish", Finish)
-    peak, limit = summary["peak_bytes"], summary["limit_bytes"]
     return {
-        **summary,
-        "created_at": summary["started_at"],
+        **_listed(summary),
         "finished_at": max((item.finished_at or 0 for item in finishes), default=None),
         "error": next((item.error for item in finishes if item.error), None),
         "world_size": start.world_size,
-        "peak_ratio": peak / limit if peak and limit else 0.0,
         "config": start.config,
         "tags": start.tags,
         "notes": "",
@@ -149,10 +165,27 @@ def _described(summary: Fields, files: list[Upload]) -> Fields:
     }
 
 
-def _sort_key(run: Fields, name: str) -> tuple[bool, Any]:
-    if name == "peak_ratio":
-        return True, (run["peak_bytes"] or 0) / (run["limit_bytes"] or 1)
-    return run[name] is not None, run[name] or 0
+def _known(run: Fields, column: RunColumn) -> list[Any]:
+    return [value for value in _values(run, column) if value is not None]
+
+
+def _sort_key(run: Fields, column: RunColumn) -> tuple[int, Any]:
+    """Return the type and the value, as a server orders them, and tags as one."""
+    known = _known(run, column)
+    if column == RunColumn("run", ("tags",)) or not known:
+        return 4, known
+    value = known[0]
+    if isinstance(value, bool | int | float):
+        return int(not isinstance(value, bool)), value
+    return (2, value) if isinstance(value, str) else (3, json.dumps(value))
+
+
+def _chosen(run: Fields, columns: Mapping[str, RunColumn]) -> Fields:
+    tags = RunColumn("run", ("tags",))
+    return {
+        name: run["tags"] if column == tags else next(iter(_values(run, column)), None)
+        for name, column in columns.items()
+    }
 
 
 def _values(run: Fields, column: RunColumn) -> list[Any]:

@@ -46,6 +46,7 @@ class HttpStore:
             "where": " and ".join(where) or None,
             "archived": "1" if selection.is_archived else None,
             "sort": selection.order,
+            "columns": ",".join(selection.columns) or None,
             "limit": _PAGE_RUNS,
             "cursor": cursor,
         }

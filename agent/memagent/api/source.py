@@ -21,7 +21,7 @@ DATABASE_SCHEMES = ("sqlite", "postgresql")
 
 @dataclass(frozen=True)
 class RunSelection:
-    """Which runs, in which order. `where` is `text` as parsed."""
+    """Which runs, in which order, with which columns. `where` is `text` as parsed."""
 
     project: str | None = None
     status: str | None = None
@@ -31,6 +31,7 @@ class RunSelection:
     where: Expression | None = None
     is_archived: bool = False
     order: str = "-created_at"
+    columns: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

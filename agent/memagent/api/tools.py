@@ -60,17 +60,19 @@ class RunTools:
         where: str | None = None,
         project: str | None = None,
         order: str = "-created_at",
+        columns: list[str] | None = None,
         limit: int = 10,
     ) -> dict[str, Any]:
         """List training runs, the newest first. Use it to find the run that a question is about.
 
         where: a filter such as `status in ("oom", "failed", "lost_contact")`, `config.lr < 1e-3`,
         `created_at > "2026-01-31"`, `peak_ratio > 0.9` (share of the memory limit), `scalar.loss <
-        2`, combined by and, or, not. order: created_at, name or peak_ratio, reversed by `-`.
+        2`, combined by and, or, not. order: any of these columns, the highest first after `-`.
+        columns: those that each run shows besides, such as `config.lr`, `scalar.loss`.
         """
-        runs = self._api.runs(where=where, project=project, order=order)
+        runs = self._api.runs(where=where, project=project, order=order, columns=columns or ())
         chosen = islice(runs, max(1, min(limit, MAX_RUNS)))
-        return {"runs": [_fields(run, _SUMMARY) for run in chosen]}
+        return {"runs": [_fields(run, (*_SUMMARY, "columns")) for run in chosen]}
 
     def get_run(self, run_id: str) -> dict[str, Any]:
         """Return a run's settings, status, memory, forecasts and alerts (with their ids)."""

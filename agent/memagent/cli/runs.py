@@ -9,22 +9,20 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from datetime import datetime, timezone
+from itertools import islice
 from math import inf
+from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
+from memagent.api.client import Api
 from memagent.cli import say
-from memagent.delivery.api_client import ApiClient
-from memagent.delivery.local_runs import recorded_runs
-from memagent.errors import DeliveryError, SettingError
+from memagent.errors import SettingError
 from memagent.settings import Settings
 from memagent.units import format_bytes, format_duration
 
 STATUSES = ("running", "completed", "stopped", "failed", "oom", "lost_contact")
 _MAX_RUNS = 200
-_MAX_LIST_BYTES = 16 * 2**20
 _HEADER = ("ID", "NAME", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")
 _NAME_COLUMN = 1
 """The column that shrinks on a narrow terminal; ids must stay copyable and numbers readable."""
@@ -44,6 +42,20 @@ _COLOURS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--status", choices=STATUSES, help="only runs with this status")
     parser.add_argument("--project", help="only runs of this project")
+    parser.add_argument("--where", metavar="FILTER", help="only runs that match (docs/filters.md)")
+    parser.add_argument(
+        "--order",
+        default="-created_at",
+        metavar="COLUMN",
+        help="any column of filters; --order=-COLUMN: the highest first (default: -created_at)",
+    )
+    parser.add_argument(
+        "--columns",
+        type=lambda text: tuple(filter(None, map(str.strip, text.split(",")))),
+        default=(),
+        metavar="NAMES",
+        help="further columns, such as config.lr,scalar.loss",
+    )
     parser.add_argument(
         "--limit",
         type=int,
@@ -60,33 +72,35 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.limit <= _MAX_RUNS:
         raise SettingError(f"--limit must be 1 to {_MAX_RUNS}, got {arguments.limit}")
     settings = Settings.from_environ(server=arguments.server, token=arguments.token)
-    filters = {
-        name: value
-        for name in ("status", "project")
-        if (value := getattr(arguments, name)) is not None
-    }
-    if settings.server is not None:
-        summaries = _request_runs(
-            settings.server, settings.token, {**filters, "limit": arguments.limit}
-        )
-    else:
-        matching = [
-            run
-            for run in recorded_runs(settings.directory)
-            if all(run[name] == value for name, value in filters.items())
-        ]
-        summaries = matching[: arguments.limit]
+    summaries = _find_runs(arguments, settings)
     if arguments.json:
         print(json.dumps({"server": settings.server, "runs": summaries}, indent=2))
     elif summaries:
         in_color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         rows = [_row(run, time.time()) for run in summaries]
-        for line in table(rows, _terminal_width(), in_color=in_color):
+        header = (*_HEADER, *arguments.columns)
+        for line in table(rows, _terminal_width(), header=header, in_color=in_color):
             print(line)
     else:
         place = f"on {settings.server}" if settings.server else f"in {settings.directory}"
         say(f"no matching runs {place}")
     return 0
+
+
+def _find_runs(arguments: argparse.Namespace, settings: Settings) -> list[dict[str, Any]]:
+    """Return the first runs of the server, or else of the folder of run files."""
+    source = settings.server or settings.directory
+    if settings.server is None and not Path(source).is_dir():
+        return []
+    with Api(source, token=settings.token) as api:
+        runs = api.runs(
+            project=arguments.project,
+            status=arguments.status,
+            where=arguments.where,
+            order=arguments.order,
+            columns=arguments.columns,
+        )
+        return [run.summary for run in islice(runs, arguments.limit)]
 
 
 def _terminal_width() -> int | None:
@@ -96,16 +110,6 @@ def _terminal_width() -> int | None:
         if sys.stdout.isatty() or "COLUMNS" in os.environ
         else None
     )
-
-
-def _request_runs(server: str, token: str | None, query: dict[str, Any]) -> list[dict[str, Any]]:
-    with closing(ApiClient(server, token)) as client:
-        answer = client.request(f"/api/v1/runs?{urlencode(query)}", max_bytes=_MAX_LIST_BYTES)
-    fields = answer.fields()
-    if answer.status != 200 or "runs" not in fields:
-        detail = fields.get("detail") or "is it a memagent server? Run `memagent doctor` to check"
-        raise DeliveryError(f"{server} answered {answer.status}: {detail}")
-    return list(fields["runs"])
 
 
 def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:
@@ -119,7 +123,14 @@ def _row(run: dict[str, Any], now: float) -> tuple[str, ...]:
         _ratio(format_bytes(run["peak_bytes"]), format_bytes(run["limit_bytes"])),
         _forecast(forecast) if run["status"] == "running" else "–",
         _ago(run["started_at"], now),
+        *(_cell(value) for value in run["columns"].values()),
     )
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "–"
+    return _printable(value if isinstance(value, str) else json.dumps(value))
 
 
 def _ratio(peak: str, limit: str) -> str:
@@ -150,13 +161,17 @@ def _ago(started_at: str | float | None, now: float) -> str:
 
 
 def table(
-    rows: Sequence[tuple[str, ...]], columns: int | None, *, in_color: bool = False
+    rows: Sequence[tuple[str, ...]],
+    columns: int | None,
+    *,
+    header: tuple[str, ...] = _HEADER,
+    in_color: bool = False,
 ) -> list[str]:
     """Return lines of at most `columns` characters; None means no limit.
 
     Names are shortened, and if that isn't enough, columns are left out.
     """
-    lines = [_HEADER, *rows]
+    lines = [header, *rows]
     for name in (None, *_DISPENSABLE):
         places = [index for index, title in enumerate(lines[0]) if title != name]
         lines = [tuple(cells[index] for index in places) for cells in lines]

@@ -36,24 +36,35 @@ STATUSES = ("running", "completed", "stopped", "failed", "oom", "lost_contact")
 _SEGMENT = re.compile(r"\"([^\"]*)\"|'([^']*)'|([^.\"']+)")
 
 
-def column_of(name: str) -> RunColumn:
-    """Return the column of a name as written. Raises FilterError with the nearest one."""
+def column_of(name: str, argument: str = "where") -> RunColumn:
+    """Return the column of a name as written. Raises FilterError with the nearest one.
+
+    Messages begin with the argument that has the name.
+    """
     segments = ["".join(parts) for parts in _SEGMENT.findall(name)]
     source, path = segments[0], segments[1:]
     if source in ("config", "scalar"):
         if not path or any(not segment or '"' in segment for segment in path):
-            raise FilterError(f"where: {source!r} needs a name, as in {source}.lr.")
+            raise FilterError(f"{argument}: {source!r} needs a name, as in {source}.lr.")
         if source == "config":
             return RunColumn("config", tuple(path))
         return RunColumn("scalar", (".".join(path),))
     if name in RUN_COLUMNS:
         return RunColumn("run", (name,))
     if close := nearest(name, RUN_COLUMNS):
-        raise FilterError(f"where: there is no column {name!r}; the nearest is {close!r}.")
+        raise FilterError(f"{argument}: there is no column {name!r}; the nearest is {close!r}.")
     raise FilterError(
-        f"where: there is no column {name!r}; write config.{name} for a setting of the run, "
+        f"{argument}: there is no column {name!r}; write config.{name} for a setting of the run, "
         f"scalar.{name} for a value that it logs."
     )
+
+
+def order_of(text: str) -> tuple[RunColumn, bool]:
+    """Return the column of an order, and True if the highest comes first, as by "-config.lr".
+
+    Raises FilterError.
+    """
+    return column_of(text.removeprefix("-"), "sort"), text.startswith("-")
 
 
 def check_operand(column: RunColumn, operator: Operator, value: Operand) -> Operand:

@@ -71,7 +71,8 @@ def install(app: Flask) -> None:
     app.register_error_handler(Problem, respond)
     app.register_error_handler(WireError, _wire_error)
     app.register_error_handler(
-        FilterError, lambda error: respond(Problem(422, str(error), field="where"))
+        FilterError,
+        lambda error: respond(Problem(422, str(error), field=str(error).partition(":")[0])),
     )
     app.register_error_handler(UnknownRunError, lambda error: respond(Problem(404, str(error))))
     app.register_error_handler(ConflictError, lambda error: respond(Problem(409, str(error))))

@@ -11,9 +11,9 @@ from memagent.filters.parser import MAX_LENGTH
 from memagent.wire.messages import Identifier
 from memagent_server.schemas.alerts import Alert, Notification
 from memagent_server.schemas.base import AlertState, NotificationState, RunStatus, Schema
-from memagent_server.schemas.runs import FailureState, Run, RunSummary, WasteKey, WasteSort
+from memagent_server.schemas.runs import FailureState, ListedRun, Run, WasteKey, WasteSort
 
-PARTIAL: tuple[type[Schema], ...] = (Run, RunSummary, Alert, Notification)
+PARTIAL: tuple[type[Schema], ...] = (Run, ListedRun, Alert, Notification)
 """Answers whose fields a query can choose with `fields`; `id` is always there."""
 
 if TYPE_CHECKING:
@@ -72,9 +72,15 @@ class RunsQuery(Paged, kw_only=True, frozen=True):
         | None
     ) = None
     archived: Annotated[Literal["0", "1"], Meta(description="`1`: only archived runs.")] = "0"
-    sort: Literal["-created_at", "created_at", "name", "-name", "-peak_ratio", "peak_ratio"] = (
+    sort: Annotated[str, _text("A column, as in `where`; after `-`, the highest come first.")] = (
         "-created_at"
     )
+    columns: (
+        Annotated[
+            str, _text("Columns as in `where`, separated by commas; `differing`: settings that do.")
+        ]
+        | None
+    ) = None
     fields: Annotated[tuple[RunSummaryField, ...], _FIELDS] | None = None
 
 

@@ -77,10 +77,22 @@ class RunSummary(Schema):
     url: str
 
 
+class ListedRun(RunSummary):
+    """A run in a list of runs."""
+
+    columns: Annotated[
+        JsonObject,
+        Meta(
+            description="{name: value} of the chosen columns; null if the run has none.",
+            examples=[{"config.lr": 0.001}],
+        ),
+    ]
+
+
 class RunPage(Schema):
     """A page of runs."""
 
-    runs: list[RunSummary]
+    runs: list[ListedRun]
     next_cursor: NextCursor
 
 

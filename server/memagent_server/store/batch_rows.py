@@ -7,11 +7,12 @@ table is written once.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, and_, bindparam, func, select, update
+from sqlalchemy import BindParameter, Connection, Float, and_, bindparam, func, select, update
 from sqlalchemy.orm import aliased
 
 from memagent_server.store.errors import UnknownRunError
@@ -147,12 +148,19 @@ _UPDATE_RUN = CompiledWrite(
         step=bindparam("step"),
         peak_ratio=bindparam("peak_ratio"),
         last_seen_at=bindparam("last_seen_at"),
+        # an index has it: each batch would write all indexes on PostgreSQL
+        changed_at=RunRow.changed_at,
     )
 )
-_UPDATE_STEP = CompiledWrite(
+_UPDATE_ENDED_RUN = CompiledWrite(
     update(RunRow)
     .where(RunRow.id == _of_run)
-    .values(step=bindparam("step"), peak_ratio=bindparam("peak_ratio"))
+    .values(
+        step=bindparam("step"),
+        peak_ratio=bindparam("peak_ratio"),
+        last_seen_at=func.coalesce(bindparam("last_seen_at", type_=Float), RunRow.last_seen_at),
+        changed_at=bindparam("changed_at"),
+    )
 )
 
 
@@ -233,8 +241,14 @@ def mark_progress(
         return
     # the streams have this batch's peaks already
     peak_ratios = (stream.peak_ratio for stream in state.streams.values())
-    progress = {"step": max(state.step, step), "peak_ratio": max([state.peak_ratio, *peak_ratios])}
-    if seen_at is not None:
-        _UPDATE_RUN.run(connection, {**run, **progress, "last_seen_at": seen_at})
-    elif progress != {"step": state.step, "peak_ratio": state.peak_ratio}:
-        _UPDATE_STEP.run(connection, {**run, **progress})
+    progress = {
+        **run,
+        "step": max(state.step, step),
+        "peak_ratio": max([state.peak_ratio, *peak_ratios]),
+        "last_seen_at": seen_at,
+    }
+    if state.status == "running":
+        _UPDATE_RUN.run(connection, progress)
+    else:
+        # of a rank that has ended: if its run has, too, this is a change like any other
+        _UPDATE_ENDED_RUN.run(connection, {**progress, "changed_at": time.time()})

@@ -29,6 +29,7 @@ from memagent.errors import SettingError
 from memagent_server.store.errors import BROKEN_DISK, READ_ONLY, problem_of
 from memagent_server.store.group_commit import GroupWriter, WriteFunction
 from memagent_server.store.project_scope import ProjectSession, scope_info
+from memagent_server.store.run_table import RunTable, table_info
 from memagent_server.store.sqlite import (
     AUTOCHECKPOINT_PAGES,
     CHECKPOINT_BYTES,
@@ -75,7 +76,10 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = url
         self.engine = _create_engine(url)
-        self._sessions: sessionmaker[Any] = sessionmaker(self.engine, expire_on_commit=False)
+        self._table_info = table_info(RunTable())
+        self._sessions: sessionmaker[Any] = sessionmaker(
+            self.engine, info=self._table_info, expire_on_commit=False
+        )
         self._read_engine = self.engine
         # in SQLite's WAL mode, every transaction reads one snapshot anyway
         if not self.is_sqlite:
@@ -148,8 +152,9 @@ class Database:
         """Return a view of the database with the runs of these projects only."""
         # shares the engine, the locks and the group writer: there is one of each per file
         view = copy(self)
+        info = {**scope_info(projects), **self._table_info}
         view._sessions = sessionmaker(
-            self.engine, class_=ProjectSession, info=scope_info(projects), expire_on_commit=False
+            self.engine, class_=ProjectSession, info=info, expire_on_commit=False
         )
         return view
 

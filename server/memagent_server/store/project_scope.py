@@ -39,6 +39,7 @@ SHARED_TABLES: tuple[type[Base], ...] = (DeviceContextRow,)
 OF_EVERY_PROJECT: tuple[type[Base], ...] = (RuleSettingRow, ColumnRuleRow)
 """Tables whose rows of EVERY_PROJECT anyone may read."""
 _INFO_KEY = "memagent_project_scope"
+_PROJECTS_KEY = "memagent_projects"
 
 
 class ProjectSession(Session):
@@ -47,7 +48,13 @@ class ProjectSession(Session):
 
 def scope_info(projects: tuple[str, ...]) -> dict[Any, Any]:
     """Return the `info` of a ProjectSession of these projects."""
-    return {_INFO_KEY: _criteria(projects)}
+    return {_INFO_KEY: _criteria(projects), _PROJECTS_KEY: projects}
+
+
+def projects_of(session: Session) -> tuple[str, ...] | None:
+    """Return the projects that a session sees, None if it sees all."""
+    projects: tuple[str, ...] | None = session.info.get(_PROJECTS_KEY)
+    return projects
 
 
 @event.listens_for(ProjectSession, "do_orm_execute")

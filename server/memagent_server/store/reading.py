@@ -89,7 +89,7 @@ def id_before(cursor: str | None) -> int | None:
     if cursor is None:
         return None
     if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 18:
-        raise _bad_cursor(cursor)
+        raise bad_cursor(cursor)
     return int(cursor)
 
 
@@ -110,11 +110,12 @@ def decode_cursor(cursor: str, kinds: tuple[type, ...]) -> tuple[Any, ...]:
         row_type: Any = tuple.__class_getitem__(kinds)
         values: tuple[Any, ...] = msgspec.json.decode(encoded, type=row_type)
     except (ValueError, msgspec.MsgspecError) as error:
-        raise _bad_cursor(cursor) from error
+        raise bad_cursor(cursor) from error
     return values
 
 
-def _bad_cursor(cursor: str) -> WireError:
+def bad_cursor(cursor: str) -> WireError:
+    """Return the error of a cursor that no page returned."""
     return WireError(
         f"cursor: {cursor!r} is not the next_cursor of any page; leave it out for the first page",
         field="cursor",

@@ -61,7 +61,7 @@ def column_table(session: Session, run_ids: Sequence[str], text: str) -> ColumnT
     names = [name for name in map(str.strip, _CHOICE.findall(text)) if name]
     if not names:
         return ColumnTable()
-    columns = {name: column_of(name) for name in names if name != DIFFERING}
+    columns = {name: column_of(name, "columns") for name in names if name != DIFFERING}
     rows = session.scalars(select(RunRow).where(RunRow.id.in_(run_ids))).all()
     if DIFFERING in names:
         columns |= {name: column_of(name) for name in _differing([row.config for row in rows])}

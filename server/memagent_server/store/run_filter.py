@@ -15,6 +15,7 @@ from functools import reduce
 from operator import ne
 from typing import Any
 
+from msgspec.json import encode as to_json
 from sqlalchemy import (
     JSON,
     Integer,
@@ -67,7 +68,7 @@ def condition_of(expression: Expression, dialect: str) -> SqlCondition:
             if column.source == "run":
                 return _run_condition(column.path[0], operator, value, dialect)
             if column.source == "config":
-                leaf = _Leaf.at(RunRow.config, column.path, dialect)
+                leaf = Leaf.at(RunRow.config, column.path, dialect)
                 return leaf.condition(operator, value)
             return _scalar_condition(column.path, operator, value, dialect)
 
@@ -93,7 +94,7 @@ def _scalar_condition(
     path: Sequence[str], operator: Operator, value: Operand, dialect: str
 ) -> SqlCondition:
     """Compare the newest values that the ranks of the newest launch have logged."""
-    leaf = _Leaf.at(StreamRow.latest, path, dialect)
+    leaf = Leaf.at(StreamRow.latest, path, dialect)
     of_newest = (StreamRow.is_current, StreamRow.kind == SCALARS_STREAM)
     streams = exists().where(StreamRow.run_id == RunRow.id, *of_newest).correlate(RunRow)
     if value is None and operator == "=":
@@ -102,7 +103,7 @@ def _scalar_condition(
 
 
 @dataclass(frozen=True)
-class _Leaf:
+class Leaf:
     """A value in a JSON column: the SQL of its type's name, its text and its number."""
 
     kind: ColumnElement[Any]
@@ -111,9 +112,10 @@ class _Leaf:
     dialect: str
 
     @classmethod
-    def at(cls, column: Any, path: Sequence[str], dialect: str) -> _Leaf:
+    def at(cls, column: Any, path: Sequence[str], dialect: str) -> Leaf:
         if dialect == "sqlite":
-            place = "$" + "".join(f'."{name}"' for name in path)
+            # keys are compared as JSON spells them
+            place = "$" + "".join(f".{to_json(name).decode()}" for name in path)
             value = func.json_extract(column, place)
             return cls(func.json_type(column, place), value, value, dialect)
         # `->` with a text takes keys of objects only; a path would index arrays, too

@@ -29,6 +29,7 @@ from memagent_server.store.models import (
 from memagent_server.store.models.samples import SAMPLE_TABLES, of_run
 from memagent_server.store.ranks import enter_rank, oom_killer_hint, settle, worst_of
 from memagent_server.store.run_edits import set_tags
+from memagent_server.store.run_table import note_deletion
 from memagent_server.store.statements import insert_if_missing
 from memagent_server.store.streams import enter_streams
 
@@ -170,4 +171,6 @@ def delete_run(session: Session, run_id: str) -> bool:
         session.execute(delete(model).where(condition).execution_options(synchronize_session=False))
     result = session.execute(delete(RunRow).where(RunRow.id == run_id))
     assert isinstance(result, CursorResult)
+    if result.rowcount:
+        note_deletion(session, run_id)
     return bool(result.rowcount)

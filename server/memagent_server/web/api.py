@@ -109,7 +109,9 @@ def get_runs() -> Response:
         cursor=params.cursor,
     )
     with context.database.read() as session:
-        page = list_runs(session, filters, public_url=context.settings.public_url)
+        page = list_runs(
+            session, filters, columns=params.columns or "", public_url=context.settings.public_url
+        )
     return page_answer(page, params.fields)
 
 

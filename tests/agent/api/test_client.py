@@ -34,6 +34,31 @@ def test_every_source_answers_alike(source):
         assert api.run("first").report()["out_of_memory"] is None
 
 
+def test_every_source_orders_by_any_column_and_has_those_that_were_chosen(source):
+    columns = ["config.lr", 'config."optimizer".name', "scalar.loss", "tags", "config.none"]
+    with memagent.Api(source) as api:
+        orders = {
+            order: [run.id for run in api.runs(order=order)]
+            for order in ("config.lr", "-config.lr", "config.optimizer.name", "-scalar.loss")
+        }
+        assert orders == {
+            "config.lr": ["death", "second", "first"],
+            "-config.lr": ["first", "second", "death"],
+            "config.optimizer.name": ["second", "death", "first"],
+            "-scalar.loss": ["second", "first", "death"],
+        }
+        second = api.runs(columns=columns)[1]
+        assert second.columns == {
+            "config.lr": 1e-4,
+            'config."optimizer".name': "adam",
+            "scalar.loss": 1 / 1000,
+            "tags": ["x", "y"],
+            "config.none": None,
+        }
+        assert api.runs(columns="status", order="-name")[0].columns == {"status": "completed"}
+        assert api.runs()[0].columns == {}
+
+
 def test_every_source_has_the_whole_history(source):
     with memagent.Api(source) as api:
         history = api.run("death").history()
@@ -70,7 +95,8 @@ def test_a_missing_run_and_field_are_one_sentence(source):
     [
         ({"where": "peak_ration > 1"}, "the nearest is 'peak_ratio'"),
         ({"status": "fail"}, "the nearest is 'failed'"),
-        ({"order": "created"}, "the nearest is"),
+        ({"order": "-peak_ration"}, "sort: .* the nearest is 'peak_ratio'"),
+        ({"columns": ["config.lr", "lr"]}, "columns: .*write config.lr"),
     ],
 )
 def test_a_wrong_argument_is_refused_before_anything_is_read(folder, arguments, words):

@@ -46,6 +46,19 @@ def test_runs_in_files_are_listed_newest_first(two_runs, capsys):
     assert [one["id"] for one in listed(capsys, "--limit", "1")] == ["second"]
 
 
+def test_any_column_filters_orders_and_is_shown(two_runs, capsys):
+    assert [one["id"] for one in listed(capsys, "--where", "step > 1")] == ["first"]
+    assert [one["id"] for one in listed(capsys, "--order=-step")] == ["first", "second"]
+    columns = listed(capsys, "--columns", "world_size, project")[0]["columns"]
+    assert columns == {"world_size": 1, "project": "b"}
+    assert main(["runs", "--columns", "total_steps,tags"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[-2:] == ["total_steps", "tags"]
+    assert [row.split()[-2:] for row in rows] == [["–", "[]"], ["3", "[]"]]
+    assert main(["runs", "--order", "steps"]) == 2
+    assert "the nearest is 'step'" in capsys.readouterr().err
+
+
 def test_a_file_that_is_being_written_is_a_running_run(training, capsys):
     model, optimizer, step = training
     with memagent.attach(model, optimizer, run_id="busy"):
@@ -129,7 +142,7 @@ def test_an_agent_and_a_verb_find_the_token_of_their_own_server(
     assert main(["runs", "--server", server.url, "--token", "mag_wrong"]) == 1
     monkeypatch.setenv("XDG_DATA_HOME", str(server.data / "another user"))
     assert main(["runs", "--server", server.url]) == 1
-    assert capsys.readouterr().err.count("answered 401") == 2
+    assert capsys.readouterr().err.count("A token is required") == 2
 
 
 def test_an_unreachable_server_is_one_line(capsys):

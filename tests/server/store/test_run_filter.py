@@ -191,6 +191,27 @@ def test_the_api_filters_and_names_the_wrong_column(client):
     assert "the nearest is 'peak_ratio'" in answer.json["detail"]
 
 
+def test_the_api_orders_by_any_column_and_returns_chosen_ones(client):
+    for run_id, lr in (("a", 1.0), ("b", "big"), ("c", None), ("d", 1e-3)):
+        client.post("/api/v1/runs", json={"run_id": run_id, "config": {"lr": lr, "x,y": [lr]}})
+    query = {"sort": "-config.lr", "columns": 'config.lr, config."x,y",status', "limit": 3}
+    answer = client.get("/api/v1/runs", query_string=query)
+    assert [run["id"] for run in answer.json["runs"]] == ["b", "a", "d"]
+    columns = {"config.lr": "big", 'config."x,y"': ["big"], "status": "running"}
+    assert answer.json["runs"][0]["columns"] == columns
+    rest = client.get(
+        "/api/v1/runs",
+        query_string={**query, "cursor": answer.json["next_cursor"], "fields": "columns"},
+    )
+    columns = {"config.lr": None, 'config."x,y"': [None], "status": "running"}
+    assert rest.json == {"runs": [{"id": "c", "columns": columns}], "next_cursor": None}
+    for name, wrong in (("sort", "peak_ration"), ("columns", "lr")):
+        refused = client.get("/api/v1/runs", query_string={name: wrong})
+        assert (refused.status_code, refused.json["field"]) == (422, name)
+    differing = client.get("/api/v1/runs?columns=differing&sort=config.lr").json["runs"]
+    assert differing[0]["columns"] == {'config."x,y"': [0.001], "config.lr": 0.001}
+
+
 def test_each_named_column_selects_the_runs_that_have_a_value(database, runs):
     with database.read() as session:
         names = column_names(session, [*CONFIGS])

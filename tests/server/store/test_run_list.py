@@ -11,7 +11,7 @@ from memagent_server.store import run_list
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import RunRow, RunTagRow
 from memagent_server.store.run_edits import MAX_TAGS, archive, change_tags
-from memagent_server.store.run_list import SORTS, RunQuery, find_runs, list_runs
+from memagent_server.store.run_list import INDEXED, RunQuery, find_runs, list_runs
 from memagent_server.store.runs import delete_run, finish_run, get_run, start_run
 from memagent_server.store.samples import add_batch
 
@@ -151,7 +151,7 @@ def test_it_searches_each_word_and_the_values_of_the_config(ask, start, q, run_i
     assert set(ask(q=q)[0]) == run_ids
 
 
-@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("sort", INDEXED)
 def test_a_search_reads_a_bounded_number_of_runs_a_page(ask, start, monkeypatch, sort):
     """Pages of any size lead to all matches, each once, in the list's order."""
     for number in range(11):
@@ -215,7 +215,7 @@ def test_runs_are_sorted_by_name_and_by_fullness(ask, start, database, sort, ord
     assert ("".join(result), cursor) == (order, None)
 
 
-@pytest.mark.parametrize("sort", SORTS)
+@pytest.mark.parametrize("sort", INDEXED)
 @pytest.mark.parametrize("query", [{}, {"project": "p"}, {"status": "oom"}, {"tag": "t"}])
 def test_no_page_of_a_long_list_is_sorted_or_scanned(sqlite_database, sort, query):
     """A tag, project or status in an order of its own may sort what it finds; everything else is read from an index in order."""

@@ -31,8 +31,10 @@ from memagent_server.store.models.runs import (
     RankRow,
     RehearsalRow,
     ResolvedFailureRow,
+    RunDeletionRow,
     RunRow,
     RunTagRow,
+    RunViewRow,
     SnapshotRow,
 )
 from memagent_server.store.models.samples import (
@@ -80,8 +82,10 @@ __all__ = [
     "ResolvedFailureRow",
     "RollupRow",
     "RuleSettingRow",
+    "RunDeletionRow",
     "RunRow",
     "RunTagRow",
+    "RunViewRow",
     "ShardRow",
     "SnapshotRow",
     "StreamRow",

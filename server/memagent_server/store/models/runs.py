@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from sqlalchemy import (
@@ -73,8 +74,16 @@ class RunRow(Base):
     """Highest share of a limit that any of its streams has reached; 0 where none is known."""
     keeps: Mapped[str] = mapped_column(String(20), default="samples", server_default="samples")
     """One of `KEPT`."""
+    changed_at: Mapped[float] = mapped_column(
+        default=time.time, onupdate=time.time, server_default="0"
+    )
+    """Time of the newest change but for those that each batch of a running run makes, by the
+    server's clock: see `store/run_table.py`.
+    """
 
     __table_args__ = (
+        # all that the table of runs in memory reads about each run
+        Index("ix_runs_changed", "changed_at", "id", "project", "status", "is_archived"),
         Index("ix_runs_archived_created", "is_archived", "created_at", "id"),
         Index("ix_runs_archived_project", "is_archived", "project", "created_at", "id"),
         Index("ix_runs_archived_status", "is_archived", "status", "created_at", "id"),
@@ -121,6 +130,32 @@ class RunRow(Base):
             "ix_runs_died", "last_seen_at", sqlite_where=text(_DIED), postgresql_where=text(_DIED)
         ),
     )
+
+
+class RunDeletionRow(Base):
+    """A run that was deleted lately: tables of runs in memory learn it from here."""
+
+    __tablename__ = "run_deletions"
+    run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    deleted_at: Mapped[float]
+
+    __table_args__ = (Index("ix_run_deletions_deleted", "deleted_at"),)
+
+
+class RunViewRow(Base):
+    """A choice of runs, columns, order and groups that people have given a name."""
+
+    __tablename__ = "run_views"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    project: Mapped[str] = mapped_column(String(200))
+    """`*` for a view of all projects."""
+    name: Mapped[str] = mapped_column(String(100))
+    query: Mapped[JsonObject] = mapped_column(default=dict)
+    """Parameters of the list's address: see `store/run_views.py`."""
+    saved_at: Mapped[float]
+    saved_by: Mapped[str | None] = mapped_column(String(200))
+
+    __table_args__ = (UniqueConstraint("project", "name", name="uq_run_views_project_name"),)
 
 
 class ResolvedFailureRow(Base):

@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import partial
-from typing import cast
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response, request
 
 from memagent.errors import FilterError
+from memagent.filters.columns import order_of
 from memagent.filters.expression import Expression
 from memagent.filters.parser import parse
 from memagent_server.http import credentials
@@ -25,14 +25,7 @@ from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
 from memagent_server.store.run_columns import DIFFERING, ColumnTable, column_names, column_table
 from memagent_server.store.run_edits import archive, change_tags
-from memagent_server.store.run_list import (
-    MAX_SEARCHED,
-    SORTS,
-    RunQuery,
-    Sort,
-    list_projects,
-    list_runs,
-)
+from memagent_server.store.run_list import MAX_SEARCHED, RunQuery, list_projects, list_runs
 from memagent_server.store.runs import delete_run, lock_run
 from memagent_server.store.summaries import summarize
 from memagent_server.web import labels, query
@@ -49,7 +42,7 @@ MAX_RUNS_FOR_COLUMNS = 10
 """Newest runs of a page whose settings and scalars complete a filter: reading them takes time."""
 MAX_TAG_LENGTH = 200
 ACTIONS = ("tag", "untag", "archive", "restore", "delete")
-SORT_NAMES: dict[Sort, str] = {
+SORT_NAMES: dict[str, str] = {
     "-created_at": "Newest first",
     "created_at": "Oldest first",
     "-peak_ratio": "Highest memory",
@@ -65,6 +58,7 @@ def show_runs() -> Response:
     where, columns = query.text("where"), query.text("columns")
     expression, mistake = _parse_filter(where)
     filters = replace(read_filters(), where=expression)
+    filters, wrong_order = _checked_order(filters)
     is_filtered = bool(where) or filters != RunQuery(limit=PAGE_SIZE, sort=filters.sort)
     context = current()
     with context.database.read() as session:
@@ -82,6 +76,7 @@ def show_runs() -> Response:
             mistake=mistake,
             columns=columns,
             wrong_columns=wrong_columns,
+            wrong_order=wrong_order,
             table=table,
             differing=DIFFERING,
             names=column_names(session, [run.id for run in runs[:MAX_RUNS_FOR_COLUMNS]]),
@@ -113,6 +108,15 @@ def _parse_filter(text: str | None) -> tuple[Expression | None, str | None]:
         return None, str(error).removeprefix("where: ")
 
 
+def _checked_order(filters: RunQuery) -> tuple[RunQuery, str | None]:
+    """Return the filters, or those without their order and what is wrong with it."""
+    try:
+        order_of(filters.sort)
+    except FilterError as error:
+        return replace(filters, sort=RunQuery.sort), str(error).removeprefix("sort: ")
+    return filters, None
+
+
 def _read_columns(
     session: Session, run_ids: list[str], text: str | None
 ) -> tuple[ColumnTable, str | None]:
@@ -128,14 +132,13 @@ def read_filters() -> RunQuery:
 
     Raises Problem 422.
     """
-    sort = query.choice("sort", SORTS) or "-created_at"
     return RunQuery(
         project=query.text("project"),
         status=query.choice("status", RUN_STATUSES),
         tag=query.text("tag"),
         q=query.text("q"),
         is_archived=query.choice("archived", ("1",)) is not None,
-        sort=cast("Sort", sort),
+        sort=query.text("sort") or RunQuery.sort,
         limit=PAGE_SIZE,
         cursor=query.text("cursor"),
     )

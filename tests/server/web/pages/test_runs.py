@@ -153,10 +153,42 @@ def test_filters_are_kept_from_page_to_page_and_by_the_links_of_a_row(sqlite_cli
 
 
 @pytest.mark.parametrize(
-    "path", ["/?sort=size", "/?archived=yes", "/?sort=name&cursor=WzEuMCwgImEiXQ"]
+    "path",
+    [
+        "/?archived=yes",
+        "/?sort=name&cursor=WzEuMCwgImEiXQ",
+        "/?sort=config.lr&cursor=WzEuMCwgImEiXQ",
+        "/?sort=config.lr&cursor=WzIsMSwiYSJd",
+    ],
 )
 def test_unsupported_filters_are_refused(sqlite_client, path):
     assert sqlite_client.get(path, headers=HTML).status_code == 422
+
+
+def test_a_heading_of_any_column_sorts_by_it(client):
+    for run_id, lr in (("a", 0.5), ("b", "x"), ("c", None), ("d", 0.25)):
+        client.post(
+            "/api/v1/runs", json={"run_id": run_id, "config": {"lr": lr}, "name": f"run {run_id}"}
+        )
+    page = client.get("/?columns=config.lr", headers=HTML).text
+    rising = re.search(
+        r'class="cell-chosen" title="config.lr"><a class="sorts" href="([^"]*)"', page
+    )
+    page = client.get(unescape(rising[1]), headers=HTML).text
+    assert re.findall(r'class="strong" href="/runs/(\w)"', page) == ["d", "a", "b", "c"]
+    assert (
+        'title="config.lr" aria-sort="ascending"' in page and ">lr, lowest first</option>" in page
+    )
+    falling = re.search(r'aria-sort="ascending"><a class="sorts" href="([^"]*)"', page)
+    page = client.get(unescape(falling[1]), headers=HTML).text
+    assert re.findall(r'class="strong" href="/runs/(\w)"', page) == ["b", "a", "d", "c"]
+
+
+def test_an_order_by_no_column_lists_the_newest_first_and_says_so(client, listed):
+    page = client.get("/?sort=peak_ration", headers=HTML)
+    assert page.status_code == 200
+    assert "Order not applied: there is no column &#39;peak_ration&#39;" in page.text
+    assert listed("/?sort=peak_ration") == listed("/")
 
 
 def test_a_server_with_tokens_says_where_to_create_one(sqlite_app, sqlite_client):
@@ -182,7 +214,9 @@ def test_chosen_columns_are_shown_and_stay_in_every_link(sqlite_client):
         config = {"lr": lr, "batch": 8}
         sqlite_client.post("/api/v1/runs", json={"run_id": run_id, "config": config})
     page = sqlite_client.get("/?columns=config.lr,+config.<b>", headers=HTML).text
-    assert 'title="config.lr">lr</th>' in page and 'data-name="config.lr">0.25</td>' in page
+    assert (
+        'title="config.lr"><a class="sorts"' in page and 'data-name="config.lr">0.25</td>' in page
+    )
     assert "config.&lt;b&gt;" in page and "config.<b>" not in page
     assert all(
         "columns=config.lr" in link for link in re.findall(r'class="sorts" href="([^"]*)"', page)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ VERBS = {
     "estimate": "estimate the memory of a training step before it runs",
     "fit": "choose the cheapest changes that make a training step fit a GPU, and print their code",
     "rehearse": "rehearse a training script on a GPU that isn't there: does it fit?",
+    "import": "import runs that TensorBoard, W&B or MLflow recorded",
     "sync": "upload runs that were recorded without a server, or while it was down",
     "runs": "list runs: the server's, or those recorded on this machine",
     "explain": "explain why a run died: cause, line, change and patch",
@@ -121,7 +123,8 @@ def _load(name: str) -> Verb:
     collects_garbage = gc.isenabled()
     gc.disable()  # all objects of an import stay, and looking for garbage takes a sixth of it
     try:
-        module: Verb = importlib.import_module(f"memagent.cli.{name}")
+        module_name = f"{name}_" if keyword.iskeyword(name) else name
+        module: Verb = importlib.import_module(f"memagent.cli.{module_name}")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in SERVER_PACKAGES:
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from itertools import groupby
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from memagent.wire.messages import Batch, Chunk, Finish, RunStart
 
 _WORST_FIRST = ("oom", "failed", "lost_contact", "running", "stopped", "completed")
 _PEAKS = ("peak_allocated_bytes", "allocated_bytes")
+_DEVICE_PEAKS = ("device_used_bytes",)
+"""Columns of a stream without the others, as an imported run has."""
 
 
 def recorded_runs(folder: Path) -> list[dict[str, Any]]:
@@ -52,10 +55,7 @@ def _summarize_run(files: list[Upload]) -> dict[str, Any]:
     ranks = list(filter(None, summaries))
     if not ranks:
         return {}
-    fullest = max(
-        ranks,
-        key=lambda rank: rank["peak_bytes"] / rank["limit_bytes"] if rank["limit_bytes"] else 0.0,
-    )
+    fullest = max(ranks, key=lambda rank: (rank["peak_bytes"] or 0) / (rank["limit_bytes"] or inf))
     statuses = {rank["status"] for rank in ranks}
     return {
         **ranks[0],
@@ -85,10 +85,11 @@ def _summarize_rank(path: Path) -> dict[str, Any] | None:
         "host": start.host,
         "status": finishes[-1].status if finishes else status,
         "started_at": start.started_at,
-        "step": step,
+        # an imported run may have scalars only
+        "step": max([step, *(finish.step for finish in finishes)]),
         "total_steps": start.total_steps,
         "device": device,
-        "peak_bytes": peaks.get(device or "", 0),
+        "peak_bytes": peaks.get(device or ""),
         # the limit of a sample is newer than that of the start
         "limit_bytes": {**first_limits, **limits}.get(device or ""),
         "forecast": None,
@@ -100,7 +101,7 @@ def _summarize_rank(path: Path) -> dict[str, Any] | None:
 def _sizes(chunks: Iterable[Chunk]) -> tuple[int, dict[str, int], dict[str, int]]:
     """Return the last step, and the peak and newest limit of each stream."""
     step, peaks, limits = 0, dict[str, int](), dict[str, int]()
-    names = ("step", "limit_bytes", *_PEAKS)
+    names = ("step", "limit_bytes", *_PEAKS, *_DEVICE_PEAKS)
     for chunk in chunks:
         if chunk.stream == SCALARS_STREAM:
             continue
@@ -113,6 +114,7 @@ def _sizes(chunks: Iterable[Chunk]) -> tuple[int, dict[str, int], dict[str, int]
         }
         step = max([step, *values["step"]])
         sizes = [size for name in _PEAKS for size in values[name]]
+        sizes = sizes or [size for name in _DEVICE_PEAKS for size in values[name]]
         peaks[chunk.stream] = max([peaks.get(chunk.stream, 0), *sizes])
         if limit_values := list(filter(None, values["limit_bytes"])):
             limits[chunk.stream] = limit_values[-1]

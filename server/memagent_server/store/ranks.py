@@ -6,7 +6,8 @@
    ranks.
 3. A lost rank that reports again is running again.
 4. A replayed rank (`live` is False) has ended already: it's lost_contact until its own end arrives.
-5. A rank that ends twice keeps the worse status, so the order of deliveries doesn't matter.
+5. A rank that ends twice keeps the worse status, and of two equal ones the later time, so the order
+   of deliveries doesn't matter.
 """
 
 from __future__ import annotations

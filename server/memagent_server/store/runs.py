@@ -127,6 +127,9 @@ def finish_run(
         rank.error = finish.error
         rank.finished_at = finish.finished_at if finish.finished_at is not None else now
         store_contexts(session, run, rank, now)
+    elif rank.status == finish.status and finish.finished_at is not None:
+        # an import of a run that has grown
+        rank.finished_at = max(rank.finished_at or 0.0, finish.finished_at)
     if rank.is_current:
         run.step = max(run.step, finish.step)
         settle(session, run, now)

@@ -20,6 +20,7 @@ ACTIONS = {
 NEEDED = {
     "estimate": "--model gpt2",
     "fit": "--model gpt2",
+    "import": "runs",
     "replay": "x.json",
     "db": "current",
     "explain": "k3v9",

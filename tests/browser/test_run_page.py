@@ -300,6 +300,19 @@ def test_the_page_updates_without_a_reload(server, replay, scenarios, open_page,
     assert page.evaluate("document.activeElement.closest('#streams') !== null")
 
 
+def test_scalars_without_memory_are_drawn_over_their_steps(server, replay, scenarios, open_page):
+    """As of a run that was imported from another tracker."""
+    scenario = scenarios.healthy()
+    scenario.streams = {key: item for key, item in scenario.streams.items() if "scalars" in key}
+    scenario.forecasts, scenario.prediction = [], None
+    scenario.finish = {"status": "completed", "step": 2400}
+    replay(scenario)
+    page = open_page(f"{server.url}/runs/h8healthy")
+    page.locator("#scalar-charts canvas").first.wait_for()
+    assert not page.locator("#memory-chart").is_visible()
+    assert page.evaluate("document.getElementById('memory-chart').shown.range[1]") > 2000
+
+
 def test_the_chart_appears_with_the_first_sample(server, replay, scenarios, open_page):
     scenario = scenarios.healthy()
     streams, scenario.streams, scenario.forecasts = scenario.streams, {}, []

@@ -125,10 +125,17 @@ def headline(
             f"{silence} {_expected_end(forecast)}".strip(),
         )
     if run.peak_bytes is None:
-        return Headline("busy" if status == "running" else "plain", "Waiting for the first sample")
+        return _headline_without_memory(status, step)
     if status == "completed":
         return Headline("ok", f"Completed: {_peak(run)}", _false_warning(moment.warning_steps))
     return _running_headline(run, forecast, moment)
+
+
+def _headline_without_memory(status: str, step: int) -> Headline:
+    """Return the headline of a run that has no memory yet, or never will: an imported one."""
+    if status == "completed" and step:
+        return Headline("ok", f"Completed at step {count(step)}")
+    return Headline("busy" if status == "running" else "plain", "Waiting for the first sample")
 
 
 def steps_left(run: RunSummary, forecast: Forecast | ForecastSummary) -> float | None:

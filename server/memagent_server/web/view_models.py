@@ -164,6 +164,13 @@ def stream_of(streams: Sequence[Stream], forecast: Forecast | None) -> Stream | 
     return next((item for item in streams if forecast and _of_stream([forecast], item)), None)
 
 
+def scalars_only(run: Run) -> Stream | None:
+    """Return the scalars of an ended run that has nothing else, as another tracker's may be."""
+    current = [item for item in run.streams if item.is_current]
+    has_memory = any(item.kind != "scalars" for item in current)
+    return None if has_memory or run.status == "running" else next(iter(current), None)
+
+
 def chart_facts(
     run: Run,
     stream: Stream,

@@ -93,6 +93,11 @@ def test_it_waits_for_the_first_sample():
     assert headline(a_run(peak_bytes=None, limit_bytes=None))[1] == "Waiting for the first sample"
 
 
+def test_a_run_of_scalars_only_has_its_last_step():
+    run = a_run(peak_bytes=None, limit_bytes=None, status="completed", step=99)
+    assert headline(run)[:2] == ("ok", "Completed at step 99")
+
+
 def test_it_shows_the_lead_time_of_the_warning():
     dead = a_run(status="oom", step=1234)
     assert headline(dead, LEAK, 924) == (

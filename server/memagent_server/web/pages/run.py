@@ -76,6 +76,7 @@ def show_run(run_id: str) -> Response:
         worst = max(forecasts, key=_severity, default=None)
         subject = view_models.subject_of(run, worst, rank, device)
         stream = view_models.choose_stream(streams, *subject)
+        charted = stream or view_models.scalars_only(run)
         row = _stream_row(session, run_id, stream)
         prediction = prediction_for(session, run_id, row)
         warning = first_warning(session, run_id)
@@ -128,8 +129,8 @@ def show_run(run_id: str) -> Response:
             console_newest=f"{newest.number} {newest.at} {newest.text}" if newest else "",
             has_died=run.status in DEATHS,
             step_advice=advice,
-            chart=view_models.chart_facts(run, stream, forecasts, stream_warning, predicted)
-            if stream
+            chart=view_models.chart_facts(run, charted, forecasts, stream_warning, predicted)
+            if charted
             else None,
             compared_groups=view_models.compared_groups(compared) if compared else [],
             compared=compared,

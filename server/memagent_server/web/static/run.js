@@ -95,7 +95,8 @@ function keep(parameters) {
 
 // Data
 
-const points = (width) => Math.max(50, Math.min(1000, Math.round(container.clientWidth / width)));
+// A run that another tracker recorded may have no memory: its chart is hidden, and has no width.
+const points = (width) => Math.max(50, Math.min(1000, Math.round((container.clientWidth || document.body.clientWidth) / width)));
 
 async function fetchSeries(parameters, url = container.dataset.seriesUrl) {
   const query = new URLSearchParams({ points: points(zoom ? 1 : BUCKET_PX), ...parameters });
@@ -182,8 +183,9 @@ function xAxis(more) {
 
 function steps() {
   if (zoom) return zoom;
-  const first = shown.step[0] ?? 0;
-  const last = shown.step.at(-1) ?? 1;
+  const window = shown.step.length < 2 && scalars?.step.length ? scalars : shown; // a single reading has no width
+  const first = window.step[0] ?? 0;
+  const last = window.step.at(-1) ?? 1;
   const begin = Math.min(first, facts.first_step ?? first);
   return [begin, Math.max(begin + 1, last, forecastEnd(begin, last))];
 }

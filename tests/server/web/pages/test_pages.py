@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import re
 from dataclasses import replace
 
@@ -211,6 +212,20 @@ def test_a_run_page_without_samples_waits(client):
     text = text_of(page(client, "/runs/r"))
     assert "Waiting for the first sample" in text
     assert "The chart appears with the first sample." in text
+
+
+def test_an_ended_run_of_scalars_only_shows_them_without_a_memory_chart(client):
+    start(client, devices=[])
+    chunk = {"stream": "scalars", "columns": {"step": [0, 9], "time_s": [1.0, 2.0], "loss": [2, 1]}}
+    client.post("/api/v1/runs/r/batches", json={"seq": 0, "chunks": [chunk]})
+    waiting = page(client, "/runs/r")
+    client.post("/api/v1/runs/r/finish", json={"status": "completed", "step": 9})
+    answer = page(client, "/runs/r")
+    memory = '<section class="card" aria-labelledby="memory-title"'
+    assert f"{memory}>" in waiting and f"{memory} hidden>" in answer
+    assert "Completed at step 9" in answer and "No memory was recorded." in answer
+    facts = re.search(r"id=.chart-facts.*data-facts='([^']*)'", answer)
+    assert json.loads(facts[1])["device"] == "scalars"
 
 
 def test_ranks_are_selected_by_address(client):

@@ -88,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = _Target(settings, arguments.to, is_dry=arguments.dry_run)
     try:
         with Progress() as progress:
+            progress.show(_printable(f"reading {', '.join(map(str, paths))}"))
             for source_run in _read(names, paths, problems):
                 progress.show(_printable(f"run {len(results) + 1:,}: {source_run.name}"))
                 try:

@@ -242,6 +242,16 @@ def test_a_late_batch_does_not_reopen_a_finished_run(start, finish, database):
     assert (run.status, run.step) == ("completed", 3)
 
 
+def test_a_run_that_ends_twice_alike_has_the_later_end(start, finish, database):
+    """As one that was imported while it grew."""
+    start()
+    for at in (50.0, 90.0, 70.0):
+        with database.write() as session:
+            finish_run(session, "r", Finish(status="completed", finished_at=at), 100.0)
+    with database.read() as session:
+        assert get_run(session, "r").finished_at == 90.0
+
+
 def test_unknown_runs_are_refused(database):
     with database.write() as session:
         for change in (
@@ -268,6 +278,7 @@ def test_deleting_a_run_deletes_all_its_rows(start, finish, database):
             for table in Base.metadata.sorted_tables
         }
     del counts["shards"]  # the workers', always there
+    assert counts.pop("run_deletions") == 1  # for the tables of runs in memory
     assert set(counts.values()) == {0}, counts
 
 

@@ -55,7 +55,9 @@ def of_types(kinds: Iterable[type]) -> list[Any]:
         map(matches.extend, [compress(contents(lists, 0), are_wanted)]),
     )
     exhaust(steps, lists)
-    return [item for item in matches if item is not matches]
+    others = [item for item in matches if item is not matches]
+    matches.clear()  # it has itself, and would wait for the collector with all of them
+    return others
 
 
 def with_ids(ids: Collection[int]) -> list[Any]:

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, limits, syntax
 from memagent.leaks.confirmation import COUNTED_KINDS, HOST_KINDS, GrowthCheck, HostGrowthCheck
+from memagent.leaks.cyclic_garbage import uncollected
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
@@ -337,7 +338,7 @@ class Finder(FinderState):
         earlier_s = budget.used_s()
         budget.begin_slice(self.max_slice_s)
         try:
-            with untraced():
+            with untraced(), uncollected():
                 yield
         except BaseException:
             self.close()

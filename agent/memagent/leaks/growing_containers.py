@@ -5,25 +5,23 @@ from __future__ import annotations
 import dataclasses
 import gc
 import operator
-import weakref
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from heapq import nlargest
 from io import BytesIO, StringIO
-from itertools import compress, islice, repeat
+from itertools import compress, repeat
 from types import FunctionType, ModuleType
 from typing import Any
 
 from memagent.components import safe_reads
-from memagent.components.live_objects import of_types, with_subclasses
-from memagent.components.safe_reads import Parts
+from memagent.components.live_objects import of_types, with_ids, with_subclasses
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.free_memory import BoundCheck
+from memagent.leaks.length_notes import LengthNote, length_note
 from memagent.leaks.library_calls import library_calls
-from memagent.leaks.object_sizes import BUFFERS, is_buffer, is_opaque, item_bytes, newest_item
+from memagent.leaks.object_sizes import BUFFERS, is_opaque, item_bytes, newest_item
 from memagent.leaks.origins import creating_line, line_of_holder, site_line
 from memagent.leaks.pattern_fixes import with_pattern_fix
 from memagent.leaks.reachability import nearest_name
@@ -64,9 +62,7 @@ _LENGTHS: dict[type, Callable[[Any], int]] = {
     StringIO: StringIO.tell,
     **{kind: kind.__len__ for kind in (bytearray, array, *_KINDS)},
 }
-_NUMBERS = (int, bool, type(None))
 _NOT_FOLLOWED = (ModuleType, type, FunctionType)
-_SAMPLE_SIZE = 8
 _ROOT_LEVELS = 3
 _MAX_CONTAINERS = 8
 _HOST_CONFIDENCE = 0.8
@@ -79,47 +75,6 @@ class GrowingContainer:
     container: Any
     items_per_step: float
     bytes_per_step: int
-
-
-@dataclasses.dataclass(frozen=True)
-class _MiddleLength:
-    """Length of a container in the middle, with some of its items."""
-
-    length: int
-    interval: int
-    """Of the items in the sample, which begins with the first one."""
-    identities: list[weakref.ref[Any] | int]
-    """Weak references, or ids of items that allow none."""
-    numbers: dict[int, Any]
-    """Numbers by place in the sample: equal ones are often one object, so ids tell nothing."""
-
-    def is_kept_by(
-        self, container: Any, length: int, young: Collection[int], is_new: Callable[[Any], object]
-    ) -> bool:
-        """Return True if the items are still there, and no new ones at their addresses."""
-        if self.numbers and not self._keeps_numbers(container, length - self.length):
-            return False
-        if not self.identities:
-            return True
-        items, array_ids, _ = safe_reads.items_of(_values(container))
-        ids = {*map(id, items), *array_ids}.difference(young)
-        expected = {item for item in self.identities if isinstance(item, int)}
-        present = compress(items, map(expected.__contains__, map(id, items)))
-        return not any(map(is_new, present)) and all(
-            item in ids if isinstance(item, int) else item() is not None for item in self.identities
-        )
-
-    def _keeps_numbers(self, container: Any, added: int) -> bool:
-        """Return True if most numbers are where they were, or as many places later as were added.
-
-        Those may have been added at the beginning.
-        """
-        samples = [_sample(container, self.interval, start).others for start in {0, max(0, added)}]
-        places = (
-            any(place < len(sample) and sample[place] is number for sample in samples)
-            for place, number in self.numbers.items()
-        )
-        return 2 * sum(places) >= len(self.numbers)
 
 
 class ContainerCensus:
@@ -140,7 +95,7 @@ class ContainerCensus:
         self._least = 0
         """Length up to which containers aren't noted."""
         self._middle_step = 0
-        self._middle: dict[int, _MiddleLength] = {}
+        self._middle: dict[int, LengthNote] = {}
 
     def begin(self, step: int) -> None:
         self._first_step = step
@@ -152,14 +107,16 @@ class ContainerCensus:
 
     def middle(self, step: int) -> None:
         self._middle_step = step
-        containers, lengths = _longer_than(self._least, *_containers())
+        # in two statements: the arguments of one call would be a list among the containers
+        containers, lengths = _containers()
+        containers, lengths = _longer_than(self._least, containers, lengths)
         earlier = list(map(self._first.get, map(id, containers), repeat(0)))
         are_longer = map(operator.gt, lengths, earlier)
         longer = list(compress(zip(containers, lengths, earlier, strict=True), are_longer))
         # to note the items of each new one took 16 s with 200,000 of them
         old = nlargest(_MAX_LONGER, (item for item in longer if item[2]), key=_added)
         new = nlargest(_MAX_NEW, (item for item in longer if not item[2]), key=_added)
-        self._middle = {id(item): _middle_length(item, length) for item, length, _ in old + new}
+        self._middle = {id(item): length_note(item, length) for item, length, _ in old + new}
 
     def growth_of(self, container: Any) -> int | None:
         """Return how many entries a list, dict, set or deque has more than in the middle.
@@ -187,12 +144,8 @@ class ContainerCensus:
         among the young: a step with many objects ages them.
         """
         growing = []
-        containers, lengths = _containers()
-        are_known = map(self._middle.__contains__, map(id, containers))
-        for item, length in compress(zip(containers, lengths, strict=True), are_known):
-            if id(item) not in young and (
-                growth := self._growth(item, length, step, young, is_new)
-            ):
+        for item in _containers_with(self._middle.keys() - set(young)):
+            if growth := self._growth(item, _length(item), step, young, is_new):
                 growing.append(growth)
         return sorted(growing, key=lambda item: -item.bytes_per_step)
 
@@ -230,6 +183,12 @@ def _containers() -> tuple[list[Any], list[int]]:
     lengths = list(map(len, containers))
     others = [*compress(tracked, map(operator.not_, are_plain)), *_untracked()]
     return containers + others, lengths + list(map(_length, others))
+
+
+def _containers_with(ids: Collection[int]) -> list[Any]:
+    """Return the containers with these ids: faster than to list all."""
+    tracked = [item for item in with_ids(ids) if issubclass(type(item), (*_KINDS, *BUFFERS))]
+    return [*tracked, *(item for item in _untracked() if id(item) in ids)]
 
 
 def _least_length(lengths: Collection[int]) -> int:
@@ -279,39 +238,6 @@ def _length(container: Any) -> int:
         return int(_LENGTHS[kind](container))
     except ValueError:  # a closed stream
         return 0
-
-
-def _values(container: Any) -> Collection[Any]:
-    return container.values() if isinstance(container, dict) else container
-
-
-def _sample(container: Any, interval: int, start: int = 0) -> Parts:
-    return safe_reads.items_of(islice(_values(container), start, None, interval))
-
-
-def _middle_length(container: Any, length: int) -> _MiddleLength:
-    interval = max(1, length // _SAMPLE_SIZE)
-    parts = safe_reads.items_of(()) if is_buffer(container) else _sample(container, interval)
-    is_ordered = isinstance(container, list | deque) and not parts.array_ids
-    identities: list[weakref.ref[Any] | int] = []
-    numbers: dict[int, Any] = {}
-    for place, item in enumerate(parts.others):
-        if is_ordered and type(item) in _NUMBERS:
-            numbers[place] = item
-            continue
-        try:
-            # swap_tensors refuses a parameter with weak references
-            is_parameter = hasattr(type(item), "_is_param") or "Parameter" in type(item).__name__
-            identities.append(id(item) if is_parameter else weakref.ref(item))
-        except TypeError:
-            identities.append(id(item))
-    if isinstance(container, dict):  # such as attributes: the script may resize them
-        identities += parts.array_ids
-    elif parts.array_ids:
-        # freed arrays are often replaced at the same address, so ids alone don't tell
-        sample = partial(islice, container, 0, None, interval)
-        identities += safe_reads.references_to(sample, parts.array_ids)
-    return _MiddleLength(length, interval, identities, numbers)
 
 
 # -- suspects -----------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, ClassVar
@@ -98,6 +99,19 @@ class HeapTrace:
         self._last = self._read()
         if len(self.steps) >= MAX_STEPS or self.spent_s > MAX_S:
             self.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Report no lines meanwhile: those of the agent would take twice as long."""
+        is_traced = HeapTrace.active is self and self.is_here and not self._is_over
+        if is_traced:
+            _remove()
+        try:
+            yield
+        finally:
+            if is_traced and HeapTrace.active is self and not _is_traced():
+                self._last = self._read()
+                _set_trace(_on_event)
 
     def stop(self) -> None:
         """Stop tracing. If another thread calls it, the traced one stops at its next line."""

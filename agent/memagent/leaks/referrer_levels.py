@@ -181,7 +181,8 @@ class ReferrerLevels:
             return id(item) in self._running or is_own_frame(item)
         if issubclass(type(item), GeneratorType):  # the search itself
             return is_own(item.gi_code.co_filename)
-        return type(item).__module__.startswith("memagent.leaks")
+        # what the agent keeps is no holder: its hooks would name it by the model
+        return type(item).__module__.startswith("memagent.")
 
 
 def _running_ids() -> set[int]:

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from memagent.components.live_objects import OLD_GENERATION
+
 _DOMAINS = (1, 2)
 """`PYMEM_DOMAIN_MEM` and `PYMEM_DOMAIN_OBJ`. The third one, for blocks of more than 512 bytes, is
 used without the interpreter's lock: its allocator can't be exchanged while other threads run."""
@@ -112,6 +114,7 @@ def clear_free_lists() -> None:
 
     It's to follow such a collection: then all else is old, and only new objects are visited.
     """
+    gc.collect(OLD_GENERATION - 1)  # else young garbage would be old
     # what the script has frozen must stay so
     hides_old = not gc.get_freeze_count()
     if hides_old:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import compress, repeat
+from operator import contains
 from typing import Any
 
 from msgspec.structs import replace
@@ -33,6 +35,8 @@ _MAX_CPU_S = 0.5
 _SAMPLE_SIZE = 8
 _AT_ONCE = 4096
 """Objects whose allocation is looked up between two looks at the clock."""
+_ENOUGH = 1024
+"""Objects of a line in one container: a walk looks at the ways to 50 of them."""
 _CONFIDENCE, _HOLDER_CONFIDENCE = 0.7, 0.6
 """With the line that fills a holder, and without."""
 _MIN_EXPLAINED = 0.125
@@ -124,8 +128,14 @@ def _candidates(
         # the newest first: of a million, only they are looked at in time
         for end in range(len(items), 0, -_AT_ONCE):
             part = items[max(0, end - _AT_ONCE) : end]
-            pairs = zip(part, map(traceback_of, part), strict=True)
-            matches.update(id(item) for item, positions in pairs if is_from_site(positions))
+            traced = list(map(traceback_of, part))
+            # in C, as far as possible: most are older than the trace, or from other lines
+            ids, frames = compress(map(id, part), traced), list(filter(None, traced))
+            have_site = map(contains, frames, repeat(site))
+            pairs = compress(zip(ids, frames, strict=True), have_site)
+            matches.update(key for key, at in pairs if at[0] == site or is_from_site(at))
+            if len(matches) >= _ENOUGH:
+                break
             if budget.is_over():
                 break
         return matches

@@ -8,10 +8,12 @@ object was reached from.
 from __future__ import annotations
 
 import contextvars
+import operator
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
+from itertools import compress, islice
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -33,6 +35,9 @@ _MAX_LENGTH = 2_000
 """Items from which a container is visited after the others."""
 _MAX_CHECKED = 50_000
 """Items up to which it's looked at with the others for what it holds itself."""
+_NEWEST = 2**15
+"""Newest items of a longer one that are looked at with the others: the walk may end there. Not each
+step is traced."""
 _OBJECTS_PER_CHECK = 10_000
 
 
@@ -64,6 +69,8 @@ class VariableWalk:
         """Containers to visit last."""
         self._passes: dict[type, bool | None] = {}
         """By class: whether the walk goes through its instances, None if they differ."""
+        self._plain_ids = set(map(id, _PLAIN))
+        """Ids of the classes whose instances it doesn't go through."""
 
     def run(self, scopes: UserScopes, budget: TimeBudget) -> None:
         roots = [item for item in _roots_of(scopes) if id(item) not in self._without]
@@ -73,7 +80,7 @@ class VariableWalk:
         self._walk(roots, budget)
         while self._large and not self._is_over(budget):
             container = self._large.pop(0)
-            self._walk(self._visit([container], _contents_of(container)), budget)
+            self._walk(self._visit([container], _newest_of(container, MAX_OBJECTS)), budget)
 
     def _walk(self, level: list[Any], budget: TimeBudget) -> None:
         next_check = _OBJECTS_PER_CHECK
@@ -98,9 +105,11 @@ class VariableWalk:
         if not large:
             return chunk
         for item in large:
-            contents = _contents_of(item) if len(item) <= _MAX_CHECKED else []
+            is_short = len(item) <= _MAX_CHECKED
+            contents = _contents_of(item) if is_short else _newest_of(item, _NEWEST)
             if wanted := self._find(contents):
-                self._visit([item], [part for part in contents if id(part) in wanted])
+                are_wanted = map(wanted.__contains__, map(id, contents))
+                self._visit([item], list(compress(contents, are_wanted)))
         self._large += large
         return [item for item in chunk if not any(item is other for other in large)]
 
@@ -115,8 +124,9 @@ class VariableWalk:
                 by_chunk.setdefault(self._chunk_of[key], set()).add(key)
             by_chunk.pop(-1, None)
             for number, keys in by_chunk.items():
+                wanted = dict.fromkeys(keys).keys()
                 for item in self._chunks[number]:
-                    for key in keys.intersection(map(id, parts_with_arrays([item]))):
+                    for key in _common_ids(item, wanted):
                         parents.setdefault(key, item)
             # another thread may have changed what led there
             keys_up = {key for keys in by_chunk.values() for key in keys} & parents.keys()
@@ -131,6 +141,10 @@ class VariableWalk:
         number, known = len(self._chunks), self._chunk_of
         wanted = self._find(parts).difference(self._without)
         following = []
+        # in C: most parts are numbers and texts, and a walk lists hundreds of thousands
+        are_plain = map(self._plain_ids.__contains__, map(id, map(type, parts)))
+        are_wanted = map(wanted.__contains__, map(id, parts))
+        parts = list(compress(parts, map(operator.le, are_plain, are_wanted)))
         if self._find_owners is not None and (owners := self._find_owners(chunk)):
             self.reached.update((id(item), item) for item in chunk if id(item) in owners)
         for part in parts:
@@ -163,6 +177,8 @@ class VariableWalk:
             return not is_own(item.__code__.co_filename)
         passes = not issubclass(kind, _PLAIN) and not kind.__module__.startswith("memagent.")
         self._passes[kind] = passes
+        if not passes:
+            self._plain_ids.add(id(kind))
         return passes
 
 
@@ -186,6 +202,21 @@ def finalizers() -> Any:
 
 def _contents_of(container: Any) -> list[Any]:
     return safe_reads.items_of(container.values() if type(container) is dict else container).others
+
+
+def _newest_of(container: Any, count: int) -> list[Any]:
+    """Return the last items of a container, arbitrary ones of a set."""
+    items = container.values() if type(container) is dict else container
+    newest = items if type(container) is set else reversed(items)
+    return safe_reads.items_of(islice(newest, count)).others[::-1]
+
+
+def _common_ids(item: Any, ids: KeysView[int]) -> set[int]:
+    """Return those of the ids that parts of an object have, with what an array shows a part of."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(item) is numpy.ndarray:
+        return ids & map(id, parts_with_arrays([item]))
+    return safe_reads.common_ids(item, ids)
 
 
 def parts_with_arrays(items: list[Any]) -> list[Any]:

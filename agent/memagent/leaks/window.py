@@ -2,7 +2,7 @@
 
 They read at its beginning, in its middle, one step before its end, and at its end. Each reading
 needs a pass over all objects, which can't be cut: another thread makes it in the step before, after
-`prepare`.
+`prepare`. In the steps near the end they look for what is likely to have grown by then.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from memagent.wire.messages import Suspect
 
 MAX_STACKS = 2_000
 """Call stacks kept per diagnosis."""
+_NEAR_END_STEPS = 4
+"""Steps over which work before the last reading is spread: lines to look for, and one for each."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ class ReadingWindow:
     @property
     def is_due(self) -> bool:
         """Return True if readings are due after the last step."""
-        return not self._has_begun or self._is_due_at(self.observed_steps)
+        steps = self.observed_steps
+        return not self._has_begun or self._is_due_at(steps) or self._is_near_end(steps)
 
     @property
     def is_due_next(self) -> bool:
@@ -144,6 +147,9 @@ class ReadingWindow:
             self._is_past_middle = True
             for detector in self.detectors:
                 detector.middle(step)
+        elif self._is_near_end(self.observed_steps):
+            for detector in self.detectors:
+                detector.near_end(step)
         if self.observed_steps >= self.request.steps - 1:
             self.read_before_last()
 
@@ -180,6 +186,10 @@ class ReadingWindow:
 
     def _is_due_at(self, observed_steps: int) -> bool:
         return self._is_middle(observed_steps) or observed_steps >= self.request.steps - 1
+
+    def _is_near_end(self, observed_steps: int) -> bool:
+        left = self.request.steps - 1 - observed_steps
+        return self._is_past_middle and 0 < left <= _NEAR_END_STEPS
 
     def _is_middle(self, observed_steps: int) -> bool:
         return not self._is_past_middle and 2 * observed_steps >= self.request.steps

@@ -9,7 +9,6 @@ from memagent_server.web import (
     api_predictions,
     docs,
     failures,
-    list_views,
     run_changes,
     setup,
     waste,
@@ -19,8 +18,7 @@ from memagent_server.web.pages import alerts, compare, estimate, login, run, run
 blueprints: tuple[Blueprint, ...] = tuple(
     module.blueprint
     for module in (
-        setup, api, api_alerts, api_column_rules, api_predictions, run_changes, list_views,
-        failures,
+        setup, api, api_alerts, api_column_rules, api_predictions, run_changes, failures,
         runs, run, waste, alerts, compare, estimate, settings, login, docs,
     )
 )  # fmt: skip

@@ -83,6 +83,33 @@ def test_it_leaves_no_tracer_and_no_trace_in_variables(tmp_path):
     assert printed(script, tmp_path) == "[[1, 2], [1, 2], [1, 2]] (None, None) None None\n"
 
 
+def test_what_is_allocated_in_a_pause_is_nobodys(tmp_path):
+    script = """
+    kept = []
+    def pause():
+        with trace.paused():
+            kept.append(malloc(700_000))
+            print(trace.is_here and sys.gettrace())
+    def step():
+        kept.append(malloc(100_000))  # keeps
+        pause()
+        kept.append(malloc(300_000))  # and goes on
+    trace.start()
+    step()
+    trace.end_step()
+    trace.stop()
+    texts = open(__file__).read().splitlines()
+    for stack, size in trace.steps[-1].items():
+        if abs(size) > 10_000:
+            print(texts[stack[-1][1] - 1].partition("# ")[2], round(size, -5))
+    """
+    assert set(printed(script, tmp_path).splitlines()) == {
+        "None",
+        "keeps 100000",
+        "and goes on 300000",
+    }
+
+
 @pytest.mark.parametrize("tracer", ["sys.settrace", "sys.setprofile"])
 def test_it_does_nothing_where_somebody_else_traces(tracer, tmp_path):
     script = f"""

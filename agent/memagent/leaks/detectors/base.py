@@ -122,6 +122,9 @@ class Detector:
     def middle(self, step: int) -> None:
         """Take a reading in the middle of the window."""
 
+    def near_end(self, step: int) -> None:
+        """Do a part of the work of `before_last`, after each of the few steps before that one."""
+
     def before_last(self, step: int) -> None:
         """Take a reading one step before the end."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import tracemalloc
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext as no_pause
 from functools import partial
 
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from memagent.components.live_objects import young_ids
 from memagent.leaks.block_trace import BlockTrace
 from memagent.leaks.census import MIN_SHARE
+from memagent.leaks.cyclic_garbage import CyclicGarbage
 from memagent.leaks.detectors.base import CodePosition, Detector
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
@@ -70,10 +71,11 @@ class HostMemoryDetector(Detector):
     1. `begin` starts tracing, a few frames per block. Earlier allocations aren't seen.
     2. `middle` notes what each line holds: by then caches are filled and the loop is steady.
     3. Up to the step before the last, the heap is read at each line of the script (`heap_trace`).
-    4. `before_last` notes that again, and traces anew: what is traced at the end is new.
+    4. `near_end` looks for what keeps the objects of the lines that hold more by then, one a step.
+    5. `before_last` notes that again, and traces anew: what is traced at the end is new.
        Lines don't count if the process hasn't allocated more: what they make replaces older items
        that weren't traced.
-    5. `end` suspects the containers that grew (`growing_containers`). If they explain less than
+    6. `end` suspects the containers that grew (`growing_containers`). If they explain less than
        half of the growth, it also suspects the lines of the script that hold more than in the
        middle, unless the last step alone allocated more there: an input that is longer each time,
        or a list that is cleared now and then. Native memory that grows by more is suspected first
@@ -81,7 +83,7 @@ class HostMemoryDetector(Detector):
 
     Garbage is collected before the readings of the middle and of all but the last step, since
     reference cycles that wait for it are no leak. So objects that are still young at the end are
-    new, too.
+    new, too. If only old ones wait, a line without a holder tells it: what is freed then was its.
     """
 
     method: DiagnosisMethod = "host"
@@ -107,9 +109,16 @@ class HostMemoryDetector(Detector):
         self._untraced_rate = 0
         self._middle_bytes: int | None = None
         """Bytes allocated in the middle."""
+        self._last_bytes: int | None = None
+        """The same one step before the end."""
         self._max_rate: float = math.inf
         """Bytes per step by which anything can have grown since then."""
+        self._garbage = CyclicGarbage()
         self._lines: list[Suspect] = []
+        self._early_lines: list[Suspect] | None = None
+        """Lines that are likely to be among them, whose holders are still to be found."""
+        self._lengthening: set[CodePosition] = set()
+        self._looked_for: set[CodePosition] = set()
         self._holders: dict[CodePosition, Suspect | None] = {}
         self._heap = heap_reader()
         self._trace: HeapTrace | None = None
@@ -127,7 +136,7 @@ class HostMemoryDetector(Detector):
 
     def middle(self, step: int) -> None:
         if self._is_active:
-            gc.collect()
+            self._garbage.collect(step - self._first_step)
             self._middle_step = step
             growth = (self._allocated_bytes() or 0) - (self._first_bytes or 0)
             self._containers.middle(step)
@@ -153,12 +162,24 @@ class HostMemoryDetector(Detector):
         self._blocks.end_step(took_s)
         self.slow_down_s = self._blocks.schedule.slow_down_s
 
+    def near_end(self, step: int) -> None:
+        if not self._middle_step or not self._blocks.is_active or self._early_lines == []:
+            return
+        steps, pause = step - self._middle_step, self._trace.paused() if self._trace else no_pause()
+        with pause, self._garbage.own():
+            if self._early_lines is None:
+                last, _ = traced_blocks(self._tensor_bytes)
+                self._early_lines = self._growing_lines(last, steps)
+            else:
+                self._find_holders([self._early_lines.pop(0)], steps)
+
     def before_last(self, step: int) -> None:
         if not self._is_active or step <= self._middle_step or not self._middle_step:
             return
         self._stop_trace()
-        gc.collect()
+        self._garbage.collect(step - self._first_step)
         steps, now_bytes = step - self._middle_step, self._allocated_bytes()
+        self._last_bytes = now_bytes
         growth = None
         if self._middle_bytes is not None and now_bytes is not None:
             growth = now_bytes - self._middle_bytes
@@ -169,27 +190,40 @@ class HostMemoryDetector(Detector):
 
     def _read_blocks(self, steps: int, growth: int | None) -> None:
         """Find the lines that hold more than in the middle, and what keeps it. End the trace."""
-        traced_steps = self._blocks.traced_steps(steps), self._first_traced_steps
         last, tensors = traced_blocks(self._tensor_bytes)
         self.grown = growing_stacks(self._middle, last)
         if growth is not None:
+            traced_steps = self._blocks.traced_steps(steps)
             size = size_of_blocks(last) - size_of_blocks(self._middle)
-            second = HalfWindow(steps, growth, size * steps // traced_steps[0])
+            second = HalfWindow(steps, growth, size * steps // traced_steps)
             self.native_bytes_per_step = untraced_growth(self._first_half, second)
             # also if it may end: what grows by little of it isn't worth a word
             self._untraced_rate = second.untraced_rate if second.is_mostly_native else 0
-        self._sites.update(steady_tensors(tensors, self._middle_tensors, *traced_steps))
-        lines = growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *traced_steps)
+        traced_steps = self._blocks.traced_steps(steps)
+        first_steps = self._first_traced_steps
+        self._sites.update(steady_tensors(tensors, self._middle_tensors, traced_steps, first_steps))
         self._lines = [
-            item for item in lines if self._max_rate >= MIN_SHARE * (item.bytes_per_step or 0)
+            item
+            for item in self._growing_lines(last, steps)
+            if self._max_rate >= MIN_SHARE * (item.bytes_per_step or 0)
         ]
+        self._find_holders(self._lines, steps)
+        self._blocks.stop()
+
+    def _growing_lines(self, last: TracedBlocks, steps: int) -> list[Suspect]:
+        traced_steps = self._blocks.traced_steps(steps), self._first_traced_steps
         # a text that is lengthened stays one block, in a dict that stays as long
         earlier, now = blocks_by_line(self._middle), blocks_by_line(last)
-        lengthening = [site for site in now if now[site] < MIN_MORE_BLOCKS * earlier[site]]
+        self._lengthening = {site for site in now if now[site] < MIN_MORE_BLOCKS * earlier[site]}
+        return growing_lines(bytes_by_line(self._middle), bytes_by_line(last), *traced_steps)
+
+    def _find_holders(self, lines: Sequence[Suspect], steps: int) -> None:
+        """Find what keeps what each of the lines has made, while that is traced."""
+        lines = [item for item in lines if (item.file, item.line or 0) not in self._looked_for]
+        self._looked_for.update((item.file, item.line or 0) for item in lines)
         growth_of = self._containers.growth_of
-        candidates = candidates_of_lines(self._lines, growth_of, lengthening)
-        self._blocks.stop()  # while it traces, to read the source takes ten times as long
-        self._holders = holders_of_lines(self._lines, candidates, self._bounds, growth_of, steps)
+        candidates = candidates_of_lines(lines, growth_of, self._lengthening)
+        self._holders |= holders_of_lines(lines, candidates, self._bounds, growth_of, steps)
 
     def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
         if not self._is_active or not self._middle_step or budget.is_over():
@@ -206,9 +240,23 @@ class HostMemoryDetector(Detector):
         suspects = most_specific(named, lines, holders)
         least = MIN_GROWTH_SHARE * self._untraced_rate
         suspects = [item for item in suspects if not item.bytes_per_step or _rate_of(item) >= least]
+        suspects = self._without_garbage(suspects, step)
         trace, self._trace = self._trace, None
         native = [] if trace is None else suspects_of_trace(trace, suspects)
         return with_native(suspects, native)
+
+    def _without_garbage(self, suspects: list[Suspect], step: int) -> list[Suspect]:
+        """Drop lines without a holder if collections free most of what they have made."""
+        if self._last_bytes is None or not any(item.confidence == _UNHELD for item in suspects):
+            return suspects
+        steps = step - self._middle_step
+        spare = 0 if self._garbage.collect_old(steps) else _FREE_LIST_BYTES
+        freed = self._last_bytes - spare - (self._allocated_bytes() or 0)
+        return [
+            item
+            for item in suspects
+            if item.confidence != _UNHELD or _rate_of(item) * steps > 2 * freed
+        ]
 
     def close(self) -> None:
         self._blocks.stop()
@@ -220,6 +268,8 @@ class HostMemoryDetector(Detector):
         self._middle = {}
         self._middle_tensors = Counter()
         self._lines = []
+        self._early_lines = None
+        self._looked_for = set()
         self._holders = {}
         self._sites = {}
         self._containers = ContainerCensus()

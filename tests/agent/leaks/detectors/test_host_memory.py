@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import gc
 import inspect
@@ -69,6 +70,54 @@ def suspects_of_steps(took_s):
     finally:
         window.close()
     return [(item.line, item.bytes_per_step) for item in found if item.file == __file__]
+
+
+def names_near_the_end():
+    """What keeps the rows of 40 steps, as known after each of the four steps before the last one."""
+    rows: list[object] = []
+    window = HostMemoryDetector()
+    window.begin(0)
+    known = []
+    try:
+        for step in range(1, 40):
+            rows += map(keep_nine, range(500))
+            window.after_step()
+            if step == 20:
+                window.middle(step)
+            if step >= 35:
+                (window.near_end if step < 39 else window.before_last)(step)
+                known.append([item.holder for item in window._holders.values() if item])
+        known.append([item.holder for item in window.end(40, TimeBudget())])
+    finally:
+        window.close()
+    return known
+
+
+def test_4_lines_are_chosen_near_the_end_and_then_looked_for_one_a_step():
+    code = f"from {__name__} import names_near_the_end; print(names_near_the_end())"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True)
+    chosen, *others = ast.literal_eval(done.stdout)
+    assert chosen == []
+    assert all(holders[0].startswith("rows: list of") for holders in others), others
+
+
+def old_cycles(number):
+    """A cycle that only a collection of all objects finds."""
+    if number % 30 == 0:
+        RECENT.append(node := [bytes(60_000)])
+        node.append(node)
+        gc.disable()  # else all are collected now and then, as few as there are
+        gc.collect(1)
+        RECENT.pop()
+
+
+def test_what_an_old_cycle_keeps_is_no_suspect():
+    # what other tests have left may be collected meanwhile
+    code = f"from {__name__} import old_cycles, suspects_of; print(suspects_of(old_cycles))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("took_s", [0.01, 0.1, 2.0], ids=["all", "some", "none"])

@@ -1,0 +1,82 @@
+"""Garbage in cycles is collected before a reading: all of it only if the script makes some."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+
+from memagent.leaks.cyclic_garbage import CyclicGarbage, uncollected
+
+STEPS = 10
+
+
+class Node:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.itself = [self]
+
+
+@pytest.fixture(autouse=True)
+def _no_collections():
+    """Only those of the test."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def old_cycle() -> weakref.ref[Node]:
+    """Return a reference to a cycle that no collection of young objects finds."""
+    node = Node()
+    gc.collect()
+    return weakref.ref(node)
+
+
+def test_1_young_garbage_is_collected_and_the_rest_is_old_then():
+    garbage = CyclicGarbage()
+    young, kept = weakref.ref(Node()), Node()
+    garbage.collect(STEPS)
+    assert young() is None
+    assert not any(item is kept for item in gc.get_objects(0) + gc.get_objects(1))
+
+
+@pytest.mark.parametrize("cycles", [0, 100], ids=["none", "some"])
+def test_2_old_garbage_is_collected_only_if_the_script_makes_cycles(cycles):
+    old, garbage = old_cycle(), CyclicGarbage()
+    for _ in range(cycles):
+        Node()
+    garbage.collect(STEPS)
+    assert (old() is None) == bool(cycles)
+
+
+def test_what_the_agent_makes_itself_is_left_out():
+    old, garbage = old_cycle(), CyclicGarbage()
+    with garbage.own():
+        for _ in range(100):
+            Node()
+    garbage.collect(STEPS)
+    assert old() is not None
+
+
+def test_old_garbage_tells_that_cycles_have_waited():
+    garbage = CyclicGarbage()
+    assert not garbage.collect_old(STEPS)
+    nodes = [Node() for _ in range(STEPS)]
+    gc.collect()
+    old = [*map(weakref.ref, nodes)]
+    del nodes
+    assert garbage.collect_old(STEPS)
+    assert all(reference() is None for reference in old)
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_a_search_is_not_collected_in_between(is_enabled):
+    if is_enabled:
+        gc.enable()
+    with pytest.raises(ZeroDivisionError), uncollected():
+        assert not gc.isenabled()
+        raise ZeroDivisionError
+    assert gc.isenabled() == is_enabled

@@ -27,7 +27,7 @@ from sqlalchemy import insert, text
 
 from benchmarks.figures import Figure, from_samples, quantile, table
 from benchmarks.machine import describe
-from benchmarks.server.real_server import fresh_database, running_server
+from benchmarks.server.real_server import Server, fresh_database, running_server
 from memagent_server.store.engine import Database
 from memagent_server.store.models import RunRow, StreamRow
 
@@ -37,6 +37,7 @@ RUNNING = 200
 REQUESTS, REQUESTS_QUICK = 60, 5
 PAGE_MS, ARRANGED_MS = 10.0, 20.0
 STATUSES = ("completed", "failed", "oom", "lost_contact")
+RUNS_PATH, GROUPS_PATH = "/api/v1/runs", "/api/v1/groups"
 QUERIES: dict[str, tuple[float, dict[str, str]]] = {
     "page": (PAGE_MS, {}),
     "page by a setting": (PAGE_MS, {"sort": "config.lr"}),
@@ -56,6 +57,14 @@ QUERIES: dict[str, tuple[float, dict[str, str]]] = {
             "where": "scalar.accuracy > 0.9",
         },
     ),
+    "groups by two settings, two columns, filtered": (
+        ARRANGED_MS,
+        {
+            "by": "config.optimizer.name,config.model.layers",
+            "columns": "config.lr,scalar.loss",
+            "where": "config.batch_size >= 32 and peak_ratio > 0.5",
+        },
+    ),
 }
 
 
@@ -66,22 +75,24 @@ def measure(quick: bool) -> list[Figure]:
             _fill(database, RUNS_QUICK if quick else RUNS)
             with running_server(database.url) as server, _asking(server.url) as ask:
                 requests = REQUESTS_QUICK if quick else REQUESTS
-                figures += _lists(ask, "PostgreSQL" if is_postgres else "SQLite", requests)
+                figures += _lists(server, ask, "PostgreSQL" if is_postgres else "SQLite", requests)
     return figures
 
 
-def _lists(ask: Callable[[str], bytes], where: str, requests: int) -> list[Figure]:
-    figures = []
+def _lists(
+    server: Server, ask: Callable[[str], bytes], where: str, requests: int
+) -> Iterator[Figure]:
     for name, (goal, query) in QUERIES.items():
-        path = f"/api/v1/runs?{urlencode({**query, 'limit': '50'})}"
+        route = GROUPS_PATH if "by" in query else RUNS_PATH
+        path = f"{route}?{urlencode({**query, 'limit': '50'})}"
         first = _timed(ask, path)
+        before = server.cpu_s()
         times = [_timed(ask, path) for _ in range(requests)]
+        cpu_s = (server.cpu_s() - before) / requests
         figure = from_samples(f"{where}: {name}", "ms", times, scale=1e3, goal=goal)
-        figures += [
-            Figure(f"{where}: {name}, first", "ms", 1e3 * first),
-            replace(figure, p99=1e3 * quantile(times, 0.9)),
-        ]
-    return figures
+        yield Figure(f"{where}: {name}, first", "ms", 1e3 * first)
+        yield replace(figure, p99=1e3 * quantile(times, 0.9))
+        yield Figure(f"{where}: {name}, processor time of the web process", "ms", 1e3 * cpu_s)
 
 
 def _fill(database: Database, runs: int) -> None:

@@ -53,12 +53,17 @@ BODIES = {
     "put_rules": {"rules": {"leak": {"is_on": False}}},
     "put_column_rules": {"rules": {"Loss": {"column": "loss", "test": "above"}}},
     "post_command": {"kind": "stop"},
+    "put_view": {"name": "theirs", "project": "{project}", "query": {}},
     "patch_run": {"notes": "theirs"},
+    "patch_runs": {"runs": ["{run_id}"], "notes": "theirs"},
     "post_estimate": {"model": "gpt2", "batch": 1},
 }
 QUERIES = {
     "get_comparison": "runs={run_id},seen-too",
     "show_comparison": "runs={run_id},seen-too",
+    "get_groups": "by=project",
+    "delete_one_view": "name=theirs&project={project}",
+    "delete_runs": "runs={run_id}",
     "put_rules": "project={project}",
     "put_column_rules": "project={project}",
 }
@@ -66,6 +71,7 @@ FORMS = {
     "change_alert": {"what": "ack"},
     "acknowledge_alerts": {"alerts": "{alert_id}"},
     "choose_runs": {"runs": "{run_id},seen-too"},
+    "change_views": {"name": "mine", "project": "{project}"},
     "change_runs": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
     "request_command": {"kind": "stop"},
     "change_failure": {"next": "/"},
@@ -105,7 +111,11 @@ def ask(sqlite_app):
             options["data"] = {key: fitted(value) for key, value in FORMS[name].items()}
         elif name in BODIES:
             options["json"] = {
-                key: fitted(value) if isinstance(value, str) else value
+                key: [*map(fitted, value)]
+                if key == "runs"
+                else fitted(value)
+                if isinstance(value, str)
+                else value
                 for key, value in BODIES[name].items()
             }
         headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -32,6 +32,8 @@ POLLED = [
     "/api/v1/column-rules",
     "/api/v1/scoreboard",
     "/api/v1/waste",
+    "/api/v1/groups?by=project",
+    "/api/v1/views",
     "/api/v1/compare?runs=a,b",
     "/openapi.json",
 ]
@@ -179,11 +181,7 @@ def test_a_run_holds_the_requested_fields(client):
 @pytest.mark.parametrize(
     ("path", "field", "detail"),
     [
-        (
-            "/api/v1/runs?projct=x",
-            "projct",
-            "Unknown parameter 'projct'. Use: limit, cursor, project,",
-        ),
+        ("/api/v1/runs?projct=x", "projct", "Unknown parameter 'projct'. Use: project, status, q,"),
         ("/api/v1/rules?x=", "x", "Unknown parameter 'x'. Use: project"),
         ("/api/v1/channels?x=1", "x", "Unknown parameter 'x'. This route has none."),
         ("/api/v1/runs?limit=many", "limit", "limit: 'many' is not a whole number from 1 to 200"),

@@ -13,7 +13,7 @@ RUNS = "/api/v1/runs"
 CASES = {
     "no such route": ("GET", "/api/v1/nothing", {}, 404, "Nothing is at /api/v1/nothing"),
     "no such run": ("GET", f"{RUNS}/nobody", {}, 404, "Unknown run 'nobody'"),
-    "a method that is not possible": ("PATCH", RUNS, {}, 405, "/api/v1/runs does not support PATCH. Allowed: "),
+    "a method that is not possible": ("PUT", RUNS, {}, 405, "/api/v1/runs does not support PUT. Allowed: "),
     "an answer that cannot be had": ("GET", RUNS, {"headers": {"Accept": "text/csv"}}, 406, "application/json"),
     "no JSON": ("POST", RUNS, {"data": b"{", "content_type": "application/json"}, 400, "isn't valid application/json"),
     "too large a body": ("POST", RUNS, {"data": bytes(9 * 2**20), "content_type": "application/json"}, 413, "smaller"),

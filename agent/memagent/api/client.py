@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -72,6 +72,73 @@ class Api:
         run = StoredRun(self.store, run_id)
         run.to_dict()
         return run
+
+    def groups(
+        self,
+        by: str | Collection[str],
+        *,
+        columns: str | Collection[str] = (),
+        order: str = "-runs",
+        project: str | None = None,
+        status: str | None = None,
+        where: str | None = None,
+        limit: int = 50,
+    ) -> list[Fields]:
+        """Return groups of runs by up to three columns, each followed by its subgroups.
+
+        `columns` are those whose minimum, mean and maximum each group has; `order` is `runs`,
+        `value` or one of them, after "-" the highest first. Needs a server or a database.
+        """
+        lists = {"by": by, "columns": columns}
+        names = {
+            key: item if isinstance(item, str) else ",".join(item) for key, item in lists.items()
+        }
+        query = {**names, "sort": order, "project": project, "status": status, "where": where}
+        parameters = {key: value for key, value in query.items() if value}
+        address = f"/api/v1/groups?{urlencode({**parameters, 'limit': limit})}"
+        return list(self.store.send("GET", address)["groups"])
+
+    def views(self, project: str | None = None) -> list[Fields]:
+        """Return the saved views of a project and of all. Needs a server or a database."""
+        query = f"?{urlencode({'project': project})}" if project else ""
+        return list(self.store.send("GET", f"/api/v1/views{query}")["views"])
+
+    def save_view(self, name: str, query: Mapping[str, str], *, project: str = "*") -> Fields:
+        """Save a view of the list under a name, or replace it; `*` is all projects.
+
+        `query` has parameters of the list's address: where, columns, sort, group, project, status,
+        tag, q. Needs the scope `admin`.
+        """
+        body: Fields = {"name": name, "project": project, "query": dict(query)}
+        return self.store.send("PUT", "/api/v1/views", body)
+
+    def edit(
+        self,
+        runs: Iterable[StoredRun | str],
+        *,
+        name: str | None = None,
+        notes: str | None = None,
+        add_tags: Collection[str] = (),
+        remove_tags: Collection[str] = (),
+        is_archived: bool | None = None,
+    ) -> None:
+        """Change up to 200 runs, all or none; None leaves a part as it is.
+
+        Needs the scope `admin` of a server, or a database.
+        """
+        parts = {"name": name, "notes": notes, "is_archived": is_archived}
+        tags = {"add_tags": add_tags, "remove_tags": remove_tags}
+        changes: Fields = {
+            "runs": [run if isinstance(run, str) else run.id for run in runs],
+            **{key: value for key, value in parts.items() if value is not None},
+            **{key: [item] if isinstance(item, str) else list(item) for key, item in tags.items()},
+        }
+        self.store.send("PATCH", "/api/v1/runs", changes)
+
+    def delete(self, runs: Iterable[StoredRun | str]) -> None:
+        """Delete up to 200 runs and everything that belongs to them. Needs the scope `admin`."""
+        ids = ",".join(run if isinstance(run, str) else run.id for run in runs)
+        self.store.send("DELETE", f"/api/v1/runs?{urlencode({'runs': ids})}")
 
     def waste(
         self,

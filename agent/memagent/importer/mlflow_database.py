@@ -20,6 +20,8 @@ VALUE_BYTES = 2**20
 """Limit for a text or a row that SQLite loads. Python 3.10 can't set it."""
 _MAGIC = b"SQLite format 3\0"
 _SUFFIXES = (".db", ".sqlite", ".sqlite3")
+_DAMAGE = (sqlite3.Error, OSError, UnicodeDecodeError)
+"""Python can't decode SQLite's message if that quotes a damaged schema."""
 _TABLES = ("experiments", "metrics", "params", "runs", "tags")
 _RUNS = """
     SELECT runs.run_uuid, runs.status, runs.name, experiments.name, runs.user_id,
@@ -43,8 +45,10 @@ def read_runs(path: Path, problems: list[str]) -> Iterator[TrackingRun]:
             continue
         try:
             yield from _read_database(file, is_certain=path.is_file())
-        except (MemagentError, sqlite3.Error, OSError) as error:
-            problems.append(str(error) if isinstance(error, MemagentError) else f"{file}: {error}")
+        except MemagentError as error:
+            problems.append(str(error))
+        except _DAMAGE as error:
+            problems.append(f"{file}: {_reason(error)}")
 
 
 def _is_database(path: Path) -> bool:
@@ -103,8 +107,14 @@ def _points(database: sqlite3.Connection, run_id: Any, run: TrackingRun) -> Iter
             elif value in (sys.float_info.max, -sys.float_info.max):
                 number = math.copysign(math.inf, value)
             yield str(key), step, time_ms, number
-    except sqlite3.Error as error:
-        run.notes.append(f"{run.place}: metrics of run {run.run_id} cannot be read: {error}")
+    except _DAMAGE as error:
+        run.notes.append(
+            f"{run.place}: metrics of run {run.run_id} cannot be read: {_reason(error)}"
+        )
+
+
+def _reason(error: Exception) -> str:
+    return "its schema is damaged" if isinstance(error, UnicodeDecodeError) else str(error)
 
 
 def _text(value: Any) -> str | None:

@@ -13,6 +13,8 @@ from memagent_server.schemas.alerts import Alert, Notification
 from memagent_server.schemas.base import AlertState, NotificationState, RunStatus, Schema
 from memagent_server.schemas.runs import FailureState, ListedRun, Run, WasteKey, WasteSort
 
+MAX_RUNS = 200
+"""Runs that one request changes."""
 PARTIAL: tuple[type[Schema], ...] = (Run, ListedRun, Alert, Notification)
 """Answers whose fields a query can choose with `fields`; `id` is always there."""
 
@@ -44,6 +46,7 @@ ColumnName = Annotated[
     ),
 ]
 Cursor = Annotated[str, _text("`next_cursor` of the previous page.")]
+Limit = Annotated[int, Meta(ge=1, le=200, description="Maximum per page.")]
 FirstStep = Annotated[int, Meta(ge=0, le=2**62, description="First step.")]
 LastStep = Annotated[int, Meta(ge=0, le=2**62, description="Last step.")]
 
@@ -53,11 +56,13 @@ class Query(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Paged(Query, kw_only=True, frozen=True):
-    limit: Annotated[int, Meta(ge=1, le=200, description="Maximum per page.")] = 50
+    limit: Limit = 50
     cursor: Cursor | None = None
 
 
-class RunsQuery(Paged, kw_only=True, frozen=True):
+class RunFilters(Query, kw_only=True, frozen=True):
+    """Parameters that choose runs."""
+
     project: Project | None = None
     status: RunStatus | None = None
     q: (
@@ -72,6 +77,11 @@ class RunsQuery(Paged, kw_only=True, frozen=True):
         | None
     ) = None
     archived: Annotated[Literal["0", "1"], Meta(description="`1`: only archived runs.")] = "0"
+
+
+class RunsQuery(RunFilters, kw_only=True, frozen=True):
+    limit: Limit = 50
+    cursor: Cursor | None = None
     sort: Annotated[str, _text("A column, as in `where`; after `-`, the highest come first.")] = (
         "-created_at"
     )
@@ -82,6 +92,17 @@ class RunsQuery(Paged, kw_only=True, frozen=True):
         | None
     ) = None
     fields: Annotated[tuple[RunSummaryField, ...], _FIELDS] | None = None
+
+
+class GroupsQuery(RunFilters, kw_only=True, frozen=True):
+    by: Annotated[str, _text("1 to 3 columns, as in `where`, separated by commas.")]
+    columns: (
+        Annotated[str, _text("Columns whose minimum, mean and maximum are returned.")] | None
+    ) = None
+    sort: Annotated[
+        str, _text("`runs`, `value` or one of `columns`; after `-`, the highest come first.")
+    ] = "-runs"
+    limit: Annotated[int, Meta(ge=1, le=200, description="Maximum on each level.")] = 50
 
 
 class RehearsalsQuery(Paged, kw_only=True, frozen=True):
@@ -176,6 +197,24 @@ class SamplesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "l
 
 class ExportQuery(Query, kw_only=True, frozen=True):
     format: Literal["csv", "parquet"] = "csv"
+
+
+class RunsToDelete(Query, kw_only=True, frozen=True):
+    runs: Annotated[
+        tuple[Identifier, ...],
+        Meta(min_length=1, max_length=MAX_RUNS, description="Ids, separated by commas."),
+    ]
+
+
+class ViewsQuery(Query, kw_only=True, frozen=True):
+    project: (
+        Annotated[str, _text("Views of this project and of all; default: all views.")] | None
+    ) = None
+
+
+class ViewQuery(Query, kw_only=True, frozen=True):
+    name: Annotated[str, _text("The view's name.")]
+    project: Annotated[str, _text("Its project; `*` for a view of all.")] = "*"
 
 
 class CompareQuery(Query, kw_only=True, frozen=True):

@@ -11,9 +11,11 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,6 +33,7 @@ _BOOLEAN, _NUMBER, _TEXT, _OTHER, _TAGS = range(5)
 Key = tuple[int, Any]
 RowMask = np.ndarray[Any, np.dtype[np.bool_]]
 Codes = np.ndarray[Any, np.dtype[np.int32]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -63,6 +66,16 @@ class CodedColumn:
         column = CodedColumn(known, codes)
         # values that no run has any more: a logged scalar is another at each step
         return column._compacted() if len(known) > 2 * len(codes) + 1_000 else column
+
+    def numbers(self) -> Floats:
+        """Return each run's number, NaN for any other value."""
+        floats: Floats = self._key_numbers[self.codes]
+        return floats
+
+    @cached_property
+    def _key_numbers(self) -> Floats:
+        # MISSING is the last
+        return np.array([*map(_number, self.keys), math.nan])
 
     def inserted(self, before: Rows) -> CodedColumn:
         """Return the column with runs without a value before some rows."""
@@ -168,3 +181,13 @@ def _key(value: Any) -> Key:
         if isinstance(value, str)
         else json_key(json.encode(value).decode())
     )
+
+
+def _number(key: Key) -> float:
+    kind, value = key
+    if kind != _NUMBER:
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf

@@ -8,7 +8,7 @@ that the row belongs to one of the projects.
    or alert that they refer to.
 2. Tables with none of these are the server's own. SHARED_TABLES are open to all; the others
    (tokens) are empty for a scoped session.
-3. Rules of every project (`*`) can be read, since they apply, but not changed.
+3. Rules and views of every project (`*`) can be read, since they apply, but not changed.
 4. Inserts aren't filtered: a new row belongs to a row that was found before. Only for a new run the
    route checks the project.
 """
@@ -30,13 +30,14 @@ from memagent_server.store.models import (
     DeviceContextRow,
     RuleSettingRow,
     RunRow,
+    RunViewRow,
     StreamRow,
 )
 from memagent_server.store.rules import EVERY_PROJECT
 
 SHARED_TABLES: tuple[type[Base], ...] = (DeviceContextRow,)
 """Tables of the server's own that hold nothing of a single run."""
-OF_EVERY_PROJECT: tuple[type[Base], ...] = (RuleSettingRow, ColumnRuleRow)
+OF_EVERY_PROJECT: tuple[type[Base], ...] = (RuleSettingRow, ColumnRuleRow, RunViewRow)
 """Tables whose rows of EVERY_PROJECT anyone may read."""
 _INFO_KEY = "memagent_project_scope"
 _PROJECTS_KEY = "memagent_projects"

@@ -58,7 +58,7 @@ def column_names(session: Session, run_ids: Collection[str]) -> list[str]:
 
 def column_table(session: Session, run_ids: Sequence[str], text: str) -> ColumnTable:
     """Return the named columns of runs. Raises FilterError for a name of no column."""
-    names = [name for name in map(str.strip, _CHOICE.findall(text)) if name]
+    names = split_names(text)
     if not names:
         return ColumnTable()
     columns = {name: column_of(name, "columns") for name in names if name != DIFFERING}
@@ -75,6 +75,19 @@ def column_table(session: Session, run_ids: Sequence[str], text: str) -> ColumnT
         for row in rows
     }
     return ColumnTable(list(first), values)
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names between commas that are outside of quotes."""
+    return [name for name in map(str.strip, _CHOICE.findall(text)) if name]
+
+
+def spelling_of(column: RunColumn) -> str:
+    """Return a column's name as filters write it."""
+    if column.source == "run":
+        return column.path[0]
+    path = (name if _BARE_NAME.fullmatch(name) else f'"{name}"' for name in column.path)
+    return ".".join((column.source, *path))
 
 
 def _value(column: RunColumn, run: RunRow, scalars: Mapping[str, Any]) -> Any:

@@ -7,6 +7,7 @@ the run's row, and again in a table to filter by.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -57,6 +58,24 @@ def set_tags(session: Session, run: RunRow, tags: Iterable[str]) -> None:
     )
 
 
+def edit_runs(
+    session: Session,
+    run_ids: Collection[str],
+    *,
+    add_tags: Collection[str] = (),
+    remove_tags: Collection[str] = (),
+    **parts: Any,
+) -> None:
+    """Change several runs, all or none; `parts` are those of `edit_run`. Raises UnknownRunError."""
+    for run in _lock_all(session, run_ids):
+        if add_tags or remove_tags:
+            before = run.tags if parts.get("tags") is None else parts["tags"]
+            tags = [tag for tag in (*before, *add_tags) if tag not in remove_tags]
+            edit_run(session, run, **{**parts, "tags": tags})
+        else:
+            edit_run(session, run, **parts)
+
+
 def change_tags(
     session: Session,
     run_ids: Collection[str],
@@ -65,15 +84,12 @@ def change_tags(
     remove: Collection[str] = (),
 ) -> None:
     """Change tags of runs; from then on the agent's tags are ignored. Raises UnknownRunError."""
-    for run in _lock_all(session, run_ids):
-        run.are_tags_edited = True
-        set_tags(session, run, (tag for tag in (*run.tags, *add) if tag not in remove))
+    edit_runs(session, run_ids, add_tags=add, remove_tags=remove)
 
 
 def archive(session: Session, run_ids: Collection[str], *, is_archived: bool) -> None:
     """Archive runs, or restore them. Raises UnknownRunError."""
-    for run in _lock_all(session, run_ids):
-        run.is_archived = is_archived
+    edit_runs(session, run_ids, is_archived=is_archived)
 
 
 def _lock_all(session: Session, run_ids: Collection[str]) -> list[RunRow]:

@@ -78,6 +78,7 @@ class RunTable:
         self._view: TableView | None = None
         self._newest = 0.0
         self._read_at = 0.0
+        # where the next request goes on, of more running runs than one reads
         self._next_live = 0
 
     def read(self, session: Session, columns: Collection[RunColumn]) -> TableView:
@@ -98,6 +99,7 @@ class RunTable:
 
     def _read(self, session: Session, wanted: Collection[RunColumn]) -> TableView:
         view, now = self._view, time.time()
+        # deletions are known for a day only
         if view is None or now - self._read_at > _KEPT_DELETIONS_S / 2:
             view = _load(session)
         else:
@@ -123,6 +125,7 @@ class RunTable:
             view.row_of(run_id) for run_id, at in ends.items() if _is_older(view, run_id, at)
         ]
         view = _without(view, sorted(row for row in removed if row is not None))
+        # to read many runs one by one takes longer than to read all
         if len(facts) > max(1_000, len(view.ids) // 4):
             return _load(session)
         return _newest(_updated(session, view, facts))
@@ -277,6 +280,7 @@ def _with_values(
         return view
     some = None if run_ids is None else text_keys(session, ((run_id, 0) for run_id in ids))
     rows = np.arange(len(ids)) if run_ids is None else _rows(view, ids)
+    # copies: other requests read the view meanwhile
     changed, others = dict(view.columns), dict(view.others)
     for column, values in read_keys(session, chosen, some).items():
         changed[column] = changed[column].changed(

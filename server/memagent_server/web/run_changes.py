@@ -1,10 +1,12 @@
-"""Changes of one run by people: name, notes, tags, archive, deletion, and requests to its script.
+"""Changes of runs by people: name, notes, tags, archive, deletion, and requests to its script.
 
 Each has a route of the API; the run's page has forms for some.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -12,19 +14,21 @@ import msgspec
 from flask import Blueprint, Response, request
 from msgspec import Meta
 
-from memagent.wire.messages import SCRIPT_COMMANDS
+from memagent.wire.messages import SCRIPT_COMMANDS, Identifier
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation, require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, json_answer
 from memagent_server.ingest.body import read_message
-from memagent_server.schemas.runs import Run, RunCommand, RunCommands
+from memagent_server.schemas.queries import MAX_RUNS, RunsToDelete
+from memagent_server.schemas.runs import ChangedRuns, Run, RunCommand, RunCommands
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.events import add_command, list_commands
-from memagent_server.store.run_edits import MAX_TAGS, edit_run
+from memagent_server.store.run_edits import MAX_TAGS, edit_run, edit_runs
 from memagent_server.store.runs import delete_run, get_run, lock_run
 from memagent_server.store.summaries import describe
+from memagent_server.web import query
 from memagent_server.web.rendering import redirect_to
 
 blueprint = Blueprint("run_changes", __name__)
@@ -42,6 +46,14 @@ class RunEdit(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     notes: Annotated[str, Meta(max_length=MAX_NOTES, pattern=_NO_NUL)] | None = None
     tags: Annotated[list[_Name], Meta(max_length=MAX_TAGS)] | None = None
     is_archived: bool | None = None
+
+
+class RunsEdit(RunEdit, kw_only=True, forbid_unknown_fields=True):
+    """Changes of several runs; `tags` replace those that they have."""
+
+    runs: Annotated[list[Identifier], Meta(min_length=1, max_length=MAX_RUNS)]
+    add_tags: Annotated[list[_Name], Meta(max_length=MAX_TAGS)] = []
+    remove_tags: Annotated[list[_Name], Meta(max_length=MAX_TAGS)] = []
 
 
 class CommandRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -65,6 +77,41 @@ def patch_run(run_id: str) -> Response:
             session, run, alerts, settings.gpu_prices, public_url=settings.public_url
         )
     return json_answer(described)
+
+
+@blueprint.patch("/api/v1/runs")
+@operation("runs", "admin", ChangedRuns, body=RunsEdit, problems=(404,))
+def patch_runs() -> Response:
+    """Change up to 200 runs, all or none: names, notes, tags or the archive."""
+    edit = read_message(request, RunsEdit)
+    parts = msgspec.structs.asdict(edit)
+    run_ids = list(dict.fromkeys(parts.pop("runs")))
+    with current().database.write() as session:
+        edit_runs(session, run_ids, **parts)
+    return json_answer(ChangedRuns(len(run_ids)))
+
+
+@blueprint.delete("/api/v1/runs")
+@operation("runs", "admin", {204: None}, query=RunsToDelete, problems=(404,))
+def delete_runs() -> Response:
+    """Delete up to 200 runs and everything that belongs to them; none if one is unknown."""
+    delete_all(query.read(RunsToDelete).runs)
+    return Response(status=204)
+
+
+def delete_all(run_ids: Iterable[str]) -> None:
+    """Delete runs, each in its own transaction. Raises UnknownRunError before the first."""
+    ids, database = list(dict.fromkeys(run_ids)), current().database
+    # a wrong id must not leave half of the runs deleted
+    with database.read() as session:
+        for run_id in ids:
+            if get_run(session, run_id) is None:
+                raise UnknownRunError(run_id)
+    for run_id in ids:
+        # others write meanwhile, and may delete the same
+        with database.write() as session, suppress(UnknownRunError):
+            lock_run(session, run_id)
+            delete_run(session, run_id)
 
 
 @blueprint.delete("/api/v1/runs/<run_id>")

@@ -123,6 +123,29 @@ def test_a_run_is_edited_and_deleted(start_server):
             api.run("ab")
 
 
+def test_runs_are_grouped_changed_and_deleted_together(start_server):
+    server = start_server()
+    for run_id, lr in (("a", 1), ("b", 1), ("c", 2)):
+        server.post("/api/v1/runs", {"run_id": run_id, "config": {"lr": lr}})
+    for source in (server.url, server.database_url):
+        with memagent.Api(source) as api:
+            groups = api.groups(["config.lr", "status"], columns="world_size")
+            keys = [group["key"] for group in groups if group["groups"]]
+            assert keys == [{"config.lr": 1}, {"config.lr": 2}]
+            assert groups[0]["columns"]["world_size"]["mean"] == 1.0
+            assert api.groups("project", where="config.lr = 1", order="value")[0]["runs"] == 2
+            api.edit(api.runs(where="config.lr = 1"), add_tags="ones", notes="Together.")
+            assert len(api.runs(tags="ones")) == 2
+            api.edit(["a", "b"], remove_tags=["ones"])
+            with pytest.raises(MemagentError, match="'nobody'"):
+                api.edit(["a", "nobody"], name="n")
+            with pytest.raises(MemagentError, match="by: there is no column"):
+                api.groups("lr")
+    with memagent.Api(server.url) as api:
+        api.delete(api.runs(where="config.lr = 1"))
+        assert [run.id for run in api.runs()] == ["c"]
+
+
 def test_the_source_is_that_of_the_settings(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("MEMAGENT_DIR", str(folder))
     assert len(memagent.Api().runs()) == 3

@@ -88,6 +88,15 @@ def test_a_damaged_database_gives_what_can_be_read(mlflow_folder, read):
     assert said and all(str(file) in sentence for sentence in said)
 
 
+def test_a_damaged_schema_is_a_problem(mlflow_folder, read):
+    """SQLite's message quotes it, and isn't UTF-8 then."""
+    file = mlflow_folder / "mlflow.db"
+    content = file.read_bytes()
+    file.write_bytes(content.replace(b"CREATE TABLE ", b"CREATE TABL\xff ", 1))
+    runs, (problem,) = read("mlflow", file)
+    assert runs == [] and problem == f"{file}: its schema is damaged"
+
+
 def test_huge_texts_of_a_database_are_refused(mlflow_folder, read):
     file = mlflow_folder / "mlflow.db"
     with closing(sqlite3.connect(file)) as database:

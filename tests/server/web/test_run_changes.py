@@ -128,3 +128,53 @@ def test_a_form_that_only_adds_notes_is_no_new_name(client):
     assert client.get("/api/v1/runs/r").get_json()["name"] == "theirs"
     response = client.post("/runs/r", data={"name": " ", "notes": ""})
     assert response.status_code == 422 and "name: enter 1 to 200 characters" in response.text
+
+
+@pytest.fixture
+def three(sqlite_client):
+    for run_id in "abc":
+        sqlite_client.post("/api/v1/runs", json={"run_id": run_id, "tags": ["x"]})
+    return sqlite_client
+
+
+def listed(client, **query):
+    return {run["id"]: run for run in client.get("/api/v1/runs", query_string=query).json["runs"]}
+
+
+def test_several_runs_are_changed_at_once(three):
+    change = {"runs": ["a", "b", "a"], "add_tags": ["y"], "remove_tags": ["x"], "name": "both"}
+    answer = three.patch("/api/v1/runs", json=change)
+    assert (answer.status_code, answer.json) == (200, {"runs": 2})
+    runs = listed(three)
+    assert [runs[key]["tags"] for key in "abc"] == [["y"], ["y"], ["x"]]
+    assert [runs[key]["name"] for key in "ab"] == ["both", "both"]
+    three.patch("/api/v1/runs", json={"runs": ["a", "c"], "is_archived": True, "notes": "Old."})
+    assert set(listed(three)) == {"b"} and set(listed(three, archived="1")) == {"a", "c"}
+    assert three.get("/api/v1/runs/a").json["notes"] == "Old."
+    three.patch("/api/v1/runs", json={"runs": ["b"], "tags": ["z"], "add_tags": ["w"]})
+    assert listed(three)["b"]["tags"] == ["z", "w"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"runs": ["a", "nobody"], "name": "n"}, 404),
+        ({"runs": []}, 422),
+        ({"runs": [f"r{number}" for number in range(201)]}, 422),
+        ({"runs": ["a"], "name": ""}, 422),
+        ({"runs": ["a"], "add_tags": ["\0"]}, 422),
+        ({"runs": ["a"], "status": "oom"}, 422),
+        ({"name": "n"}, 422),
+    ],
+)
+def test_a_wrong_change_of_several_runs_changes_none(three, change, status):
+    assert three.patch("/api/v1/runs", json=change).status_code == status
+    assert listed(three)["a"]["name"] == "a" and listed(three)["a"]["tags"] == ["x"]
+
+
+def test_several_runs_are_deleted_or_none(three):
+    assert three.delete("/api/v1/runs?runs=a,nobody").status_code == 404
+    assert set(listed(three)) == {"a", "b", "c"}
+    assert three.delete("/api/v1/runs?runs=a,b,a").status_code == 204
+    assert set(listed(three)) == {"c"}
+    assert three.delete("/api/v1/runs").status_code == 422

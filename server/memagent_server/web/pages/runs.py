@@ -5,9 +5,9 @@ delete.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from flask import Blueprint, Response, request
 
@@ -20,16 +20,25 @@ from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.base import RUN_STATUSES
-from memagent_server.schemas.runs import RunSummary
+from memagent_server.schemas.runs import RunGroup, RunSummary
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
-from memagent_server.store.run_columns import DIFFERING, ColumnTable, column_names, column_table
+from memagent_server.store.run_columns import (
+    DIFFERING,
+    ColumnTable,
+    column_names,
+    column_table,
+    split_names,
+)
 from memagent_server.store.run_edits import archive, change_tags
+from memagent_server.store.run_groups import group_runs
 from memagent_server.store.run_list import MAX_SEARCHED, RunQuery, list_projects, list_runs
-from memagent_server.store.runs import delete_run, lock_run
+from memagent_server.store.run_views import list_views
 from memagent_server.store.summaries import summarize
 from memagent_server.web import labels, query
+from memagent_server.web.group_view import group_rows
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
+from memagent_server.web.run_changes import delete_all
 from memagent_server.web.shared_pages import share_refreshes
 
 blueprint = Blueprint("runs", __name__)
@@ -58,11 +67,14 @@ def show_runs() -> Response:
     where, columns = query.text("where"), query.text("columns")
     expression, mistake = _parse_filter(where)
     filters = replace(read_filters(), where=expression)
-    filters, wrong_order = _checked_order(filters)
+    by = query.text("group")
+    filters, wrong_order = (filters, None) if by else _checked_order(filters)
     is_filtered = bool(where) or filters != RunQuery(limit=PAGE_SIZE, sort=filters.sort)
     context = current()
     with context.database.read() as session:
-        page = list_runs(session, filters)
+        grouping, wrong_group = _read_groups(session, filters, by, columns)
+        listed = replace(filters, sort=RunQuery.sort) if by else filters
+        page = list_runs(session, listed)
         runs = page.runs
         is_cut_short = bool(filters.q and page.next_cursor and len(runs) < PAGE_SIZE)
         table, wrong_columns = _read_columns(session, [run.id for run in runs], columns)
@@ -77,10 +89,16 @@ def show_runs() -> Response:
             columns=columns,
             wrong_columns=wrong_columns,
             wrong_order=wrong_order,
+            by=by,
+            wrong_group=wrong_group,
+            views=list_views(session, filters.project),
+            view_query=_view_query(filters, where=where, columns=columns, group=by),
+            grouping=grouping,
+            groups=group_rows(grouping.groups, where) if grouping else [],
             table=table,
             differing=DIFFERING,
             names=column_names(session, [run.id for run in runs[:MAX_RUNS_FOR_COLUMNS]]),
-            address=partial(list_address, filters, where=where, columns=columns),
+            address=partial(list_address, filters, where=where, columns=columns, group=by),
             projects=list_projects(session, is_archived=filters.is_archived),
             statuses=RUN_STATUSES,
             sorts=SORT_NAMES,
@@ -115,6 +133,40 @@ def _checked_order(filters: RunQuery) -> tuple[RunQuery, str | None]:
     except FilterError as error:
         return replace(filters, sort=RunQuery.sort), str(error).removeprefix("sort: ")
     return filters, None
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Groups of the listed runs, what they are by, and the columns that they have figures of."""
+
+    names: list[str]
+    figures: list[str]
+    order: str
+    groups: list[RunGroup]
+    total: int
+
+
+def _read_groups(
+    session: Session, filters: RunQuery, by: str | None, columns: str | None
+) -> tuple[Grouping | None, str | None]:
+    """Return the groups that the address asks for, or what is wrong with them."""
+    if not by:
+        return None, None
+    figures = [name for name in split_names(columns or "") if name != DIFFERING]
+    order = filters.sort
+    if order.removeprefix("-") not in ("runs", "value", *figures):
+        order = "-runs"
+    try:
+        tree = group_runs(session, filters, by, columns=",".join(figures), order=order)
+    except FilterError as error:
+        return None, re.sub("^(by|columns): ", "", str(error))
+    return Grouping(split_names(by), figures, order, tree.groups, tree.total), None
+
+
+def _view_query(filters: RunQuery, **others: str | None) -> dict[str, str]:
+    """Return the parameters that a view of this list has."""
+    address = list_address(filters, **others)
+    return dict(parse_qsl(address.partition("?")[2]))
 
 
 def _read_columns(
@@ -166,11 +218,7 @@ def change_runs() -> Response:
     if action not in ACTIONS:
         raise Problem(422, f"what: {action!r} is not one of {', '.join(ACTIONS)}.", field="what")
     if action == "delete":
-        for run_id in run_ids:
-            # each in its own transaction: others write meanwhile
-            with current().database.write() as session:
-                lock_run(session, run_id)
-                delete_run(session, run_id)
+        delete_all(run_ids)
     else:
         with current().database.write() as session:
             _change_runs(session, action, run_ids)

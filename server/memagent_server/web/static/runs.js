@@ -6,7 +6,7 @@
   const form = document.getElementById("selected");
   for (const select of document.querySelectorAll(".filters select")) select.addEventListener("change", () => select.form.requestSubmit());
   const columns = [...document.querySelectorAll("#names option")].map((option) => option.value);
-  for (const name of ["where", "chosen"]) completeColumns(document.getElementById(name));
+  for (const name of ["where", "chosen", "group"]) completeColumns(document.getElementById(name));
   if (!form) {
     // The first run arrived on an empty page: reload it to get the form for selected runs.
     document.addEventListener("memagent:refreshed", () => document.querySelector("table.runs") && location.reload(), { once: true });

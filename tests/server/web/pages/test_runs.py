@@ -225,3 +225,40 @@ def test_chosen_columns_are_shown_and_stay_in_every_link(sqlite_client):
     assert re.findall(r'class="cell-chosen" title="([^"]*)"', differing) == ["config.lr"]
     page = sqlite_client.get("/?columns=lr", headers=HTML)
     assert page.status_code == 200 and "write config.lr for a setting" in page.text
+
+
+def test_groups_are_shown_with_the_filter_of_each(client):
+    for number, optimizer in enumerate(["adam", "adam", '<b>"it\'s"', None]):
+        config = {"optimizer": optimizer, "lr": number / 10}
+        client.post("/api/v1/runs", json={"run_id": f"r{number}", "config": config})
+    address = "/?group=config.optimizer,status&columns=config.lr&where=config.lr<1+or+id='r0'"
+    page = client.get(address, headers=HTML).text
+    assert "<b>" not in page and "&lt;b&gt;" in page
+    links = re.findall(r'class="level-(\d)" title="[^"]*"><a href="([^"]*)">([^<]*)<', page)
+    assert [(level, text) for level, _, text in links] == [
+        ("0", "adam"),
+        ("1", "running"),
+        ("0", "–"),
+        ("1", "running"),
+    ], "no filter can name a text with both quotes"
+    runs = client.get(unescape(links[1][1]), headers=HTML).text
+    assert sorted(re.findall(r'class="strong" href="/runs/(\w+)"', runs)) == ["r0", "r1"]
+    assert "(config.lr&lt;1 or id=&#39;r0&#39;) and config.optimizer = " in runs
+    runs = client.get(unescape(links[3][1]), headers=HTML).text
+    assert re.findall(r'class="strong" href="/runs/(\w+)"', runs) == ["r3"]
+    assert 'aria-sort="descending"><a class="sorts"' in page and "0 to 0.1</span>" in page
+
+
+def test_a_wrong_group_lists_the_runs_and_says_so(client, listed):
+    page = client.get("/?group=lr", headers=HTML)
+    assert page.status_code == 200 and "write config.lr for a setting" in page.text
+    assert sorted(listed("/?group=lr")) == ["a", "b", "c"]
+
+
+def test_more_groups_than_fit_are_counted(sqlite_client):
+    for number in range(52):
+        config = {"x": number, "y": 0}
+        sqlite_client.post("/api/v1/runs", json={"run_id": f"r{number}", "config": config})
+    assert "The first 50 of 52 groups." in sqlite_client.get("/?group=config.x", headers=HTML).text
+    page = sqlite_client.get("/?group=config.y,config.x", headers=HTML).text
+    assert "and 2 more in it" in page

@@ -1,0 +1,115 @@
+"""Groups of runs as rows of a table, each with the filter that finds its runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from memagent.filters.columns import column_of
+from memagent.filters.expression import RunColumn
+from memagent.filters.parser import MAX_LENGTH
+from memagent.units import format_bytes
+from memagent_server.schemas.runs import GroupFigure, RunGroup
+from memagent_server.store.run_columns import spelling_of
+from memagent_server.web.labels import status_badge
+from memagent_server.web.view_models import plain
+
+_TAGS = RunColumn("run", ("tags",))
+
+
+@dataclass(frozen=True)
+class GroupRow:
+    """`where` is None if no filter finds the group: its values are lists, or the text is long."""
+
+    name: str
+    value: str
+    level: int
+    runs: int
+    statuses: str
+    peak: str
+    figures: Sequence[tuple[str, str]]
+    """The mean, and the range if there is one."""
+    where: str | None
+    hidden: int
+    """Subgroups that are left out."""
+
+
+def group_rows(groups: Sequence[RunGroup], where: str | None) -> list[GroupRow]:
+    """Return the rows of groups, whose runs a filter has chosen."""
+    levels = [len(group.key) for group in groups]
+    return [
+        _row(group, where, group.groups - _children(levels, place))
+        for place, group in enumerate(groups)
+    ]
+
+
+def narrowed(where: str | None, key: Mapping[str, Any]) -> str | None:
+    """Return the filter that finds a group's runs; None if there is none."""
+    terms = [_condition(column_of(name), value) for name, value in key.items()]
+    known = [term for term in terms if term is not None]
+    if len(known) < len(terms):
+        return None
+    # `and` binds closer than `or`
+    before = [f"({where})" if " or " in where else where] if where else []
+    text = " and ".join([*before, *known])
+    return text if len(text) <= MAX_LENGTH else None
+
+
+def _condition(column: RunColumn, value: Any) -> str | None:
+    name = spelling_of(column)
+    if column == _TAGS and isinstance(value, list):
+        tags = [_constant(tag) for tag in value]
+        return None if None in tags else " and ".join(f"{tag} in tags" for tag in tags)
+    constant = _constant(value)
+    return None if constant is None else f"{name} = {constant}"
+
+
+def _constant(value: Any) -> str | None:
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value) if isfinite(value) else None
+    if not isinstance(value, str):
+        return None
+    # filters have no escapes: a text with both quotes can't be written
+    quotes = [quote for quote in "\"'" if quote not in value]
+    return f"{quotes[0]}{value}{quotes[0]}" if quotes else None
+
+
+def _row(group: RunGroup, where: str | None, hidden: int) -> GroupRow:
+    *_, (name, value) = group.key.items()
+    counts = sorted(group.statuses.items(), key=lambda item: -item[1])
+    return GroupRow(
+        name=name,
+        value=", ".join(value) if isinstance(value, list) and name == "tags" else plain(value),
+        level=len(group.key) - 1,
+        runs=group.runs,
+        statuses=", ".join(f"{count:,} {status_badge(status).text}" for status, count in counts),
+        peak=format_bytes(group.peak_bytes.max) if group.peak_bytes.runs else "–",
+        figures=[_figure(figure) for figure in group.columns.values()],
+        where=narrowed(where, group.key),
+        hidden=hidden,
+    )
+
+
+def _figure(figure: GroupFigure) -> tuple[str, str]:
+    if figure.mean is None:
+        return "–", ""
+    spread = "" if figure.min == figure.max else f"{_short(figure.min)} to {_short(figure.max)}"
+    return _short(figure.mean), spread
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def _children(levels: Sequence[int], place: int) -> int:
+    """Return how many of the rows after one are its subgroups."""
+    children = 0
+    for level in levels[place + 1 :]:
+        if level <= levels[place]:
+            break
+        children += level == levels[place] + 1
+    return children

@@ -17,6 +17,9 @@ COMPARED = "/compare?runs=sweep0,sweep1,k3v9leak"
 PAGES = {
     "runs": "/",
     "runs-none-match": "/?q=nothing+like+it",
+    "runs-arranged": "/?sort=-step&columns=step,peak_ratio",
+    "groups": "/?group=status,user&columns=step,peak_ratio",
+    "groups-wrong": "/?group=nothing",
     "run-leaking": "/runs/k3v9leak",
     "run-died": "/runs/d1ed",
     "run-ranks": "/runs/ddp2?ranks=all&axis=time",

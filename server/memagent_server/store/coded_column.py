@@ -64,12 +64,20 @@ class CodedColumn:
         codes = codes.copy()
         codes[rows] = [MISSING if key is None else places[key] for key in keys]
         column = CodedColumn(known, codes)
+        if "_key_numbers" in self.__dict__ and len(known) == len(self.keys):
+            column.__dict__["_key_numbers"] = self._key_numbers
+        elif "_key_numbers" in self.__dict__:
+            # to compute all again takes 60 ms, and a logged scalar is another at each step
+            new = sorted(key for key in wanted if not self._has(key))
+            before = [bisect_left(self.keys, key) for key in new]
+            numbers = np.insert(self._key_numbers, before, [*map(_number, new)])
+            column.__dict__["_key_numbers"] = numbers
         # values that no run has any more: a logged scalar is another at each step
         return column._compacted() if len(known) > 2 * len(codes) + 1_000 else column
 
-    def numbers(self) -> Floats:
-        """Return each run's number, NaN for any other value."""
-        floats: Floats = self._key_numbers[self.codes]
+    def numbers(self, rows: Rows) -> Floats:
+        """Return the numbers of some runs, NaN for any other value."""
+        floats: Floats = self._key_numbers[self.codes[rows]]
         return floats
 
     @cached_property

@@ -110,8 +110,8 @@ class _Tree:
             # codes rise as their values do
             weights = distinct
         else:
-            values = self.view.columns[self.figures[name]].numbers()
-            weights = [_mean(values[part]) for part in parts]
+            column = self.view.columns[self.figures[name]]
+            weights = [_mean(column.numbers(part)) for part in parts]
 
         def key(place: int) -> tuple[bool, float, int]:
             is_missing = distinct[place] == MISSING or math.isnan(weights[place])
@@ -139,7 +139,7 @@ class _Tree:
 
 
 def _figure(column: CodedColumn, rows: Rows) -> GroupFigure:
-    values = column.numbers()[rows]
+    values = column.numbers(rows)
     values = values[~np.isnan(values)]
     if not len(values):
         return GroupFigure(0, None, None, None)

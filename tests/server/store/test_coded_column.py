@@ -48,6 +48,10 @@ def test_changes_in_any_order_lead_to_the_same_column():
         column = column.changed(np.array(rows), [key_of(values[row]) for row in rows])
         assert keys(column) == [key_of(value) for value in values]
         assert list(column.keys) == sorted(column.keys)
+        numbers = column.numbers(np.arange(40)).tolist()
+        known = [isinstance(value, int | float) and not isinstance(value, bool) for value in values]
+        assert [number == number for number in numbers] == known
+        assert all(number == values[row] for row, number in enumerate(numbers) if known[row])
 
 
 def test_values_that_no_run_has_any_more_are_forgotten():

@@ -28,7 +28,7 @@ from memagent.leaks.reachability import holders_from_variables, ids_below
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.registrations import receiver_of, registering_line
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
-from memagent.leaks.statement_fixes import Traits
+from memagent.leaks.stored_values import Traits
 from memagent.leaks.suspect import CERTAINTIES, classify, describe_container, suspect_at
 from memagent.leaks.suspension import present
 from memagent.leaks.time_budgets import TimeBudget

@@ -31,7 +31,7 @@ from memagent.leaks.heap_trace import HeapTrace, LineStack
 from memagent.leaks.library_calls import UNKNOWN, Meanings
 from memagent.leaks.native_growth import NativeGrowth, native_growth
 from memagent.leaks.source_lines import GROWS, SourceLine, later_uses, source_line
-from memagent.leaks.statement_fixes import quotable
+from memagent.leaks.stored_values import quotable
 from memagent.leaks.suspect import build_suspect, is_module_class
 from memagent.leaks.syntax import (
     FUNCTIONS,

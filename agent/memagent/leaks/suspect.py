@@ -17,7 +17,8 @@ from memagent.leaks.detectors.base import StackAllocation
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
-from memagent.leaks.statement_fixes import UNKNOWN, Traits, statement_fix
+from memagent.leaks.statement_fixes import UNKNOWN, statement_fix
+from memagent.leaks.stored_values import Traits
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
 Kind = Literal[

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from memagent.leaks.statement_fixes import Traits, statement_fix
+from memagent.leaks.statement_fixes import statement_fix
+from memagent.leaks.stored_values import Traits
 from memagent.leaks.suspect import KINDS, build_suspect, fix_for, without_source
 
 HOST = Traits(is_on_host=True)

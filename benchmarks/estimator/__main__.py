@@ -80,6 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import agreement
 
         return agreement.main(options.json, options.only, quick=options.quick)
+    if options.verb == "sharded":
+        from benchmarks.estimator import sharded
+
+        return sharded.main(rehearse=options.rehearse, only=options.only)
     if options.verb == "text-models":
         from benchmarks.estimator import text_models
 
@@ -172,6 +176,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     rehearsals.add_argument("--only", default="", metavar="TEXT", help="rows with TEXT in the name")
     rehearsals.add_argument("--json", type=Path, metavar="FILE", help="also write all figures here")
+    sharded = verbs.add_parser("sharded", help="the formula beside rehearsals of FSDP")
+    sharded.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in the name")
+    sharded.add_argument(
+        "--rehearse", action="store_true", help="rehearse the cases with the libraries at hand"
+    )
     text_models = verbs.add_parser(
         "text-models", help="every text model of transformers, traced beside real steps on the CPU"
     )

@@ -112,7 +112,7 @@ def _add_training(training: Any) -> None:
         "--precision",
         "--dtype",
         help="fp32, amp (bf16 autocast: the default), bf16 (default with --lora-rank), mixed "
-        "(default with --zero), fp16, fp8",
+        "(default with --zero 1 and 2), fp16, fp8",
     )
     training.add_argument(
         "--optimizer",

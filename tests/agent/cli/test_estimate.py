@@ -153,8 +153,8 @@ def state_bytes(out: str) -> list[float]:
     ],
 )
 def test_each_gpu_holds_its_share(by_formula, options, shares):
-    whole = state_bytes(by_formula("--model", "llama-7b", "--dtype", "mixed", "--json")[1])
-    part = state_bytes(by_formula("--model", "llama-7b", "--dtype", "mixed", *options, "--json")[1])
+    whole = state_bytes(by_formula("--model", "llama-7b", "--dtype", "bf16", "--json")[1])
+    part = state_bytes(by_formula("--model", "llama-7b", "--dtype", "bf16", *options, "--json")[1])
     assert [b / a for a, b in zip(whole, part, strict=True)] == pytest.approx(shares, rel=0.01)
 
 

@@ -28,6 +28,7 @@ class Family:
     - softmax_fp32: eager attention takes its softmax in fp32 and casts back; both are saved.
     - logits_upcast: transformers' own loss converts logits to fp32 first (`loss/loss_utils.py`,
       `ForCausalLMLoss`).
+    - plain_loss: before transformers 4.50 its loss took the logits as they were.
     - output_dropout: attention's output goes through dropout.
     - pooler: the bare encoder has one.
     - logits_bias: a buffer is added to the logits, which makes them fp32 under autocast.
@@ -54,6 +55,7 @@ class Family:
     tied: bool = False
     activation: str = "gelu"
     logits_upcast: bool = True
+    plain_loss: bool = False
     output_dropout: bool = True
     pooler: bool = True
     logits_bias: bool = False
@@ -96,7 +98,13 @@ _LLAMA_BLOCK = Family(
     names=_LLAMA,
 )
 _GPT2_BLOCK = Family(
-    "layernorm", fused_qkv=True, bias=True, tied=True, activation="gelu_new", names=_GPT2
+    "layernorm",
+    fused_qkv=True,
+    bias=True,
+    tied=True,
+    activation="gelu_new",
+    plain_loss=True,
+    names=_GPT2,
 )
 _BERT_BLOCK = Family(
     "layernorm",
@@ -131,14 +139,15 @@ FAMILIES = {
     "gpt_bigcode": replace(_GPT2_BLOCK, softmax_fp32=True, activation="gelu_pytorch_tanh"),
     "gpt_neox": Family(
         "layernorm", fused_qkv=True, bias=True, rotary=True, partial_rotary=True, parallel=True,
-        softmax_fp32=True, names=_NEOX,
+        softmax_fp32=True, plain_loss=True, names=_NEOX,
     ),
     "phi": Family(
         "layernorm", norms=1, bias=True, rotary=True, partial_rotary=True, softmax_fp32=True,
         grouped_queries=True, head_bias=True, activation="gelu_new", names=_PHI,
     ),
     "opt": Family(
-        "layernorm", bias=True, tied=True, softmax_fp32=True, activation="relu", names=_OPT
+        "layernorm", bias=True, tied=True, softmax_fp32=True, activation="relu", plain_loss=True,
+        names=_OPT,
     ),
     "starcoder2": Family(
         "layernorm", bias=True, rotary=True, grouped_queries=True, tied=True, softmax_fp32=True,

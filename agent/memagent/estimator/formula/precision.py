@@ -70,12 +70,24 @@ PRECISIONS = {
 """
 
 
+def sharded_precision(sizes: Precision) -> Precision:
+    """Return the precision under FSDP: fp32 shards, gathered in two bytes if they are mixed.
+
+    So nothing is cast again, and the stream between layers has two bytes
+    (torch/distributed/fsdp/api.py, MixedPrecision). accelerate makes two-byte shards fp32 under
+    autocast (`Accelerator.prepare_model`). fp8 stays as it is.
+    """
+    if sizes.name not in ("mixed", "amp", "bf16-amp"):
+        return sizes
+    return Precision(sizes.name, 4, 4, 2, 2, 4, autocast=sizes.autocast)
+
+
 def default_precision(*, lora_rank: int | None, zero: int) -> str:
     """Return the usual precision: frozen weights are loaded in bf16, and ZeRO's masters are fp32.
 
-    Without either, weights are fp32 under autocast.
+    Without either, and with FSDP, weights are fp32 under autocast.
     """
-    return "bf16" if lora_rank else "mixed" if zero else "amp"
+    return "bf16" if lora_rank else "mixed" if zero in (1, 2) else "amp"
 
 
 def precision_named(name: str) -> Precision:

@@ -117,7 +117,8 @@ def _norm(spec: TrainingSpec, saved: SavedTensors, tokens: int, width: int | Non
     values = tokens * (width or spec.model.hidden)
     residual = spec.dtype_bytes.residual
     if kind == "layernorm" or spec.fused_norms:
-        saved.add("norms", values * residual + 8 * tokens, split=False)
+        size = 4.0 if _is_normed_in_fp32(spec) else residual
+        saved.add("norms", values * size + 8 * tokens, split=False)
         return
     # the squares need fp32: a copy, unless the stream is fp32 already
     size = 4.0 + (residual if kind == "t5norm" and residual < 4 else 0.0)
@@ -177,9 +178,20 @@ def _adapters(
             saved.add("lora", values * (1 + size))
 
 
+def _is_normed_in_fp32(spec: TrainingSpec) -> bool:
+    """Return True if LayerNorm casts a two-byte stream, and keeps the copy.
+
+    CUDA's autocast runs it in fp32 (aten/src/ATen/autocast_mode.h); the CPU's doesn't.
+    """
+    is_layernorm = spec.model.style.norm == "layernorm" and not spec.fused_norms
+    return is_layernorm and spec.dtype_bytes.autocast and spec.device == "cuda"
+
+
 def _stream_bytes(spec: TrainingSpec) -> float:
     """Return bytes a value of what a layer's first matrices read."""
     sizes = spec.dtype_bytes
+    if _is_normed_in_fp32(spec):
+        return 4.0
     return sizes.residual if sizes.autocast or spec.residual_bytes else sizes.compute
 
 
@@ -292,7 +304,7 @@ def _dense(spec: TrainingSpec, saved: SavedTensors, tokens: int) -> None:
     # Phi's attention and feed-forward read one norm's output: one storage, counted with attention
     shared = shape.style.norms == 1 and not sizes.autocast and spec.lora_rank is None
     if not shared:
-        stream = sizes.residual if sizes.autocast or spec.residual_bytes else compute
+        stream = _stream_bytes(spec)
         _linear_input(spec, saved, "ffn_input", inputs, ("gate", "up"), source_bytes=stream)
     saved.add("ffn", values * _activation_bytes(spec))
     if shape.is_gated:

@@ -16,8 +16,14 @@ from msgspec import structs
 
 from memagent.errors import EstimateError
 from memagent.estimator.cards import Card, card_named
+from memagent.estimator.formula.families import family_named
 from memagent.estimator.formula.optimizers import OptimizerRule, StepImplementation, optimizer_named
-from memagent.estimator.formula.precision import Precision, precision_named, quantised_bytes
+from memagent.estimator.formula.precision import (
+    Precision,
+    precision_named,
+    quantised_bytes,
+    sharded_precision,
+)
 from memagent.estimator.formula.shapes import Matrix, ModelShape, matrices
 from memagent.units import MIB
 
@@ -95,7 +101,7 @@ class TrainingSpec:
       hold all logits. `inplace` (Unsloth, FOAK, flash-attn) overwrites them with their gradient.
     - shifted_copy: the loss copies logits to shift them (transformers before 4.50). frees_logits:
       the model replaces its logits by their fp32 copy before the loss (before 4.46). Both follow
-      from `transformers`, a version, if it's given.
+      from `transformers`, a version, if it's given, as do losses without an fp32 copy.
     - logits_upcast overrides whether the model's loss converts them to fp32.
     - keeps_output: the model's output is referenced during backward, as in
       `output = model(**batch); output.loss.backward()`. The Trainer drops it.
@@ -160,6 +166,9 @@ class TrainingSpec:
             release = _release(self.transformers)
             object.__setattr__(self, "shifted_copy", release < (4, 50))
             object.__setattr__(self, "frees_logits", release < (4, 46))
+            # measured with 4.48; gone with the checkpointed layers' own class
+            survives = self.model.style is family_named("gpt_bigcode") and release < (4, 52)
+            object.__setattr__(self, "cache_survives", survives and self.use_cache)
         # unknown names are refused here, not later
         self.optimizer_rule, self.dtype_bytes, self.card  # noqa: B018
         if self.quantised is not None:
@@ -191,6 +200,8 @@ class TrainingSpec:
     @property
     def dtype_bytes(self) -> Precision:
         sizes = precision_named(self.precision)
+        if self.parallel.shards(3) > 1:
+            sizes = sharded_precision(sizes)
         residual = self.residual_bytes
         layernorm = self.model.style.norm == "layernorm"
         if residual is None and self.quantised and sizes.autocast and layernorm:
@@ -228,7 +239,11 @@ class TrainingSpec:
     @property
     def casts_logits(self) -> bool:
         """Return True if the model's own loss converts logits to fp32 first."""
-        return self.model.style.logits_upcast if self.logits_upcast is None else self.logits_upcast
+        if self.logits_upcast is not None:
+            return self.logits_upcast
+        style = self.model.style
+        is_plain = style.plain_loss and self.transformers and _release(self.transformers) < (4, 50)
+        return style.logits_upcast and not is_plain
 
     @property
     def linear_output_bytes(self) -> float:

@@ -14,15 +14,18 @@ from memagent.estimator.formula.spec import TrainingSpec
 class StaticBytes:
     """Bytes that one rank holds whatever its input.
 
-    `unit` is the largest part that ZeRO-3 gathers at once: a layer, or the embeddings.
+    `layer` and `root` are what ZeRO-3 gathers at once: a layer, and all outside of the layers. The
+    gradients of the head and of a tied embedding are in the compute dtype.
     """
 
     parameters: float
     gradients: float
     state: float
     temporaries: float
-    unit: float
+    layer: float
+    root: float
     buckets: float
+    head_gradient: float
     embedding_gradient: float
 
 
@@ -65,14 +68,18 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
     embedding = max(
         (share * m.parameters for m, share in shares if m.kind == "embedding"), default=0.0
     )
+    head = sum(share * m.parameters for m, share in shares if m.kind == "head")
+    gathered = sizes.compute / sizes.weight if spec.lora_rank is None else 1.0
     adds_embedding = spec.lora_rank is None and spec.model.is_tied
     return StaticBytes(
         parameters=0.0 if spec.offload_parameters else weights / plan.shards(3),
         gradients=gradients / plan.shards(2),
         state=0.0 if spec.offload_optimizer else state / plan.shards(1),
         temporaries=0.0 if spec.offload_optimizer else temporaries,
-        unit=max(scale * layered / max(1, spec.model.all_layers // plan.pipeline), scale * loose),
+        layer=gathered * scale * layered / max(1, spec.model.all_layers // plan.pipeline),
+        root=gathered * scale * loose,
         buckets=plan.bucket_total(gradients),
+        head_gradient=(head or (embedding if spec.model.is_tied else 0.0)) * sizes.compute,
         embedding_gradient=embedding * sizes.gradient if adds_embedding else 0.0,
     )
 

@@ -346,12 +346,24 @@ def test_an_invalid_plan_is_refused(options, words):
 
 
 def test_fsdp_holds_no_gathered_layers_or_buckets_in_the_optimizers_step():
-    sharded = replace(mixed_llama(), parallel=Parallel(data=8, zero=3))
+    sharded = replace(mixed_llama(), implementation="fused", parallel=Parallel(data=8, zero=3))
     estimate = estimate_training(sharded)
     held = sum(estimate.components[name] for name in ("parameters", "gradients", "optimizer_state"))
     workspace = estimate.terms["cublas_workspace"]
     assert estimate.terms["gathered_layers"] > 0
     assert estimate.phases["optimizer"] == pytest.approx(held + workspace, abs=8)
+
+
+def test_fsdp_has_fp32_shards_and_casts_no_weight_again():
+    stages = [
+        replace(mixed_llama(), precision="amp", parallel=Parallel(data=8, zero=zero))
+        for zero in (2, 3)
+    ]
+    zero_2, fsdp = (estimate_training(spec) for spec in stages)
+    count = LLAMA.parameter_count()
+    assert fsdp.components["parameters"] == pytest.approx(4 * count / 8, rel=1e-6)
+    assert fsdp.components["gradients"] == pytest.approx(4 * count / 8, rel=1e-6)
+    assert "weight_casts" in zero_2.terms and "weight_casts" not in fsdp.terms
 
 
 def test_fsdp_holds_frozen_shards_in_fp32_too():

@@ -216,10 +216,19 @@ def test_fused_norms_keep_their_input_instead_of_an_fp32_copy():
     )
 
 
-def test_prefetch_adds_a_layer_to_the_gathered_ones():
+def test_prefetch_adds_a_layer_to_the_gathered_ones_and_the_root():
     layer = sum(m.parameters for m in matrices(LLAMA) if m.layered) / 32 * 2
     for prefetch in (0, 1, 2):
         plan = Parallel(data=8, zero=3, prefetch=prefetch)
-        loose = 32_000 * 4096 * 2 * 2 + 4096 * 2  # embeddings and head are one unit, the largest
+        root = 32_000 * 4096 * 2 * 2 + 4096 * 2  # embeddings, head and last norm
         result = estimate_training(replace(SPEC, parallel=plan)).terms["gathered_layers"]
-        assert result == pytest.approx(max(layer, loose) * (1 + prefetch + 1), rel=1e-6)
+        assert result == pytest.approx(root + layer * (1 + prefetch), rel=1e-6)
+
+
+def test_an_older_transformers_has_losses_and_a_cache_of_its_own():
+    coder = TrainingSpec(preset("santacoder"), 2, 1024, checkpointing="full")
+    old, new = (replace(coder, transformers=version) for version in ("4.48.1", "5.0"))
+    assert not old.casts_logits and new.casts_logits
+    assert old.cache_survives and not new.cache_survives
+    assert not replace(old, use_cache=False).cache_survives
+    assert replace(SPEC, transformers="4.48.1").casts_logits

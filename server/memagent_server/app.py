@@ -18,6 +18,7 @@ from memagent_server.http import (
     auth,
     csrf,
     login_throttle,
+    oidc,
     problems,
     rate_limits,
     request_logging,
@@ -46,6 +47,7 @@ def create_app(
     request_logging.install(app)
     problems.install(app)
     login_throttle.install(app, settings)
+    oidc.install(app, settings.oidc, clock)
     auth.install(app)
     rate_limits.install(app, settings)
     csrf.install(app)

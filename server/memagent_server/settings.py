@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from memagent.environment import SERVER_SETTINGS, read_settings
 from memagent.errors import SettingError
 from memagent.wire.local_tokens import LOOPBACK_HOSTS
+from memagent_server.oidc_settings import OidcSettings, read_oidc
 
 DEFAULT_LISTEN = "127.0.0.1:8420"
 DEFAULT_PORT = 8420
@@ -70,6 +71,8 @@ class Settings:
     admin_token: str | None = field(default=None, repr=False)
     is_open: bool = False
     """Without tokens, serve everybody on this machine."""
+    oidc: OidcSettings | None = None
+    """The provider for logins, None for tokens only."""
     retention_days: int = 30
     rollup_days: int = 365
     metrics_streams: int = 2_000
@@ -137,7 +140,8 @@ class Settings:
     def secrets(self) -> tuple[str, ...]:
         """The values that no log, error or response may show: those excluded from repr."""
         values = (getattr(self, item.name) for item in fields(self) if not item.repr)
-        return tuple(value for value in values if value)
+        client_secret = self.oidc.client_secret if self.oidc is not None else None
+        return tuple(value for value in (*values, client_secret) if value)
 
     @classmethod
     def from_environ(
@@ -158,6 +162,7 @@ class Settings:
             public_url=_url("MEMAGENT_PUBLIC_URL", values) or local_url,
             admin_token=_token("MEMAGENT_ADMIN_TOKEN", values),
             is_open=_flag("MEMAGENT_OPEN", values),
+            oidc=read_oidc(values),
             retention_days=_days("MEMAGENT_RETENTION_DAYS", values, default=30),
             rollup_days=_days("MEMAGENT_ROLLUP_DAYS", values, default=365),
             metrics_streams=_count("MEMAGENT_METRICS_STREAMS", values, default=2_000),

@@ -33,6 +33,7 @@ PAGES = {
     "columns": "/settings/columns",
     "channels": "/settings/channels",
     "tokens": "/settings/tokens",
+    "people": "/settings/people",
     "retention": "/settings/retention?older_than=1",
     "runbooks": "/runbooks#oom_forecast",
     "manual": "/docs",

@@ -30,7 +30,17 @@ FACTS = {
     "cause": "leak",
 }
 
-OPEN = ("static", "show_login", "log_in", "log_out", "get_health", "get_readiness", "get_openapi")
+OPEN = (
+    "static",
+    "show_login",
+    "log_in",
+    "begin_login",
+    "finish_login",
+    "log_out",
+    "get_health",
+    "get_readiness",
+    "get_openapi",
+)
 BODIES = {
     "post_run": {
         "environment": {"takes_commands": True},

@@ -37,6 +37,7 @@ DEMANDED = {
     "POST /api/v1/notifications/<int:notification_id>/retry": ADMIN,
     "POST /settings/channels": SERVER,
     "GET /settings/tokens": SERVER,
+    "GET /settings/people": SERVER,
     "POST /api/v1/channels/<name>/test": SERVER,
 }
 """Routes that aren't listed require READ for GET, and an unlimited admin token otherwise."""

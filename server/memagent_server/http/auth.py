@@ -33,13 +33,22 @@ from memagent_server.http.credentials import (
 from memagent_server.http.problems import Problem
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Connection
+from memagent_server.store.people import mark_seen
 from memagent_server.store.tokens import mark_used
 
 USE_RECORDED_EVERY_S = 60.0
 """`last_used_at` is written at most this often, so that not every read becomes a write."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 
-_PUBLIC_PATHS = ("/healthz", "/readyz", "/openapi.json", "/login", "/logout")
+_PUBLIC_PATHS = (
+    "/healthz",
+    "/readyz",
+    "/openapi.json",
+    "/login",
+    "/login/oidc",
+    "/login/oidc/callback",
+    "/logout",
+)
 _PUBLIC_FOLDERS = ("/static/",)
 _PROXY_HEADERS = (
     "Forwarded",
@@ -143,14 +152,19 @@ def required_scope() -> RequiredScope:
 def _check_scope(access: Access, required: RequiredScope) -> None:
     if required.scope is not None and not access.allows(required.scope):
         raise Problem(
-            403, f"This token has scope '{access.scope}'; '{required.scope}' is required."
+            403, f"{_subject(access)} scope '{access.scope}'; '{required.scope}' is required."
         )
     if required.of_server and access.projects:
         raise Problem(
             403,
-            f"This token is limited to {_list_projects(access)}. "
-            "This request concerns the whole server: use a token for all projects.",
+            f"{'This token is' if access.person is None else 'You are'} limited to "
+            f"{_list_projects(access)}. This request concerns the whole server: "
+            "use a token for all projects.",
         )
+
+
+def _subject(access: Access) -> str:
+    return "This token has" if access.person is None else "You have"
 
 
 def _list_projects(access: Access) -> str:
@@ -250,13 +264,17 @@ def refuse_foreign_origin() -> None:
 
 
 def _record_use(context: Context, access: Access, now: float) -> None:
-    if access.token_id is not None and is_use_due(access, now):
-        with context.database.write() as session:
+    if not is_use_due(access, now):
+        return
+    with context.database.write() as session:
+        if access.token_id is not None:
             mark_used(session, access.token_id, now)
+        elif access.person is not None:
+            mark_seen(session, access.person.id, now)
 
 
 def is_use_due(access: Access, now: float) -> bool:
-    """Check whether the token's `last_used_at` is to be written."""
+    """Check whether `last_used_at` of the token, or the person's, is to be written."""
     used_at = access.last_used_at
     is_recent = used_at is not None and now - used_at < USE_RECORDED_EVERY_S
-    return access.token_id is not None and not is_recent
+    return (access.token_id is not None or access.person is not None) and not is_recent

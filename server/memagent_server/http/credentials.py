@@ -7,6 +7,8 @@
    to projects reads and writes only their runs, and cannot change the server as a whole.
 3. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie, which is checked
    against the database each time: for its token, and for a logout.
+4. People who log in with the provider of the settings get such a cookie for PERSON_SESSION_S, with
+   the rights of their newest login.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from memagent_server.http.context import current
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Connection, Session
 from memagent_server.store.models import TokenRow
+from memagent_server.store.people import KnownPerson, get_person
 from memagent_server.store.tokens import (
     ValidToken,
     any_token,
@@ -35,13 +38,15 @@ from memagent_server.store.tokens import (
 
 COOKIE = "memagent_session"
 SESSION_S = 14 * 86400
+PERSON_SESSION_S = 12 * 3600
+"""A working day: who leaves a group at the provider loses access at the next login."""
 _NEW_COOKIE = "memagent_new_session"
 
 
 @dataclass(frozen=True)
 class Access:
-    """What a token allows. `token_id` is None for the admin token of the settings and on an
-    unprotected server.
+    """What a token or a person may do. `token_id` is None for people, for the admin token of the
+    settings and on an unprotected server.
 
     Empty `projects` mean all projects.
     """
@@ -51,6 +56,7 @@ class Access:
     name: str = ""
     projects: tuple[str, ...] = ()
     last_used_at: float | None = None
+    person: KnownPerson | None = None
 
     def allows(self, scope: str) -> bool:
         return self.scope in (scope, "admin")
@@ -117,12 +123,22 @@ def is_unprotected(db: Session | Connection, settings: Settings) -> bool:
 
 
 def has_admin_tokens(db: Session | Connection, settings: Settings) -> bool:
-    """Check whether an administrator has set or ever created a token."""
-    return settings.admin_token is not None or any_token(db)
+    """Check whether an administrator has set or ever created a token, or people log in with a
+    provider.
+    """
+    return settings.admin_token is not None or settings.oidc is not None or any_token(db)
 
 
 def access_of(token: ValidToken | TokenRow) -> Access:
     return Access(token.scope, token.id, token.name, tuple(token.projects), token.last_used_at)
+
+
+def access_of_person(person: KnownPerson) -> Access | None:
+    """Return what a person may do, None if that is nothing."""
+    if person.scope is None:
+        return None
+    projects = tuple(person.projects)
+    return Access(person.scope, None, person.name, projects, person.last_seen_at, person)
 
 
 def token_hash(settings: Settings, token: str) -> str:
@@ -154,7 +170,7 @@ def set_session_cookie(
     response.set_cookie(
         settings.cookie_name(COOKIE),
         cookie or _new_cookie(settings, access),
-        max_age=SESSION_S,
+        max_age=SESSION_S if access.person is None else PERSON_SESSION_S,
         httponly=True,
         samesite="Lax",
         secure=settings.is_https,
@@ -173,13 +189,26 @@ def check_cookie(connection: Connection, settings: Settings, now: float) -> Acce
     key, session_id = content
     if is_session_ended(connection, session_id):
         return None
-    # a token's id is a number, the admin token's key a text
+    # a token's id is a number, the admin token's key a text, a person's a list
+    if isinstance(key, list):
+        return _check_person(connection, settings, key, now)
     if isinstance(key, str):
         is_admin = settings.admin_token is not None
         is_admin = is_admin and hmac.compare_digest(key, _admin_key(settings))
         return _CONFIGURED_ADMIN if is_admin else None
     row = get_token(connection, key, now)
     return access_of(row) if row is not None else None
+
+
+def _check_person(
+    connection: Connection, settings: Settings, key: list[int], now: float
+) -> Access | None:
+    """Return what the person of a cookie may do: id, series of sessions, and time of its end."""
+    person_id, series, ends_at = key
+    person = get_person(connection, person_id) if settings.oidc and now < ends_at else None
+    if person is None or settings.oidc is None or person.issuer != settings.oidc.issuer:
+        return None
+    return access_of_person(person) if person.session_series == series else None
 
 
 def end_current_session() -> None:
@@ -200,7 +229,7 @@ def clear_session_cookie(response: Response, settings: Settings) -> None:
     )
 
 
-def _read_cookie(settings: Settings) -> tuple[int | str, str] | None:
+def _read_cookie(settings: Settings) -> tuple[int | str | list[int], str] | None:
     """Return the key and the session's id of the browser's cookie, None if it isn't valid."""
     cookie = request.cookies.get(_cookie_name())
     if not cookie:
@@ -213,7 +242,12 @@ def _read_cookie(settings: Settings) -> tuple[int | str, str] | None:
 
 
 def _new_cookie(settings: Settings, access: Access) -> str:
-    key = access.token_id if access.token_id is not None else _admin_key(settings)
+    key: int | str | list[int]
+    if access.person is not None:
+        ends_at = int(current().clock()) + PERSON_SESSION_S
+        key = [access.person.id, access.person.session_series, ends_at]
+    else:
+        key = access.token_id if access.token_id is not None else _admin_key(settings)
     return str(_serializer(settings).dumps([key, secrets.token_urlsafe(16)]))
 
 

@@ -139,17 +139,18 @@ def exchange(
     service: str,
     allow_local: bool = False,
     max_bytes: int = MAX_RESPONSE_BYTES,
+    timeout_s: float = EXCHANGE_TIMEOUT_S,
 ) -> Response:
     """Send a request and return the response, whatever its status.
 
     Raises DeliveryFailedError if there is none.
     """
-    deadline = Deadline(EXCHANGE_TIMEOUT_S)
+    deadline = Deadline(timeout_s)
     try:
         with deadline:
             return _exchange(method, url, body, headers, allow_local, service, max_bytes)
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        too_late = f"no complete answer within {EXCHANGE_TIMEOUT_S:.0f} s"
+        too_late = f"no complete answer within {timeout_s:.0f} s"
         reason = too_late if deadline.is_over else _reason(error)
         # from None: the cause's message has the secret address
         raise DeliveryFailedError(f"{service} could not be reached: {reason}") from None

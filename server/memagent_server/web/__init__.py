@@ -14,13 +14,23 @@ from memagent_server.web import (
     setup,
     waste,
 )
-from memagent_server.web.pages import alerts, compare, estimate, login, run, runs, settings
+from memagent_server.web.pages import (
+    alerts,
+    compare,
+    estimate,
+    login,
+    oidc_login,
+    people,
+    run,
+    runs,
+    settings,
+)
 
 blueprints: tuple[Blueprint, ...] = tuple(
     module.blueprint
     for module in (
         setup, api, api_alerts, api_column_rules, api_predictions, run_changes, list_views,
         failures,
-        runs, run, waste, alerts, compare, estimate, settings, login, docs,
+        runs, run, waste, alerts, compare, estimate, settings, people, login, oidc_login, docs,
     )
 )  # fmt: skip

@@ -17,6 +17,7 @@ from memagent_server.http.csrf import FIELD, form_token
 from memagent_server.http.problems import ERROR_PAGE
 from memagent_server.http.request_logging import request_id
 from memagent_server.settings import Settings
+from memagent_server.store.reading import iso
 from memagent_server.web import bars, incident_views, labels, rendering, view_models
 from memagent_server.web.markdown import render_notes
 
@@ -64,6 +65,7 @@ def _install(state: BlueprintSetupState) -> None:
         without_indent=labels.without_indent,
         pairs=view_models.pairs,
         notes=render_notes,
+        iso=iso,
     )
     app.jinja_env.globals.update(
         asset=rendering.address,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, false
+from sqlalchemy import ForeignKey, Index, Integer, LargeBinary, String, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from memagent_server.schemas.base import JsonObject
@@ -36,6 +36,27 @@ class EndedSessionRow(Base):
     __tablename__ = "ended_sessions"
     id: Mapped[str] = mapped_column(String(64), primary_key=True)
     expires_at: Mapped[float]
+
+
+class PersonRow(Base):
+    """A person who has logged in with the OpenID Connect provider, and the rights of that login."""
+
+    __tablename__ = "people"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    issuer: Mapped[str] = mapped_column(String(500))
+    subject: Mapped[str] = mapped_column(String(255))
+    """The provider's id of the person; unlike name and e-mail, it never changes."""
+    name: Mapped[str] = mapped_column(String(200))
+    email: Mapped[str | None] = mapped_column(String(320))
+    scope: Mapped[str | None] = mapped_column(String(20))
+    """read or admin; None if no group of the last login opens this server."""
+    projects: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    session_series: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Cookies of an earlier series are refused: adding 1 ends all sessions."""
+    created_at: Mapped[float]
+    last_seen_at: Mapped[float]
+
+    __table_args__ = (UniqueConstraint("issuer", "subject", name="uq_people_issuer_subject"),)
 
 
 SHARDS = 64

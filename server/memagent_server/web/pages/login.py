@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, render_template, request
 
-from memagent_server.http import credentials, local_access, login_throttle
+from memagent_server.http import credentials, local_access, login_throttle, oidc
 from memagent_server.http.context import current
 from memagent_server.web.rendering import redirect_to, safe_path
 
@@ -18,7 +18,7 @@ def show_login() -> Response:
         if credentials.is_unprotected(session, context.settings):
             return redirect_to(request.args.get("next"))
     code = request.args.get("code")
-    return _login_form() if code is None else _follow_link(code)
+    return login_form() if code is None else _follow_link(code)
 
 
 @blueprint.post("/login")
@@ -33,11 +33,11 @@ def log_in() -> Response:
     if token:
         login_throttle.add_check(token, is_valid=access is not None)
     if access is None:
-        return _login_form(
+        return login_form(
             "Unknown, revoked or expired token. Check that you pasted all of it.", 401
         )
     if not access.allows("read"):
-        return _login_form(
+        return login_form(
             f"This token has scope '{access.scope}'. To see pages, use one with scope 'read'.", 403
         )
     response = redirect_to(request.form.get("next"))
@@ -57,7 +57,7 @@ def _follow_link(code: str) -> Response:
     else:
         with context.database.connect() as connection:
             if credentials.check_cookie(connection, context.settings, now) is None:
-                return _login_form("This link was used or has expired.", 401)
+                return login_form("This link was used or has expired.", 401)
     response.headers["Cache-Control"] = "no-store"
     return response
 
@@ -70,10 +70,18 @@ def log_out() -> Response:
     return response
 
 
-def _login_form(error: str | None = None, status: int = 200) -> Response:
+def login_form(error: str | None = None, status: int = 200) -> Response:
+    """Return the page with the ways to log in."""
     target = safe_path(request.values.get("next"))
     settings = current().settings
     uses_links = settings.is_loopback and not settings.is_open
     command = settings.link_command if uses_links else None
-    page = render_template("login.html", error=error, target=target, link_command=command)
+    provider = oidc.current_provider()
+    page = render_template(
+        "login.html",
+        error=error,
+        target=target,
+        link_command=command,
+        provider=provider.settings.name if provider is not None else None,
+    )
     return Response(page, status, {"Cache-Control": "no-store"}, mimetype="text/html")

@@ -164,6 +164,7 @@ def test_the_settings_pages_link_to_each_other(sqlite_client):
         "/settings/columns",
         "/settings/channels",
         PAGE,
+        "/settings/people",
         "/settings/retention",
     ):
         html = sqlite_client.get(path, headers=HTML).text
@@ -171,11 +172,12 @@ def test_the_settings_pages_link_to_each_other(sqlite_client):
             r'href="(/settings[^"?]*)"( aria-current="page")?',
             html.partition('aria-label="Settings"')[2],
         )
-        assert [link for link, _ in links][:5] == [
+        assert [link for link, _ in links][:6] == [
             "/settings",
             "/settings/columns",
             "/settings/channels",
             PAGE,
+            "/settings/people",
             "/settings/retention",
         ]
-        assert [link for link, mark in links[:5] if mark] == [path]
+        assert [link for link, mark in links[:6] if mark] == [path]

@@ -38,12 +38,19 @@ def test_the_forecaster_and_the_formula_need_neither_torch_nor_numpy():
 
 def test_attach_imports_only_what_the_first_step_needs():
     code = """
-import sys, torch, memagent
+import sys, threading, torch, memagent
+
+class Imports(list):
+    def find_spec(self, name, path=None, target=None):
+        if threading.current_thread() is threading.main_thread():
+            self.append(name)  # the agent's own threads import besides
+
 model = torch.nn.Linear(2, 2)
 optimizer = torch.optim.SGD(model.parameters())
-before = set(sys.modules)
+imports = Imports()
+sys.meta_path.insert(0, imports)
 run = memagent.attach(model, optimizer)
-print(*(set(sys.modules) - before))
+print(*set(imports))
 run.finish()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -56,5 +63,5 @@ run.finish()
         *("urllib3", "ssl", "email", "psutil", "statistics", "html", "sysconfig", "sqlalchemy"),
     }
     assert not later & set(loaded)
-    # each takes about 0.4 ms; most of that are its dataclasses. Two are of the background search
-    assert len([name for name in loaded if name.startswith("memagent.")]) <= 101
+    # each takes about 0.4 ms; most of that are its dataclasses
+    assert 50 < len([name for name in loaded if name.startswith("memagent.")]) <= 100

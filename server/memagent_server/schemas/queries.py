@@ -138,9 +138,7 @@ class RunFieldsQuery(Query, kw_only=True, frozen=True):
 class SeriesQuery(Query, kw_only=True, frozen=True, rename={"first": "from", "last": "to"}):
     fields: Annotated[
         tuple[ColumnName, ...],
-        Meta(
-            min_length=1, max_length=100, description="Columns, separated by commas; `*` for all."
-        ),
+        Meta(max_length=100, description="Columns, separated by commas; `*` for all."),
     ] = ("allocated_bytes", "peak_allocated_bytes", "device_used_bytes")
     rank: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
     device: (
@@ -213,7 +211,7 @@ class ViewsQuery(Query, kw_only=True, frozen=True):
 
 
 class ViewQuery(Query, kw_only=True, frozen=True):
-    name: Annotated[str, _text("The view's name.")]
+    name: Annotated[str, _text("The view's name."), Meta(min_length=1)]
     project: Annotated[str, _text("Its project; `*` for a view of all.")] = "*"
 
 

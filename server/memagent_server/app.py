@@ -16,6 +16,7 @@ from memagent_server import ingest, metrics, web
 from memagent_server.http import (
     api_route,
     auth,
+    change_log,
     csrf,
     login_throttle,
     oidc,
@@ -49,6 +50,7 @@ def create_app(
     login_throttle.install(app, settings)
     oidc.install(app, settings.oidc, clock)
     auth.install(app)
+    change_log.install(app)
     rate_limits.install(app, settings)
     csrf.install(app)
     api_route.install(app)

@@ -34,6 +34,7 @@ PAGES = {
     "channels": "/settings/channels",
     "tokens": "/settings/tokens",
     "people": "/settings/people",
+    "changes": "/settings/changes",
     "retention": "/settings/retention?older_than=1",
     "runbooks": "/runbooks#oom_forecast",
     "manual": "/docs",

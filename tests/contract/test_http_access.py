@@ -38,6 +38,7 @@ DEMANDED = {
     "POST /settings/channels": SERVER,
     "GET /settings/tokens": SERVER,
     "GET /settings/people": SERVER,
+    "GET /settings/changes": SERVER,
     "POST /api/v1/channels/<name>/test": SERVER,
 }
 """Routes that aren't listed require READ for GET, and an unlimited admin token otherwise."""

@@ -176,5 +176,6 @@ def test_every_table_is_scoped_to_a_project_or_to_the_server():
     assert own - set(SHARED_TABLES) == {
         model
         for model in own
-        if model.__name__ in ("TokenRow", "EndedSessionRow", "PersonRow", "WorkerRow", "ShardRow")
+        if model.__name__
+        in ("TokenRow", "ChangeRow", "EndedSessionRow", "PersonRow", "WorkerRow", "ShardRow")
     }

@@ -47,6 +47,7 @@ from memagent_server.store.models.samples import (
 )
 from memagent_server.store.models.server import (
     SHARDS,
+    ChangeRow,
     EndedSessionRow,
     EvaluationMarkRow,
     ForecasterStateRow,
@@ -64,6 +65,7 @@ __all__ = [
     "AlertRow",
     "Base",
     "BatchRow",
+    "ChangeRow",
     "ChunkRow",
     "ColumnRuleRow",
     "ConsoleRow",

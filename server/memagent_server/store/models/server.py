@@ -59,6 +59,24 @@ class PersonRow(Base):
     __table_args__ = (UniqueConstraint("issuer", "subject", name="uq_people_issuer_subject"),)
 
 
+class ChangeRow(Base):
+    """A change by a person or a token: an entry of the audit log."""
+
+    __tablename__ = "changes"
+    id: Mapped[int] = mapped_column(Id, primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    name: Mapped[str] = mapped_column(String(200))
+    """Of the person or the token."""
+    email: Mapped[str | None] = mapped_column(String(320))
+    method: Mapped[str] = mapped_column(String(10))
+    route: Mapped[str] = mapped_column(String(200))
+    subject: Mapped[str] = mapped_column(String(200))
+    """Ids and project that the request names."""
+    status: Mapped[int]
+
+    __table_args__ = (Index("ix_changes_at", "at"),)
+
+
 SHARDS = 64
 """As many workers can share the work, at most."""
 

@@ -165,6 +165,7 @@ def test_the_settings_pages_link_to_each_other(sqlite_client):
         "/settings/channels",
         PAGE,
         "/settings/people",
+        "/settings/changes",
         "/settings/retention",
     ):
         html = sqlite_client.get(path, headers=HTML).text
@@ -172,12 +173,13 @@ def test_the_settings_pages_link_to_each_other(sqlite_client):
             r'href="(/settings[^"?]*)"( aria-current="page")?',
             html.partition('aria-label="Settings"')[2],
         )
-        assert [link for link, _ in links][:6] == [
+        assert [link for link, _ in links][:7] == [
             "/settings",
             "/settings/columns",
             "/settings/channels",
             PAGE,
             "/settings/people",
+            "/settings/changes",
             "/settings/retention",
         ]
-        assert [link for link, mark in links[:6] if mark] == [path]
+        assert [link for link, mark in links[:7] if mark] == [path]

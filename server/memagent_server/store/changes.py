@@ -1,0 +1,51 @@
+"""The audit log: who changed what by HTTP. Rows are kept for KEPT_S, and MAX_ROWS at most."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+
+from memagent_server.store.models import ChangeRow
+
+KEPT_S = 365 * 86400.0
+MAX_ROWS = 200_000
+"""About 40 MB: 500 changes a day for a year. Refused requests count too, so it needs a bound."""
+
+
+def add_change(
+    session: Session,
+    *,
+    name: str,
+    email: str | None,
+    method: str,
+    route: str,
+    subject: str,
+    status: int,
+    now: float,
+) -> None:
+    """Store a change, and forget those beyond the bounds."""
+    change = ChangeRow(
+        at=now,
+        name=name[:200],
+        email=email,
+        method=method,
+        route=route[:200],
+        subject=subject[:200],
+        status=status,
+    )
+    session.add(change)
+    session.flush()
+    session.execute(delete(ChangeRow).where(ChangeRow.at < now - KEPT_S))
+    session.execute(delete(ChangeRow).where(ChangeRow.id <= change.id - MAX_ROWS))
+
+
+def list_changes(
+    session: Session, *, limit: int, before_id: int | None = None
+) -> Sequence[ChangeRow]:
+    """Return changes, the newest first; with `before_id` those before one."""
+    query = select(ChangeRow).order_by(ChangeRow.id.desc()).limit(limit)
+    if before_id is not None:
+        query = query.where(ChangeRow.id < before_id)
+    return session.scalars(query).all()

@@ -69,7 +69,9 @@ def watched(monkeypatch):
             memagent.attach(trainer.model, trainer.optimizer, predict=False, limit_bytes="64GiB")
         )
         # what other tests have left here to look through decides no step
-        runs[-1]._pipeline.leaks._finder.max_slice_s = math.inf
+        finder = runs[-1]._pipeline.leaks._finder
+        finder.max_slice_s = math.inf
+        finder.budget.allowance_s = 60.0
         return trainer, runs[-1]
 
     yield watched

@@ -39,6 +39,7 @@ DEMANDED = {
     "GET /settings/tokens": SERVER,
     "GET /settings/people": SERVER,
     "GET /settings/changes": SERVER,
+    "GET /api/v1/changes": SERVER,
     "POST /api/v1/channels/<name>/test": SERVER,
 }
 """Routes that aren't listed require READ for GET, and an unlimited admin token otherwise."""

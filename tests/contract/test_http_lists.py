@@ -17,6 +17,7 @@ LISTS = {
     "/api/v1/notifications": "notifications",
     "/api/v1/contexts": "contexts",
     "/api/v1/rehearsals": "rehearsals",
+    "/api/v1/changes": "changes",
     "/api/v1/runs/a/events": "events",
     "/api/v1/runs/a/predictions": "predictions",
     "/api/v1/runs/a/snapshots": "snapshots",
@@ -64,6 +65,7 @@ def client(sqlite_app, sqlite_client, fill):
             "prediction": {"method": "rehearsal", "peak_allocated_bytes": number},
         }
         assert sqlite_client.post("/api/v1/rehearsals", json=rehearsal).status_code == 201
+        assert sqlite_client.patch("/api/v1/runs/a", json={"notes": str(number)}).status_code == 200
     with sqlite_app.extensions["memagent"].database.write() as session:
         for at, run_id in enumerate("abc"):
             run, stream = (

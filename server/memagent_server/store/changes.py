@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from memagent_server.schemas.changes import Change, ChangePage
 from memagent_server.store.models import ChangeRow
+from memagent_server.store.reading import id_before, to_schema
 
 KEPT_S = 365 * 86400.0
 MAX_ROWS = 200_000
@@ -49,3 +51,10 @@ def list_changes(
     if before_id is not None:
         query = query.where(ChangeRow.id < before_id)
     return session.scalars(query).all()
+
+
+def page_of_changes(session: Session, *, limit: int, cursor: str | None = None) -> ChangePage:
+    """Return a page of changes, the newest first. Raises WireError for a bad cursor."""
+    rows = list_changes(session, limit=limit + 1, before_id=id_before(cursor))
+    page = [to_schema(Change, row) for row in rows[:limit]]
+    return ChangePage(page, str(page[-1].id) if len(rows) > limit else None)

@@ -7,6 +7,7 @@ from memagent_server.web import (
     api_alerts,
     api_column_rules,
     api_predictions,
+    audit_log,
     docs,
     failures,
     list_views,
@@ -31,6 +32,7 @@ blueprints: tuple[Blueprint, ...] = tuple(
     for module in (
         setup, api, api_alerts, api_column_rules, api_predictions, run_changes, list_views,
         failures,
-        runs, run, waste, alerts, compare, estimate, settings, people, login, oidc_login, docs,
+        runs, run, waste, alerts, compare, estimate, settings, people, audit_log, login,
+        oidc_login, docs,
     )
 )  # fmt: skip

@@ -44,6 +44,8 @@ def test_changes_are_in_the_audit_log_without_their_bodies(app, database):
         ("ci", "POST", "/settings", "", 413),
         ("ci", "PUT", "/api/v1/column-rules", "p", 200),
     ]
+    listed = client.get("/api/v1/changes?limit=2", headers=headers).get_json()
+    assert [one["subject"] for one in listed["changes"]] == ["x", "r"] and listed["next_cursor"]
     page = client.get("/settings/changes", headers=headers).text
     assert "/api/v1/runs/&lt;run_id&gt;" in page
     assert "Secret" not in page

@@ -111,6 +111,8 @@ class HostMemoryDetector(Detector):
         """Bytes allocated in the middle."""
         self._last_bytes: int | None = None
         """The same one step before the end."""
+        self._search_bytes = 0
+        """Bytes that the search itself has kept since the middle: no growth of the script."""
         self._max_rate: float = math.inf
         """Bytes per step by which anything can have grown since then."""
         self._garbage = CyclicGarbage()
@@ -166,12 +168,14 @@ class HostMemoryDetector(Detector):
         if not self._middle_step or not self._blocks.is_active or self._early_lines == []:
             return
         steps, pause = step - self._middle_step, self._trace.paused() if self._trace else no_pause()
+        before = self._allocated_bytes() or 0
         with pause, self._garbage.own():
             if self._early_lines is None:
                 last, _ = traced_blocks(self._tensor_bytes)
                 self._early_lines = self._growing_lines(last, steps)
             else:
                 self._find_holders([self._early_lines.pop(0)], steps)
+        self._search_bytes += max(0, (self._allocated_bytes() or 0) - before)
 
     def before_last(self, step: int) -> None:
         if not self._is_active or step <= self._middle_step or not self._middle_step:
@@ -182,7 +186,7 @@ class HostMemoryDetector(Detector):
         self._last_bytes = now_bytes
         growth = None
         if self._middle_bytes is not None and now_bytes is not None:
-            growth = now_bytes - self._middle_bytes
+            growth = now_bytes - self._middle_bytes - self._search_bytes
             self._max_rate = max(0, growth + _FREE_LIST_BYTES) / steps
         if self._blocks.is_active:
             self._read_blocks(steps, growth)
@@ -263,7 +267,7 @@ class HostMemoryDetector(Detector):
         self._is_active = False
         self._stop_trace()
         self._trace = None
-        self._middle_step = 0
+        self._middle_step = self._search_bytes = 0
         self._max_rate = math.inf
         self._middle = {}
         self._middle_tensors = Counter()

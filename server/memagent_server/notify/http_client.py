@@ -139,12 +139,13 @@ def exchange(
     service: str,
     allow_local: bool = False,
     max_bytes: int = MAX_RESPONSE_BYTES,
-    timeout_s: float = EXCHANGE_TIMEOUT_S,
+    timeout_s: float | None = None,
 ) -> Response:
     """Send a request and return the response, whatever its status.
 
-    Raises DeliveryFailedError if there is none.
+    `timeout_s` is EXCHANGE_TIMEOUT_S by default. Raises DeliveryFailedError if there is none.
     """
+    timeout_s = timeout_s or EXCHANGE_TIMEOUT_S
     deadline = Deadline(timeout_s)
     try:
         with deadline:

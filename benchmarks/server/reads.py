@@ -56,7 +56,7 @@ def measure(quick: bool) -> list[Figure]:
         _repeat(database, steps, 10)
         _fill_list(database, runs)
         wide = _wide(database, steps)
-        with running_server(database.url) as server, _asking(server.url) as ask:
+        with running_server(database.url) as server, asking(server.url) as ask:
             charts = [
                 *_charts(ask, wide, steps, requests),
                 *_processor_time(server, ask, wide, steps, requests),
@@ -71,11 +71,11 @@ def _charts(
     whole, long = _chart("long"), _chart("longer")
     one, ten, rows, ratios, lengths = [], [], [], [], []
     for number in range(requests):
-        one.append(_timed(ask, whole))
-        ten.append(_timed(ask, long))
+        one.append(timed(ask, whole))
+        ten.append(timed(ask, long))
         lengths.append(ten[-1] / one[-1])
         if number < max(3, requests // 10):
-            rows.append(_timed(_of_wide_rows, wide, steps))
+            rows.append(timed(_of_wide_rows, wide, steps))
             ratios.append(one[-1] / rows[-1])
             ask(
                 whole
@@ -136,7 +136,7 @@ def _old(database: Database, requests: int) -> Figure:
             assert find_prunable(session, Limits(1e9, 1e9), sizes=False) == []
 
     return from_samples(
-        "runs with something to let go of", "ms", [_timed(ask) for _ in range(requests)], scale=1e3
+        "runs with something to let go of", "ms", [timed(ask) for _ in range(requests)], scale=1e3
     )
 
 
@@ -234,7 +234,8 @@ def _of_wide_rows(connection: sqlite3.Connection, steps: int) -> None:
 
 
 @contextmanager
-def _asking(url: str) -> Iterator[Callable[[str], bytes]]:
+def asking(url: str) -> Iterator[Callable[[str], bytes]]:
+    """Return ask(path), which returns the body of a GET."""
     pool = urllib3.PoolManager(retries=False)
 
     def ask(path: str) -> bytes:
@@ -262,10 +263,11 @@ def _cursor(number: int) -> str:
 
 def _times(ask: Callable[[str], bytes], path: str, requests: int) -> list[float]:
     ask(path)
-    return [_timed(ask, path) for _ in range(requests)]
+    return [timed(ask, path) for _ in range(requests)]
 
 
-def _timed(do: Callable[..., object], *arguments: object) -> float:
+def timed(do: Callable[..., object], *arguments: object) -> float:
+    """Return the seconds that a call took."""
     began = time.perf_counter()
     do(*arguments)
     return time.perf_counter() - began

@@ -14,19 +14,17 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from typing import Any
 from urllib.parse import urlencode
 
-import urllib3
 from sqlalchemy import insert, text
 
 from benchmarks.figures import Figure, from_samples, quantile, table
 from benchmarks.machine import describe
+from benchmarks.server.reads import asking, timed
 from benchmarks.server.real_server import Server, fresh_database, running_server
 from memagent_server.store.engine import Database
 from memagent_server.store.models import RunRow, StreamRow
@@ -73,7 +71,7 @@ def measure(quick: bool) -> list[Figure]:
     for is_postgres in (False, True):
         with fresh_database(postgres=is_postgres) as database:
             _fill(database, RUNS_QUICK if quick else RUNS)
-            with running_server(database.url) as server, _asking(server.url) as ask:
+            with running_server(database.url) as server, asking(server.url) as ask:
                 requests = REQUESTS_QUICK if quick else REQUESTS
                 figures += _lists(server, ask, "PostgreSQL" if is_postgres else "SQLite", requests)
     return figures
@@ -85,9 +83,9 @@ def _lists(
     for name, (goal, query) in QUERIES.items():
         route = GROUPS_PATH if "by" in query else RUNS_PATH
         path = f"{route}?{urlencode({**query, 'limit': '50'})}"
-        first = _timed(ask, path)
+        first = timed(ask, path)
         before = server.cpu_s()
-        times = [_timed(ask, path) for _ in range(requests)]
+        times = [timed(ask, path) for _ in range(requests)]
         cpu_s = (server.cpu_s() - before) / requests
         figure = from_samples(f"{where}: {name}", "ms", times, scale=1e3, goal=goal)
         yield Figure(f"{where}: {name}, first", "ms", 1e3 * first)
@@ -132,25 +130,6 @@ def _scalars(source: random.Random, run_id: str) -> dict[str, Any]:
         "run_id": run_id, "rank": 0, "attempt": 0, "device": "scalars", "kind": "scalars", "name": "",
         "is_current": True, "latest": {name: source.random() for name in names},
     }  # fmt: skip
-
-
-@contextmanager
-def _asking(url: str) -> Iterator[Callable[[str], bytes]]:
-    pool = urllib3.PoolManager(retries=False)
-
-    def ask(path: str) -> bytes:
-        answer = pool.request("GET", url + path, timeout=60.0)
-        assert answer.status == 200, answer.data
-        return answer.data
-
-    yield ask
-    pool.clear()
-
-
-def _timed(do: Callable[..., object], *arguments: object) -> float:
-    began = time.perf_counter()
-    do(*arguments)
-    return time.perf_counter() - began
 
 
 def main() -> int:

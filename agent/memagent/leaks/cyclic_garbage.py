@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -52,17 +53,33 @@ def uncollected() -> Iterator[None]:
     """Collect no garbage meanwhile, unless asked to.
 
     A search makes and drops many lists. A collection in between would make those old that exist
-    just then, and enough of them make the collector look at all objects, within the search.
+    just then, and enough of them make the collector look at all objects, within the search. A
+    process that another thread forks meanwhile collects as the script had it.
     """
-    was_enabled = gc.isenabled()
+    if not gc.isenabled():
+        yield
+        return
+    _SUSPENDED.append(True)
     gc.disable()
     try:
         yield
     finally:
-        if was_enabled:
-            gc.enable()
+        gc.enable()
+        _SUSPENDED.clear()
 
 
 def _count() -> int:
     """Return how many objects all collections have found to be garbage."""
     return sum(generation["collected"] for generation in gc.get_stats())
+
+
+def _enable_in_child() -> None:
+    if _SUSPENDED:
+        _SUSPENDED.clear()
+        gc.enable()
+
+
+_SUSPENDED: list[bool] = []
+"""Has an entry while a search has disabled the collector."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_enable_in_child)

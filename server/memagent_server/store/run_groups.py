@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from memagent.errors import FilterError
 from memagent.filters.columns import column_of
 from memagent.filters.expression import RunColumn
-from memagent_server.schemas.runs import GroupFigure, RunGroup, RunGroups
+from memagent_server.schemas.run_groups import GroupFigure, RunGroup, RunGroups
 from memagent_server.store.coded_column import MISSING, CodedColumn, Floats, Key, Rows, value_of
 from memagent_server.store.run_columns import MAX_COLUMNS, split_names
 from memagent_server.store.run_keys import PEAK_BYTES

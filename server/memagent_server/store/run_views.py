@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import CursorResult, delete, func, select
 from sqlalchemy.orm import Session
 
-from memagent_server.schemas.runs import RunView
+from memagent_server.schemas.run_groups import RunView
 from memagent_server.store.errors import ConflictError
 from memagent_server.store.models import RunViewRow
 from memagent_server.store.reading import iso, to_schema

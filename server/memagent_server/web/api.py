@@ -18,7 +18,7 @@ from memagent_server.http import openapi
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, chart_answer, json_answer, only, page_answer
-from memagent_server.schemas import base, predictions, queries, runs, snapshots
+from memagent_server.schemas import base, predictions, queries, run_groups, runs, snapshots
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.console import console_of
 from memagent_server.store.engine import Session
@@ -108,7 +108,7 @@ def get_runs() -> Response:
 
 
 @blueprint.get(f"{_V1}/groups")
-@operation("runs", "read", runs.RunGroups, query=queries.GroupsQuery)
+@operation("runs", "read", run_groups.RunGroups, query=queries.GroupsQuery)
 def get_groups() -> Response:
     """Group runs by up to three columns, with figures of others."""
     params = query.read(queries.GroupsQuery)

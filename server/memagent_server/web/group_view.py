@@ -11,7 +11,7 @@ from memagent.filters.columns import column_of
 from memagent.filters.expression import RunColumn
 from memagent.filters.parser import MAX_LENGTH
 from memagent.units import format_bytes
-from memagent_server.schemas.runs import GroupFigure, RunGroup
+from memagent_server.schemas.run_groups import GroupFigure, RunGroup
 from memagent_server.store.run_columns import spelling_of
 from memagent_server.web.labels import status_badge
 from memagent_server.web.view_models import plain

@@ -19,7 +19,7 @@ from memagent_server.http.problems import Problem, json_answer
 from memagent_server.ingest.body import read_message
 from memagent_server.schemas.base import RunStatus
 from memagent_server.schemas.queries import ViewQuery, ViewsQuery
-from memagent_server.schemas.runs import RunView, RunViews
+from memagent_server.schemas.run_groups import RunView, RunViews
 from memagent_server.store.rules import EVERY_PROJECT
 from memagent_server.store.run_columns import DIFFERING, MAX_COLUMNS, split_names
 from memagent_server.store.run_groups import MAX_LEVELS

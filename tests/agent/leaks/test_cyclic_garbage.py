@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import weakref
 
 import pytest
@@ -80,3 +81,13 @@ def test_a_search_is_not_collected_in_between(is_enabled):
         assert not gc.isenabled()
         raise ZeroDivisionError
     assert gc.isenabled() == is_enabled
+
+
+def test_a_process_forked_meanwhile_collects_its_garbage():
+    gc.enable()
+    with uncollected():
+        child = os.fork()
+        if not child:
+            os._exit(0 if gc.isenabled() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert not gc.isenabled()

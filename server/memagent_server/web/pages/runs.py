@@ -20,7 +20,8 @@ from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.base import RUN_STATUSES
-from memagent_server.schemas.runs import RunGroup, RunSummary
+from memagent_server.schemas.run_groups import RunGroup
+from memagent_server.schemas.runs import RunSummary
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
 from memagent_server.store.run_columns import (

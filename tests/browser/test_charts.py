@@ -15,8 +15,8 @@ def hover(page, place, x, y=0.5):
 
 
 def visible_tips(page):
-    """Return the text of each box that is shown: at most one."""
-    return [tip.inner_text() for tip in page.locator(".tip").all() if tip.is_visible()]
+    """Return the text of each box that is shown, at one moment: charts are made anew meanwhile."""
+    return page.locator(".tip:visible").all_inner_texts()
 
 
 def cursor_step(page):

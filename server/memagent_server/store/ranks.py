@@ -5,7 +5,8 @@
 2. A run is running while any current rank is. After that it has the worst status of its current
    ranks.
 3. A lost rank that reports again is running again.
-4. A replayed rank (`live` is False) has ended already: it's lost_contact until its own end arrives.
+4. A replayed rank (`live` is False) has ended already: it's lost_contact until its own end arrives,
+   since its newest sample.
 5. A rank that ends twice keeps the worse status, and of two equal ones the later time, so the order
    of deliveries doesn't matter.
 """
@@ -29,22 +30,31 @@ _FROM_WORST = ("running", "oom", "failed", "lost_contact", "stopped", "completed
 
 
 def enter_rank(
-    session: Session, run: RunRow, rank: int, attempt: int, now: float, *, live: bool = True
+    session: Session,
+    run: RunRow,
+    rank: int,
+    attempt: int,
+    now: float,
+    *,
+    live: bool = True,
+    started_at: float | None = None,
 ) -> RankRow:
     """Return the row of a rank's attempt, create it if it's new, and mark it as seen.
 
     `live` is False for uploads of `memagent sync`: the process has ended, whatever its last message
-    says. The run's row must be locked.
+    says. `started_at` is by the clock of its host. The run's row must be locked.
     """
     row = session.get(RankRow, (run.id, rank, attempt))
     if row is None:
         row = _create(session, run, rank, attempt, now)
+    if row.started_at is None:
+        row.started_at = started_at
     if not live:
         row.is_replayed = True
         # a process whose messages are replayed has ended, whatever they say
         if row.status == "running":
             row.status = "lost_contact"
-            row.finished_at = now
+            row.finished_at = row.started_at or now
         if row.is_current:
             settle(session, run, now)
         return row
@@ -58,6 +68,22 @@ def enter_rank(
             row.error = None
             _reopen(run)
     return row
+
+
+def end_replayed(
+    session: Session, run_id: str, rank: int, attempt: int, last_time_s: float
+) -> None:
+    """Move the end of a replayed rank without one of its own to its newest sample.
+
+    The run's row must be locked.
+    """
+    run, row = session.get(RunRow, run_id), session.get(RankRow, (run_id, rank, attempt))
+    if run is None or row is None or not row.is_replayed or row.status != "lost_contact":
+        return
+    was_told = row.started_at is not None
+    row.finished_at = max(row.finished_at or 0.0, last_time_s) if was_told else last_time_s
+    if row.is_current:
+        settle(session, run, last_time_s)
 
 
 def is_entered(status: str, is_replayed: bool, *, live: bool) -> bool:

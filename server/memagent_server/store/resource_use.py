@@ -1,6 +1,7 @@
 """GPU time, energy and cost of a run.
 
-1. A rank holds its GPUs from its first contact to its end, whether they compute or not.
+1. A rank holds its GPUs from its start to its end, whether they compute or not. A start that it
+   didn't tell, or that its clock puts after its first contact, counts from that.
 2. A GPU that several ranks of a launch share counts once: by the rank that holds it longest.
 3. Energy is counted by the GPU itself: see `energy_j` in docs/wire.md.
 4. The cost is hours times price. One GPU without a price leaves it unknown: a sum of the others
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from memagent_server.schemas.runs import ResourceUse
@@ -60,6 +61,17 @@ def total_use(uses: Iterable[GpuUse], prices: GpuPrices) -> ResourceUse:
     )
 
 
+def begin_of_rank() -> ColumnElement[float]:
+    """Build the time from which a row of `ranks` holds its GPUs."""
+    is_told = RankRow.started_at < RankRow.first_seen_at
+    return case((is_told, RankRow.started_at), else_=RankRow.first_seen_at)
+
+
+def end_of_rank() -> ColumnElement[float]:
+    """Build the time until which a row of `ranks` holds its GPUs."""
+    return func.coalesce(RankRow.finished_at, RankRow.last_seen_at)
+
+
 def _longest(one: GpuUse, other: GpuUse) -> GpuUse:
     return max(one, other, key=lambda gpu: (gpu.time_s, gpu.energy_j or 0.0))
 
@@ -70,13 +82,12 @@ def _cost(gpu: GpuUse, prices: GpuPrices) -> float | None:
 
 
 def _gpus_of(session: Session, run_id: str) -> list[GpuUse]:
-    end = func.coalesce(RankRow.finished_at, RankRow.last_seen_at)
     query = (
         select(
             StreamRow.attempt,
             StreamRow.device,
             StreamRow.name,
-            end - RankRow.first_seen_at,
+            end_of_rank() - begin_of_rank(),
             StreamRow.latest,
         )
         .join(

@@ -61,7 +61,9 @@ def start_run(
             f"Run id {message.run_id!r} is taken by a run outside of this token's projects:"
             " choose another id."
         ) from error
-    rank = enter_rank(session, run, message.rank, message.attempt, now, live=live)
+    rank = enter_rank(
+        session, run, message.rank, message.attempt, now, live=live, started_at=message.started_at
+    )
     if created or (message.rank == 0 and rank.is_current):
         run.project = message.project
         if not run.is_name_edited:

@@ -27,7 +27,7 @@ from memagent_server.store.errors import ConflictError
 from memagent_server.store.events import settle_commands
 from memagent_server.store.history import read_chunks
 from memagent_server.store.models import DroppedRow, StreamRow
-from memagent_server.store.ranks import enter_rank, is_entered
+from memagent_server.store.ranks import end_replayed, enter_rank, is_entered
 from memagent_server.store.runs import lock_run
 from memagent_server.store.statements import raise_to
 from memagent_server.store.streams import StreamState, add_chunk, enter_stream, write_states
@@ -109,6 +109,11 @@ def store_batch(
         last_step = max(chunk.last_step for chunk in chunks)
         _add_chunks(connection, run_id, state.streams, chunks, now)
         write_states(connection, run_id, [state.streams[device] for device in devices])
+        if not live:
+            times = [state.streams[device].last_sample_at or 0.0 for device in devices]
+            with Session(connection) as session:
+                end_replayed(session, run_id, batch.rank, batch.attempt, max(times))
+                session.flush()
     if batch.events:
         rows = [_event_row(key, event, live=live) for event in batch.events]
         batch_rows.add_event_rows(connection, rows)

@@ -1,6 +1,6 @@
 """GPU memory that runs had, needed and left unused over a time, by user, project, card or run.
 
-1. A rank holds its GPUs from its first contact to its end; what lies in the window counts.
+1. A rank holds its GPUs from its start to its end; what lies in the window counts.
 2. A GPU that several ranks of a launch share counts once: for the longest of their times, with the
    sum of their needs.
 3. The need is the peak of the process on the device. If the driver doesn't list processes, it's
@@ -28,6 +28,7 @@ from memagent_server.schemas.runs import Waste, WasteKey, WasteRow, WasteSort, W
 from memagent_server.settings import GpuPrices
 from memagent_server.store.models import RankRow, RunRow, StreamRow
 from memagent_server.store.reading import iso
+from memagent_server.store.resource_use import begin_of_rank, end_of_rank
 
 MARGIN = 0.1
 KEYS: tuple[WasteKey, ...] = get_args(WasteKey)
@@ -239,15 +240,9 @@ def _by_run(selection: WasteSelection) -> Subquery:
 
 def _by_gpu(selection: WasteSelection) -> Subquery:
     """Build the statement of the GPUs of each launch: their time in the window, and their peaks."""
-    end = func.coalesce(RankRow.finished_at, RankRow.last_seen_at)
-    is_inside = (
-        end > selection.since,
-        RankRow.first_seen_at < selection.until,
-        end > RankRow.first_seen_at,
-    )
-    begin = case(
-        (RankRow.first_seen_at < selection.since, selection.since), else_=RankRow.first_seen_at
-    )
+    start, end = begin_of_rank(), end_of_rank()
+    is_inside = (end > selection.since, start < selection.until, end > start)
+    begin = case((start < selection.since, selection.since), else_=start)
     reserved = func.coalesce(_peak("peak_reserved_bytes"), StreamRow.peak_bytes)
     needed = func.coalesce(_peak("process_device_bytes"), reserved + CONTEXT_BYTES)
     return (

@@ -56,3 +56,44 @@ def test_a_stored_run_counts_the_time_of_its_ranks(database):
         finish_run(session, "r", Finish(status="completed", finished_at=7300.0), 7300.0)
     with database.read() as session:
         assert resource_use(session, "r", PRICES) == ResourceUse(2.0, 2.0, 7.0, "EUR")
+
+
+def replayed(session, *, seq, times):
+    columns = {"step": list(range(len(times))), "time_s": times}
+    batch = Batch(seq=seq, chunks=[Chunk(stream="GPU-0", columns=columns)])
+    add_batch(session, "r", batch, 9e6, live=False)
+
+
+def test_a_replayed_run_counts_by_its_own_clock(database):
+    devices = [Device(id="GPU-0", kind="cuda", name=H100)]
+    with database.write() as session:
+        start = RunStart(run_id="r", started_at=1_000.0, devices=devices)
+        run, _ = start_run(session, start, 9e6, live=False)
+        assert (run.status, run.finished_at) == ("lost_contact", 1_000.0)
+        replayed(session, seq=1, times=[3_000.0, 4_600.0])
+        replayed(session, seq=0, times=[1_100.0, 2_000.0])
+        session.refresh(run)
+        assert (run.status, run.finished_at) == ("lost_contact", 4_600.0)
+        assert resource_use(session, "r", PRICES).gpu_hours == pytest.approx(1.0)
+        finish = Finish(status="completed", finished_at=8_200.0)
+        finish_run(session, "r", finish, 9e6, live=False)
+        replayed(session, seq=2, times=[8_000.0])
+        session.refresh(run)
+        assert (run.status, run.finished_at) == ("completed", 8_200.0)
+        assert resource_use(session, "r", PRICES).gpu_hours == pytest.approx(2.0)
+
+
+def test_a_replayed_rank_without_a_start_ends_with_its_newest_sample(database):
+    with database.write() as session:
+        run, _ = start_run(session, RunStart(run_id="r"), 9e6, live=False)
+        replayed(session, seq=0, times=[1_100.0])
+        session.refresh(run)
+        assert (run.status, run.finished_at) == ("lost_contact", 1_100.0)
+
+
+def test_a_start_after_the_first_contact_is_a_wrong_clock(database):
+    devices = [Device(id="GPU-0", kind="cuda", name=H100)]
+    with database.write() as session:
+        start_run(session, RunStart(run_id="r", started_at=500.0, devices=devices), 100.0)
+        finish_run(session, "r", Finish(status="completed"), 3_700.0)
+        assert resource_use(session, "r", PRICES).gpu_hours == pytest.approx(1.0)

@@ -63,6 +63,20 @@ def test_1_only_the_time_within_the_window_counts(database):
         assert read(database, **window).total.runs == 0
 
 
+def test_1_a_run_that_arrives_later_counts_when_it_ran(database):
+    devices = [Device(id="GPU-0", kind="cuda", name=A100, limit_bytes=80 * GIB)]
+    values = {"step": [1], "time_s": [11 * HOUR], "process_device_bytes": [10 * GIB]}
+    batch = Batch(
+        seq=0, chunks=[Chunk(stream="GPU-0", columns=values | {"allocated_bytes": [GIB]})]
+    )
+    with database.write() as session:
+        start = RunStart(run_id="r", started_at=10 * HOUR, devices=devices)
+        start_run(session, start, 90 * HOUR, live=False)
+        add_batch(session, "r", batch, 90 * HOUR, live=False)
+    assert read(database, since=9 * HOUR, until=12 * HOUR).total.gpu_hours == pytest.approx(1)
+    assert read(database, since=12 * HOUR).total.runs == 0
+
+
 def test_2_ranks_that_share_a_gpu_add_their_needs_and_not_its_time(database):
     add_run(database, "r", ranks=2, process=20, used=45)
     assert figures(read(database).total) == pytest.approx((1, 80, 40, 35))

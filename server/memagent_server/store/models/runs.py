@@ -192,6 +192,8 @@ class RankRow(Base):
     """The first batch that is not there yet."""
     first_seen_at: Mapped[float]
     last_seen_at: Mapped[float]
+    started_at: Mapped[float | None]
+    """By the clock of its host, as `finished_at` if it said it; None if it didn't say it."""
     finished_at: Mapped[float | None]
     error: Mapped[str | None] = mapped_column(Text)
     is_replayed: Mapped[bool] = mapped_column(default=False, server_default=false())

@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from memagent.environment import SERVER_SETTINGS, read_settings
 from memagent.errors import SettingError
 from memagent.wire.local_tokens import LOOPBACK_HOSTS
+from memagent_server.channel_settings import NamedChannel, read_channels
 from memagent_server.oidc_settings import OidcSettings, read_oidc
 
 DEFAULT_LISTEN = "127.0.0.1:8420"
@@ -92,6 +93,8 @@ class Settings:
     alertmanager_url: str | None = field(default=None, repr=False)
     discord_webhook_url: str | None = field(default=None, repr=False)
     teams_webhook_url: str | None = field(default=None, repr=False)
+    channels: tuple[NamedChannel, ...] = ()
+    """Further channels beside those of the settings above."""
     notify_severities: Mapping[str, Severity] = field(default_factory=dict)
     """The lowest severity by channel. A channel that isn't listed is notified of everything."""
     grafana_url: str | None = None
@@ -141,7 +144,8 @@ class Settings:
         """The values that no log, error or response may show: those excluded from repr."""
         values = (getattr(self, item.name) for item in fields(self) if not item.repr)
         client_secret = self.oidc.client_secret if self.oidc is not None else None
-        return tuple(value for value in (*values, client_secret) if value)
+        addresses = (item.address for item in self.channels)
+        return tuple(value for value in (*values, client_secret, *addresses) if value)
 
     @classmethod
     def from_environ(
@@ -182,7 +186,10 @@ class Settings:
             alertmanager_url=_url("MEMAGENT_ALERTMANAGER_URL", values),
             discord_webhook_url=_url("MEMAGENT_DISCORD_WEBHOOK_URL", values),
             teams_webhook_url=_url("MEMAGENT_TEAMS_WEBHOOK_URL", values),
-            notify_severities=_severities("MEMAGENT_NOTIFY_SEVERITIES", values),
+            channels=(named := read_channels(values, CHANNEL_NAMES)),
+            notify_severities=_severities(
+                "MEMAGENT_NOTIFY_SEVERITIES", values, [item.name for item in named]
+            ),
             grafana_url=_url("MEMAGENT_GRAFANA_URL", values),
             grafana_token=values.get("MEMAGENT_GRAFANA_TOKEN"),
             log_format=_choice("MEMAGENT_LOG_FORMAT", values, LOG_FORMATS, default="logfmt"),
@@ -346,13 +353,15 @@ def _addresses(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
     return addresses
 
 
-def _severities(name: str, values: Mapping[str, str]) -> dict[str, Severity]:
+def _severities(
+    name: str, values: Mapping[str, str], named: Collection[str]
+) -> dict[str, Severity]:
     """Parse `pagerduty=critical,email=warning`. Raises SettingError."""
     by_channel: dict[str, Severity] = {}
     by_name: dict[str, Severity] = {severity: severity for severity in SEVERITIES}
     for part in filter(None, (part.strip() for part in values.get(name, "").split(","))):
         channel, _, severity = (piece.strip() for piece in part.partition("="))
-        if channel not in CHANNEL_NAMES or severity not in SEVERITIES:
+        if channel not in (*CHANNEL_NAMES, *named) or severity not in SEVERITIES:
             raise SettingError(
                 f"{name} contains {part!r}: write CHANNEL=SEVERITY, with a channel of "
                 f"{', '.join(CHANNEL_NAMES)} and a severity of {', '.join(SEVERITIES)}"

@@ -32,6 +32,7 @@ PAGES = {
     "settings": "/settings",
     "columns": "/settings/columns",
     "channels": "/settings/channels",
+    "routing": "/settings/routing",
     "tokens": "/settings/tokens",
     "people": "/settings/people",
     "changes": "/settings/changes",

@@ -62,6 +62,8 @@ BODIES = {
     "post_finish": {"status": "completed"},
     "put_rules": {"rules": {"leak": {"is_on": False}}},
     "put_column_rules": {"rules": {"Loss": {"column": "loss", "test": "above"}}},
+    "put_routes": {"routes": [{"name": "vision", "projects": ["vision"]}]},
+    "post_preview": {"routes": []},
     "post_command": {"kind": "stop"},
     "put_view": {"name": "theirs", "project": "{project}", "query": {}},
     "patch_run": {"notes": "theirs"},
@@ -93,6 +95,7 @@ FORMS = {
         "column": "loss",
         "test": "above",
     },
+    "change_routing": {"name": "vision"},
     "change_channels": {"retry": "{notification_id}"},
 }
 

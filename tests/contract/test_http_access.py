@@ -37,6 +37,8 @@ DEMANDED = {
     "POST /api/v1/notifications/<int:notification_id>/retry": ADMIN,
     "POST /settings/channels": SERVER,
     "GET /settings/tokens": SERVER,
+    "GET /settings/routing": SERVER,
+    "GET /api/v1/routes": SERVER,
     "GET /settings/people": SERVER,
     "GET /settings/changes": SERVER,
     "GET /api/v1/changes": SERVER,

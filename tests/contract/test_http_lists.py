@@ -31,6 +31,7 @@ POLLED = [
     "/api/v1/runs/a/suspects",
     "/api/v1/rules",
     "/api/v1/column-rules",
+    "/api/v1/routes",
     "/api/v1/scoreboard",
     "/api/v1/waste",
     "/api/v1/groups?by=project",

@@ -193,6 +193,8 @@ def test_example_bodies_are_accepted(sqlite_client, fill):
     assert sqlite_client.put("/api/v1/rules", json=EXAMPLES["RuleChanges"]).status_code == 200
     columns = EXAMPLES["ColumnRuleChanges"]
     assert sqlite_client.put("/api/v1/column-rules", json=columns).status_code == 200
+    routes = EXAMPLES["RouteChanges"]
+    assert sqlite_client.put("/api/v1/routes", json=routes).status_code == 200
 
 
 def test_the_document_names_the_required_scopes(document):

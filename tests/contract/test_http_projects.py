@@ -177,5 +177,13 @@ def test_every_table_is_scoped_to_a_project_or_to_the_server():
         model
         for model in own
         if model.__name__
-        in ("TokenRow", "ChangeRow", "EndedSessionRow", "PersonRow", "WorkerRow", "ShardRow")
+        in (
+            "TokenRow",
+            "ChangeRow",
+            "EndedSessionRow",
+            "PersonRow",
+            "RouteRow",
+            "WorkerRow",
+            "ShardRow",
+        )
     }

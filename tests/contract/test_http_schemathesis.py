@@ -49,6 +49,8 @@ SAYS_MORE_THAN_ITS_SCHEMA = [
     "POST /api/v1/estimate",
     "POST /api/v1/runs/{run_id}/batches",
     "PUT /api/v1/column-rules",
+    "PUT /api/v1/routes",
+    "POST /api/v1/routes/preview",
     "GET /api/v1/groups",
     "PUT /api/v1/views",
 ]

@@ -23,8 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     test.add_argument(
         "channel",
         metavar="CHANNEL",
-        choices=[*CHANNELS, "all"],
-        help=f"{', '.join(CHANNELS)}, or all",
+        help=f"{', '.join(CHANNELS)}, a name of MEMAGENT_CHANNELS, or all",
     )
     test.add_argument("--json", action="store_true", help="print JSON")
 
@@ -41,7 +40,7 @@ def _list(arguments: argparse.Namespace, settings: Settings, configured: dict[st
             "is_set_up": name in configured,
             "least_severity": settings.notify_severities.get(name, SEVERITIES[0]),
         }
-        for name in CHANNELS
+        for name in dict.fromkeys((*CHANNELS, *configured))
     ]
     if arguments.json:
         print(json.dumps(rows))

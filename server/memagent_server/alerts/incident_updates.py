@@ -6,7 +6,8 @@
 3. An incident notifies when it starts to fire, when it escalates, and when it ends, if its start
    was notified or its end is a death. An incident that fires and ends within one transaction
    notifies no one. The end of a rule without `tells_end` notifies no one either.
-4. A snoozed incident notifies only about its end; a false alarm only about a death.
+4. The routes decide to which channels (`alerts/routing.py`).
+5. A snoozed incident notifies only about its end; a false alarm only about a death.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from memagent_server.alerts.routing import DEATHS, receivers, subject_of
 from memagent_server.alerts.rules import RULES
 from memagent_server.alerts.state import worst_severity, worst_state
 from memagent_server.alerts.stream_state import AlertChange
@@ -23,9 +25,9 @@ from memagent_server.settings import SEVERITIES
 from memagent_server.store.alerts import add_transition, change_alert, find_open, notify, open_alert
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import alerts_of, change_incident, join_incident
-from memagent_server.store.models import AlertRow, IncidentRow, TransitionRow
+from memagent_server.store.models import AlertRow, IncidentRow, RunRow, TransitionRow
+from memagent_server.store.routes import channels_told, list_routes
 
-DEATHS = ("oom", "lost_contact")
 _CLOSING_REASONS = {"averted": "observations have returned to normal", "ok": "not confirmed"}
 
 
@@ -168,8 +170,19 @@ class IncidentTransaction:
                 # The notification is about the newest move that led to the incident's state.
                 leading = [move for move in changes.moves if move[1].to_state == state]
                 alert, transition = (leading or changes.moves)[-1]
-                notify(self._session, alert, transition, self._channels, self._now)
+                notify(
+                    self._session, alert, transition, self._receivers(alert, transition), self._now
+                )
         self._changes.clear()
+
+    def _receivers(self, alert: AlertRow, transition: TransitionRow) -> Collection[str]:
+        """Return the channels of a notification by the routes as they are now."""
+        run = self._session.get_one(RunRow, alert.run_id)
+        notified = (
+            () if alert.incident_id is None else channels_told(self._session, alert.incident_id)
+        )
+        subject = subject_of(run, alert, transition)
+        return receivers(list_routes(self._session), subject, self._channels, notified)
 
     def _changes_of(self, incident: IncidentRow) -> _IncidentChanges:
         initial = _IncidentChanges(incident, (incident.state, incident.severity))
@@ -195,7 +208,7 @@ class IncidentTransaction:
 def needs_notification(
     before: tuple[str, str], after: tuple[str, str], incident: IncidentRow, now: float
 ) -> bool:
-    """Return True if a change from one (state, severity) to another notifies people (3, 4)."""
+    """Return True if a change from one (state, severity) to another notifies people (3, 5)."""
     (old_state, old_severity), (state, severity) = before, after
     if severity == "note" or state in ("ok", "pending"):
         return False

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
+from memagent_server.channel_settings import ADDRESSES
 from memagent_server.notify import (
     alertmanager,
     discord,
@@ -55,6 +58,9 @@ REQUIRED_SETTINGS: dict[str, tuple[str, ...]] = {
 
 
 def channels(settings: Settings) -> dict[str, Channel]:
-    """Return the configured channels by name."""
+    """Return the configured channels by name: those of the settings, then those with names."""
     candidates = {name: from_settings(settings) for name, from_settings in CHANNELS.items()}
+    for item in settings.channels:
+        own: dict[str, Any] = {ADDRESSES[item.kind]: item.value}
+        candidates[item.name] = CHANNELS[item.kind](replace(settings, **own))
     return {name: channel for name, channel in candidates.items() if channel is not None}

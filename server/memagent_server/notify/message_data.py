@@ -13,7 +13,7 @@ from typing import Any
 
 from memagent.diagnostics import display_path, display_roots
 from memagent.wire.messages import Suspect
-from memagent_server.alerts.incident_updates import DEATHS
+from memagent_server.alerts.routing import DEATHS
 from memagent_server.alerts.summaries import regression, seen_in
 from memagent_server.compare import oom_report_of
 from memagent_server.notify.channel import (

@@ -85,6 +85,12 @@ EXAMPLES: dict[str, Any] = {
     "ColumnRuleChanges": {
         "rules": {"Loss diverges": {"column": "loss", "test": "above", "value": 10, "for_s": 60}}
     },
+    "RouteChanges": {
+        "routes": [
+            {"name": "vision", "projects": ["vision", "vit-*"], "channels": ["slack_bot"]},
+            {"name": "on call", "severity": "critical", "channels": ["pagerduty"], "goes_on": True},
+        ]
+    },
     "CommandRequest": {"kind": "checkpoint"},
     "RunStarted": {
         "run_id": "k3v9",

@@ -252,6 +252,10 @@ class RulesQuery(Query, kw_only=True, frozen=True):
     ] = "*"
 
 
+class PreviewQuery(Query, kw_only=True, frozen=True):
+    days: Annotated[int, Meta(ge=1, le=90, description="Days to look back.")] = 7
+
+
 class ScoreboardQuery(Query, kw_only=True, frozen=True):
     days: Annotated[int, Meta(ge=1, le=3650, description="Days to look back.")] = 90
     project: Project | None = None

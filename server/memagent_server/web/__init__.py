@@ -7,6 +7,7 @@ from memagent_server.web import (
     api_alerts,
     api_column_rules,
     api_predictions,
+    api_routes,
     audit_log,
     docs,
     failures,
@@ -30,8 +31,8 @@ from memagent_server.web.pages import (
 blueprints: tuple[Blueprint, ...] = tuple(
     module.blueprint
     for module in (
-        setup, api, api_alerts, api_column_rules, api_predictions, run_changes, list_views,
-        failures,
+        setup, api, api_alerts, api_column_rules, api_predictions, api_routes, run_changes,
+        list_views, failures,
         runs, run, waste, alerts, compare, estimate, settings, people, audit_log, login,
         oidc_login, docs,
     )

@@ -347,8 +347,13 @@ def describe_channels() -> list[schemas.Channel]:
             is_set_up=name in configured,
             least_severity=settings.notify_severities.get(name, SEVERITIES[0]),
         )
-        for name in CHANNELS
+        for name in known_channels()
     ]
+
+
+def known_channels() -> tuple[str, ...]:
+    """Return the names of all channels, configured or not."""
+    return (*CHANNELS, *(item.name for item in current().settings.channels))
 
 
 @blueprint.post("/channels/<name>/test")
@@ -369,7 +374,7 @@ def send_test_message(name: str) -> tuple[bool, str]:
         detail = (
             f"The channel {name} is not configured: see docs/notifications.md."
             if name in CHANNELS
-            else f"Unknown channel {name!r}. Use one of: {', '.join(CHANNELS)}."
+            else f"Unknown channel {name!r}. Use one of: {', '.join(known_channels())}."
         )
         raise Problem(404, detail)
     try:

@@ -19,6 +19,7 @@ FORMS = (
     "/settings",
     "/settings/columns",
     "/settings/channels",
+    "/settings/routing",
     "/alerts/1/say",
     "/login",
     "/logout",

@@ -19,6 +19,7 @@ from memagent_server.store.models.alerts import (
     ForecastRow,
     IncidentRow,
     NotificationRow,
+    RouteRow,
     RuleSettingRow,
     TransitionRow,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "RehearsalRow",
     "ResolvedFailureRow",
     "RollupRow",
+    "RouteRow",
     "RuleSettingRow",
     "RunDeletionRow",
     "RunRow",

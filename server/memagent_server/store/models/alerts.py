@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -186,6 +188,21 @@ class ColumnRuleRow(Base):
     level: Mapped[str] = mapped_column(String(20))
     updated_at: Mapped[float]
     updated_by: Mapped[str | None] = mapped_column(String(200))
+
+
+class RouteRow(Base):
+    """A route of notifications: see `alerts/routing.py`. Lists of patterns are JSON."""
+
+    __tablename__ = "routes"
+    name: Mapped[str] = mapped_column(String(100), primary_key=True)
+    position: Mapped[int]
+    projects: Mapped[list[Any]]
+    users: Mapped[list[Any]]
+    tags: Mapped[list[Any]]
+    rules: Mapped[list[Any]]
+    severity: Mapped[str] = mapped_column(String(20))
+    channels: Mapped[list[Any]]
+    goes_on: Mapped[bool]
 
 
 class FeedbackRow(Base):

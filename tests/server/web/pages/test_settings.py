@@ -163,6 +163,7 @@ def test_the_settings_pages_link_to_each_other(sqlite_client):
         "/settings",
         "/settings/columns",
         "/settings/channels",
+        "/settings/routing",
         PAGE,
         "/settings/people",
         "/settings/changes",
@@ -173,13 +174,14 @@ def test_the_settings_pages_link_to_each_other(sqlite_client):
             r'href="(/settings[^"?]*)"( aria-current="page")?',
             html.partition('aria-label="Settings"')[2],
         )
-        assert [link for link, _ in links][:7] == [
+        assert [link for link, _ in links][:8] == [
             "/settings",
             "/settings/columns",
             "/settings/channels",
+            "/settings/routing",
             PAGE,
             "/settings/people",
             "/settings/changes",
             "/settings/retention",
         ]
-        assert [link for link, mark in links[:7] if mark] == [path]
+        assert [link for link, mark in links[:8] if mark] == [path]

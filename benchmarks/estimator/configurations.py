@@ -94,6 +94,7 @@ def request_of(model: str, options: str, method: str) -> EstimateRequest:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(config))
         words = ["--model", str(path), *options.split(), "--method", method, "--timeout", "200"]
+        words += ["--loop", "step"]  # as they were traced
         if config["model_type"] != "vit" and "--sequence" not in words:
             words += ["--sequence", _SEQUENCES.get(config["model_type"], "1024")]
         return build_request(parser.parse_args(words))

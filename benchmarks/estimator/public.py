@@ -107,14 +107,14 @@ def spec_of(row: Mapping[str, Any]) -> TrainingSpec:
         options["quantised"] = {"nf4": "nf4-double", "gptq": "int4"}[row["quantised"]]
     if coder:
         options |= {"logits_upcast": False, "cache_survives": True}
-        options |= {"precision": "bf16-amp", "output_bytes": 4.0} if row["quantised"] else {}
+        options |= {"precision": "bf16-amp"} if row["quantised"] else {}
     if _is_prepared(row):
         options["residual_bytes"] = 4.0
     if row["fused_kernels"]:
         options |= {"loss": "inplace", "fused_norms": True}
     return TrainingSpec(
         preset(_PRESET_OF[row["model"]]), row["batch"], 2048 if coder else 4096, checkpointing="full", shifted_copy=True,
-        keeps_output=False, expert_loop=True, **options,
+        loop="trainer", expert_loop=True, **options,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -160,9 +160,9 @@ def _row(case: Case, versions: str, phases: Mapping[str, int]) -> ShardedRow:
 
 
 def spec_of(case: Case, transformers: str) -> TrainingSpec:
-    """Return the case as its Trainer runs it: the output is dropped, and in fp32 under autocast."""
+    """Return the case as its Trainer runs it."""
     shape = from_config(dict(case.config))
-    spec = TrainingSpec(
+    return TrainingSpec(
         shape,
         batch=case.batch,
         sequence=case.length,
@@ -170,15 +170,10 @@ def spec_of(case: Case, transformers: str) -> TrainingSpec:
         checkpointing="full" if case.checkpointing == "full" else "none",
         accumulation=case.accumulation,
         transformers=transformers,
-        keeps_output=False,
-        output_bytes=4.0 if case.precision == "amp" else None,
+        loop="trainer",
         use_cache=False,
         gpu=_CARD,
         parallel=Parallel(data=case.ranks, zero=3),
-    )
-    # the Trainer's default optimizer has been the fused one since transformers 5
-    return replace(
-        spec, implementation="fused" if int(transformers.split(".", maxsplit=1)[0]) > 4 else None
     )
 
 

@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from memagent.cli.estimate_request import build_request, title_of
+from memagent.cli.estimate_request import build_request, fit_command, title_of
 from memagent.cli.estimate_view import Style, render, render_grid
 from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
+from memagent.estimator.formula.spec import LOOPS
 from memagent.estimator.request import EstimateRequest, TraceRequest
 from memagent.live.progress import Progress
 from memagent.units import format_bytes
@@ -107,6 +108,13 @@ def add_step_arguments(
     )
 
 
+def parse_step(words: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a step."""
+    parser = argparse.ArgumentParser()
+    add_step_arguments(parser)
+    return parser.parse_args(words)
+
+
 def _add_training(training: Any) -> None:
     training.add_argument(
         "--precision",
@@ -143,6 +151,12 @@ def _add_training(training: Any) -> None:
     )
     training.add_argument(
         "--lora-rank", "--lora", type=int, metavar="RANK", help="train adapters of this rank only"
+    )
+    training.add_argument(
+        "--loop",
+        choices=LOOPS,
+        help="trainer, transformers' own (default for names and config.json), drops the output "
+        "before backward; plain (default else) keeps it until the next, step until backward's end",
     )
     training.add_argument("--lora-targets", help="layer names separated by commas, or all-linear")
     training.add_argument(
@@ -213,8 +227,11 @@ def _print_estimate(
         return 0
     title = title_of(arguments, arguments.batch or 1)
     print("\n".join(render(estimate, style=style, title=title, all_advice=arguments.advice)))
-    if is_traced and estimate.outcome not in (None, "fits") and not arguments.advice:
-        print(style.dim("--advice tries changes that would make it fit."))
+    if estimate.outcome not in (None, "fits"):
+        if is_traced and not arguments.advice:
+            print(style.dim("--advice tries changes that would make it fit."))
+        if command := fit_command(arguments, parse_step(["--model", arguments.model])):
+            print(style.dim(f"To make it fit: {command}"))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from memagent.estimator.formula.from_config import from_config, read_config
 from memagent.estimator.formula.precision import default_precision
 from memagent.estimator.formula.presets import PRESETS, canonical_name, model_config, preset
 from memagent.estimator.formula.shapes import ModelShape
-from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.formula.spec import USUAL_LOOP, Parallel, TrainingSpec
 from memagent.estimator.huggingface import request_for_config
 from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
 from memagent.estimator.vision_models import VisionModel, classification_loss, vision_model
@@ -40,7 +41,7 @@ _FORMULA_ONLY = (
     "transformers",
 )
 """Options that a traced model by name or config.json supports with their defaults only."""
-_TRACED_PRECISIONS = ("fp32", "amp", "bf16", "fp16")
+_TRACED_PRECISIONS = ("fp32", "amp", "bf16", "bf16-amp", "fp16")
 
 
 def build_request(arguments: argparse.Namespace) -> EstimateRequest:
@@ -141,6 +142,7 @@ def _vision_request(arguments: argparse.Namespace, model: VisionModel) -> TraceR
         autocast="bf16" if precision == "amp" else None,
         checkpointing="full" if arguments.checkpointing == "full" else None,
         accumulation=arguments.accumulation,
+        loop=arguments.loop or "plain",
         **_device_fields(arguments),
     )
 
@@ -198,6 +200,7 @@ def _config_request(
         attention=arguments.attention,
         checkpointing="non_reentrant" if arguments.checkpointing == "full" else None,
         accumulation=arguments.accumulation,
+        loop=arguments.loop or USUAL_LOOP,
         lora_rank=arguments.lora_rank,
         lora_targets=_traced_targets(arguments, fallback),
         **_device_fields(arguments),
@@ -227,6 +230,7 @@ def _factory_request(arguments: argparse.Namespace, path: Path) -> TraceRequest:
         autocast=autocast.get(arguments.precision),  # type: ignore[arg-type]  # one of its literals
         checkpointing="full" if arguments.checkpointing == "full" else None,
         accumulation=arguments.accumulation,
+        loop=arguments.loop or "plain",
         **_device_fields(arguments),
     )
 
@@ -282,6 +286,7 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
         loss=arguments.loss,
         transformers=arguments.transformers,
         accumulation=arguments.accumulation,
+        loop=arguments.loop or USUAL_LOOP,
         parallel=Parallel(
             data=arguments.ranks,
             zero=arguments.zero,
@@ -345,6 +350,23 @@ def _limit_bytes(arguments: argparse.Namespace) -> int | None:
 
 def _context_bytes(arguments: argparse.Namespace) -> int | None:
     return None if arguments.context is None else parse_bytes(arguments.context)
+
+
+def fit_command(arguments: argparse.Namespace, defaults: argparse.Namespace) -> str:
+    """Return the `memagent fit` of the same step, "" if it can't be traced here."""
+    usual = argparse.Namespace(**{**vars(arguments), "method": None})
+    is_factory = _FACTORY.fullmatch(arguments.model) is not None
+    if not is_factory and _untraced_reason(usual):
+        return ""
+    words = ["memagent", "fit", "--model", arguments.model]
+    for name, default in vars(defaults).items():
+        value = getattr(arguments, name)
+        if value == default or name in ("method", "timeout"):
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        values = value if isinstance(value, list) else [value]
+        words += [flag] if value is True else [w for each in values for w in (flag, str(each))]
+    return shlex.join(words)
 
 
 def title_of(arguments: argparse.Namespace, batch: int) -> str:

@@ -34,6 +34,7 @@ _TRAINING = (
     "checkpointing",
     "attention",
     "loss",
+    "loop",
     "lora",
     "quantised",
     "parallel",

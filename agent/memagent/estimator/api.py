@@ -23,6 +23,7 @@ from memagent.estimator.devices import (
     cublas_workspace_bytes,
 )
 from memagent.estimator.estimate import Estimate
+from memagent.estimator.formula.spec import Loop, check_loop
 from memagent.estimator.huggingface import request_for_config
 from memagent.estimator.input_specs import tensor_specs
 from memagent.estimator.request import EstimateRequest, TraceRequest
@@ -117,6 +118,7 @@ def estimate(
     checkpointing: Literal["full"] | bool | None = None,
     accumulation: int = 1,
     accumulate: int | None = None,
+    loop: Loop = "plain",
     set_to_none: bool = True,
     device: str = "cuda",
     gpu: str | None = None,
@@ -140,6 +142,9 @@ def estimate(
     - autocast: None, "bf16", "fp16" or torch's dtype.
     - checkpointing: "full" or True recomputes each repeated block.
     - accumulation: forwards for one optimizer step; `accumulate` is its older name.
+    - loop: what becomes of the model's output. In a "plain" loop it lives until the next one
+      replaces it, in the function of a "step" until backward has ended. transformers' "trainer"
+      drops it before backward, and clips gradients.
     - set_to_none: as in the script's `zero_grad`.
     - device: "cuda" (no GPU needed) or "cpu". gpu: a name such as "a100", which sets limit and
       context.
@@ -153,6 +158,7 @@ def estimate(
     accumulation = accumulation if accumulate is None else accumulate
     check_step(inputs, loss, accumulation)
     check_optimizer(model, optimizer)
+    check_loop(loop)
     request = TraceRequest(
         model=model,
         inputs=inputs,
@@ -162,6 +168,7 @@ def estimate(
         autocast=autocast_named(autocast),
         checkpointing=checkpointing_named(checkpointing),
         accumulation=accumulation,
+        loop=loop,
         set_to_none=set_to_none,
         timeout_s=timeout_s,
         **device_fields(

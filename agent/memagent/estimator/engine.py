@@ -31,6 +31,7 @@ from memagent.estimator.allocator import AllocatorConfig
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.families import ALIASES, FAMILIES
 from memagent.estimator.formula.from_model import predict
+from memagent.estimator.formula.spec import FUSED_SINCE
 from memagent.estimator.formula.training import estimate_formula
 from memagent.estimator.from_trace import estimate_of
 from memagent.estimator.huggingface import ConfiguredModel
@@ -39,6 +40,9 @@ from memagent.estimator.model_edits import CheckpointedModel
 from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
 from memagent.estimator.trace.events import Trace
 from memagent.estimator.trace.tracing import record_trace
+
+TRAINER_CLIP_NORM = 1.0
+"""The norm that the Trainer clips gradients to (`TrainingArguments.max_grad_norm`)."""
 
 
 def estimate(request: EstimateRequest) -> Estimate:
@@ -71,15 +75,35 @@ def record(request: TraceRequest) -> Trace:
         CheckpointedModel(request.model) if is_checkpointed else request.model,
         request.inputs,
         targets=request.targets,
-        optimizer=request.optimizer,
+        optimizer=_optimizer(request),
         loss=request.loss,
         autocast=request.autocast,
         scaler=request.scaler,
         accumulate=request.accumulation,
         set_to_none=request.set_to_none,
+        **_loop_options(request),
         device=request.device,
         timeout_s=request.timeout_s,
     )
+
+
+def _loop_options(request: TraceRequest) -> dict[str, Any]:
+    """Return what a loop does besides forward, backward and step; see `TrainingSpec`."""
+    if request.loop != "trainer":
+        return {"carry_output": request.loop == "plain"}
+    return {
+        "keep_output": False,
+        "widen_output": request.autocast is not None,
+        "clip_norm": TRAINER_CLIP_NORM,
+    }
+
+
+def _optimizer(request: TraceRequest) -> Any:
+    """Return the optimizer; the Trainer's AdamW is fused if its library's default is."""
+    is_default = request.loop == "trainer" and request.optimizer == "adamw"
+    release = _versions().get("transformers", "0").partition(".")[0]
+    is_fused = is_default and request.device == "cuda" and int(release) >= FUSED_SINCE[0]
+    return "adamw_fused" if is_fused else request.optimizer
 
 
 def estimate_trace(request: TraceRequest, trace: Trace) -> Estimate:
@@ -95,6 +119,7 @@ def estimate_trace(request: TraceRequest, trace: Trace) -> Estimate:
             "autocast": request.autocast or "none",
             "checkpointing": request.checkpointing or "none",
             "accumulation": request.accumulation,
+            "loop": request.loop,
             "allocator": request.allocator or "default",
             "versions": _versions(),
             **_adapters(request.model),

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from memagent.errors import EstimateError
 from memagent.estimator.config_inputs import inputs_of
 from memagent.estimator.formula.from_config import Config, read_config
+from memagent.estimator.formula.spec import Loop, check_loop
 from memagent.estimator.input_specs import TensorSpec
 from memagent.estimator.request import TraceRequest
 
@@ -23,6 +24,7 @@ _PRECISIONS: dict[str, tuple[str, Literal["bf16", "fp16"] | None]] = {
     "amp": ("float32", "bf16"),
     "fp16-amp": ("float32", "fp16"),
     "bf16": ("bfloat16", None),
+    "bf16-amp": ("bfloat16", "bf16"),
     "fp16": ("float16", None),
 }
 """Dtypes of the weights and of autocast, by the names of `memagent estimate --precision`."""
@@ -130,6 +132,7 @@ def request_for_config(
     attention: Literal["sdpa", "eager"] | None = None,
     checkpointing: Literal["reentrant", "non_reentrant"] | None = None,
     accumulation: int = 1,
+    loop: Loop = "trainer",
     lora_rank: int | None = None,
     lora_targets: Sequence[str] | str | None = None,
     **device: Any,
@@ -139,8 +142,9 @@ def request_for_config(
     - batch: samples in one forward. sequence: tokens a sample, by default the config's learned
       positions, else 2048.
     - precision: fp32, amp (bf16 autocast), fp16-amp (with a GradScaler), bf16 or fp16 (all
-      weights).
+      weights), bf16-amp (bf16 autocast over such weights).
     - attention: None is transformers' own choice. checkpointing: recompute each layer.
+    - loop: "trainer" is transformers' Trainer; "plain" and "step" as of `memagent.estimate`.
     - lora_rank: train adapters only, on lora_targets (names, "all-linear", None for peft's choice).
     - device: the fields of `TraceRequest` for the device: device, allocator, limit_bytes,
       workspace_bytes, context_bytes, timeout_s.
@@ -149,6 +153,7 @@ def request_for_config(
     config or precision.
     """
     content = read_config(config)
+    check_loop(loop)
     if precision not in _PRECISIONS:
         choices = ", ".join(_PRECISIONS)
         raise EstimateError(f"precision {precision!r} cannot be traced: use one of {choices}")
@@ -160,6 +165,7 @@ def request_for_config(
         autocast=autocast,
         scaler=precision == "fp16-amp",
         accumulation=accumulation,
+        loop=loop,
         sequence=sequence,
         **device,
     )

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from memagent.errors import EstimateError
 from memagent.estimator import input_specs
-from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.spec import Loop, TrainingSpec
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,7 @@ class TraceRequest:
     autocast: Literal["bf16", "fp16"] | None = None
     checkpointing: Literal["full"] | None = None
     accumulation: int = 1
+    loop: Loop = "step"
     scaler: bool = False
     set_to_none: bool = True
     sequence: int | None = None

@@ -17,7 +17,7 @@ from memagent.estimator.formula.optimizers import optimizer_named
 from memagent.estimator.formula.precision import default_precision, precision_named, quantised_bytes
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.shapes import ModelShape
-from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.formula.spec import USUAL_LOOP, Loop, Parallel, TrainingSpec
 from memagent.estimator.formula.training import estimate_formula
 from memagent.estimator.request import FormulaRequest
 from memagent.estimator.search import largest_batch
@@ -67,6 +67,7 @@ class EstimateBody(msgspec.Struct, kw_only=True):
     attention: Literal["eager", "math", "sdpa"] = "sdpa"
     loss: Literal["eager", "inplace", "chunked", "fused"] = "eager"
     accumulation: Size = 1
+    loop: Loop = USUAL_LOOP
     use_cache: bool = True
     lora_rank: Size | None = None
     lora_targets: Annotated[list[Name], Meta(min_length=1, max_length=50)] | None = None
@@ -95,6 +96,7 @@ _TRAINING = (
     "attention",
     "loss",
     "accumulation",
+    "loop",
     "use_cache",
     "lora_rank",
     "quantised",

@@ -291,7 +291,10 @@ def test_a_factory_is_traced(estimate, factory):
 def test_it_lists_the_largest_tensors_and_advice_of_a_factory(estimate, factory):
     _, out, _ = estimate("--model", factory, "--input", "16384x512", "--gpu", "512MiB")
     assert "Largest tensors at the peak" in out and "reserved by torch" in out
-    assert out.endswith("--advice tries changes that would make it fit.\n")
+    advice, command = out.splitlines()[-2:]
+    assert advice == "--advice tries changes that would make it fit."
+    step = f"--model {factory} --input 16384x512 --gpu 512MiB"
+    assert command == f"To make it fit: memagent fit {step}"
     _, out, _ = estimate("--model", factory, "--input", "16384x512", "--gpu", "1GiB", "--advice")
     assert "Autocast to bf16" in out and "Smaller batch, accumulated" in out
 
@@ -478,3 +481,33 @@ def test_an_option_has_the_name_of_the_api_and_an_alias(by_formula, canonical, a
     plain = by_formula("--model", "gpt2", "--json")[1]
     changed = by_formula("--model", "gpt2", *canonical, "--json")[1]
     assert plain != changed == by_formula("--model", "gpt2", *alias, "--json")[1]
+
+
+def test_the_loop_of_a_name_is_the_trainers(by_formula):
+    _, usual, _ = by_formula("--model", "gpt2", "--json")
+    _, plain, _ = by_formula("--model", "gpt2", "--loop", "plain", "--json")
+    usual, plain = json.loads(usual), json.loads(plain)
+    assert (usual["assumptions"]["loop"], plain["assumptions"]["loop"]) == ("trainer", "plain")
+    assert usual["peak_allocated_bytes"] < plain["peak_allocated_bytes"]
+
+
+@traced
+def test_the_loop_of_a_factory_is_a_plain_one(estimate, factory):
+    words = ("--model", factory, "--input", "4x512", "--json")
+    _, printed, _ = estimate(*words)
+    assert json.loads(printed)["assumptions"]["loop"] == "plain"
+    _, printed, _ = estimate(*words, "--loop", "step")
+    assert json.loads(printed)["assumptions"]["loop"] == "step"
+
+
+def test_what_will_not_fit_names_the_command_that_fits_it(by_formula):
+    words = ("--model", "gpt2", "--batch", "64", "--gpu", "RTX 4090", "--loop", "plain")
+    _, printed, _ = by_formula(*words)
+    expected = "memagent fit --model gpt2 --batch 64 --loop plain --gpu 'RTX 4090'"
+    assert printed.splitlines()[-1] == f"To make it fit: {expected}"
+
+
+@pytest.mark.parametrize("option", [("--zero", "3", "--ranks", "2"), ("--optimizer", "adamw8bit")])
+def test_what_fit_cannot_trace_has_no_such_command(by_formula, option):
+    _, printed, _ = by_formula("--model", "gpt2-xl", "--batch", "64", "--gpu", "t4", *option)
+    assert "won't fit" in printed and "memagent fit" not in printed

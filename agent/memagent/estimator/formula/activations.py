@@ -27,7 +27,8 @@ class Activations:
     - stack: saved by the layers. edges: saved outside of them.
     - recomputed: one layer under checkpointing. largest: the largest layer.
     - local: only lives until the end of forward.
-    - output: freed when the caller drops the output (logits and a cache).
+    - output: freed when the caller drops the output (logits and a cache). carried: that of the
+      step before.
     """
 
     stack: float
@@ -38,6 +39,7 @@ class Activations:
     working: float
     local: float
     output: float
+    carried: float
     cache: float
     loss: LossBytes
 
@@ -48,6 +50,7 @@ def activations(spec: TrainingSpec, *, first: bool, last: bool) -> Activations:
     layers, decoders = shape.layers / plan.pipeline, shape.decoder_layers / plan.pipeline
     stack, recomputed, largest = activation_stack(spec, layers=layers, decoders=decoders)
     cache = surviving_cache_bytes(spec, layers=layers + decoders)
+    output = held_output_bytes(spec) + (cache if spec.holds_output else 0.0)
     return Activations(
         stack=stack * (plan.in_flight() if first else 1),
         recomputed=recomputed,
@@ -56,7 +59,8 @@ def activations(spec: TrainingSpec, *, first: bool, last: bool) -> Activations:
         casts=cast_bytes(spec) / (plan.tensor * plan.pipeline),
         working=working_bytes(spec),
         local=last_norm_bytes(spec) if last else 0.0,
-        output=held_output_bytes(spec) + (cache if spec.keeps_output else 0.0),
+        output=output,
+        carried=output if spec.carries_output else 0.0,
         cache=cache,
         loss=loss_bytes(spec) if last else _NO_LOSS,
     )

@@ -87,13 +87,14 @@ def sharded_phases(
     if spec.model.is_tied:  # the embedding's own gradient, before it is added to the head's
         end += units.head_gradient
     return {
-        "forward": during + saved + forward,
+        "forward": during + saved + forward + parts.carried,
         "backward": during + max(saved + backward[0], *backward[1:], end),
         "optimizer": static.parameters
         + static.state
         + fixed
         + static.gradients
-        + static.temporaries,
+        + static.temporaries
+        + parts.carried,
     }
 
 
@@ -113,7 +114,7 @@ def _backward(
     inner = through + max(parts.largest + parts.working + product, ending)
     inner += parts.stack / units.layers if parts.recomputed else 0.0
     start = max(
-        units.layer + parts.loss.backward + (parts.cache if spec.keeps_output else 0.0),
+        units.layer + parts.loss.backward + (parts.cache if spec.holds_output else 0.0),
         units.gathered + through + max(parts.recomputed + parts.working + product, ending),
     )
     second = max(0.0, units.layers - 2) * units.layer_shard + units.gathered + inner

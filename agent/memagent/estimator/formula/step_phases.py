@@ -88,7 +88,7 @@ def _phases(
         start = full - layers
         walk = full - parts.casts + layers / spec.model.all_layers
     backward = (
-        start + parts.loss.backward + (parts.cache if spec.keeps_output else 0.0),
+        start + parts.loss.backward + (parts.cache if spec.holds_output else 0.0),
         walk + parts.output + parts.recomputed + parts.working,
         persistent + before + (gradients - before) + parts.output + parts.largest + parts.working,
         persistent + gradients + parts.output + _tied_gradients(spec, static),
@@ -97,9 +97,9 @@ def _phases(
     scattered = terms.get("reduction_buckets", 0.0) if spec.parallel.zero >= 2 else 0.0
     forward = max(parts.loss.forward + parts.local + parts.cache, parts.working / 2)
     return {
-        "forward": full + forward,
+        "forward": full + forward + parts.carried,
         "backward": max(backward),
-        "optimizer": persistent - scattered + static.gradients + static.temporaries,
+        "optimizer": persistent - scattered + static.gradients + static.temporaries + parts.carried,
     }
 
 

@@ -151,6 +151,7 @@ def _assumptions(spec: TrainingSpec) -> dict[str, Any]:
         "checkpointing": spec.checkpointing,
         "attention": spec.attention_path,
         "loss": spec.loss,
+        "loop": spec.loop,
         "batch": spec.batch,
         "sequence": spec.positions,
     }

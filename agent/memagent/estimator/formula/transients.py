@@ -135,7 +135,7 @@ def _eager_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes:
     if not logits_bytes:
         returned = output = max(output, copy)
     forward = max(logits_bytes + copy + shifted + cast + inner, inner + returned)
-    live_output = output if spec.keeps_output else 0.0
+    live_output = output if spec.holds_output else 0.0
     if cast and spec.device == "cuda" and not shifted:
         # CUDA's autocast leaves log-softmax in its own dtype, and converts the result for nll_loss
         saved, forward = logits + inner, max(2 * logits + inner, logits + inner + returned)
@@ -150,7 +150,7 @@ def _inplace_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes
     saved, has_copy = shifted or shifting, bool(shifted or copy)
     returned = logits + output if output != logits else logits
     forward = max(logits + copy + shifted, returned + (saved if has_copy else 0.0))
-    live_output = output if spec.keeps_output and has_copy else 0.0
+    live_output = output if spec.holds_output and has_copy else 0.0
     # a shifted copy's gradient is put into zeros as large as the logits
     backward = live_output + saved + (shifting if shifted else copy)
     return LossBytes(values * saved, values * forward, values * backward)
@@ -158,7 +158,7 @@ def _inplace_loss(spec: TrainingSpec, shifting: float, copy: float) -> LossBytes
 
 def held_output_bytes(spec: TrainingSpec) -> float:
     """Return logits that the caller references during backward; none if chunked or fused."""
-    if not spec.keeps_output or spec.loss not in ("eager", "inplace"):
+    if not spec.holds_output or spec.loss not in ("eager", "inplace"):
         return 0.0
     return _logit_values(spec) * _output_bytes(spec)
 
@@ -174,4 +174,7 @@ def _logit_bytes(spec: TrainingSpec) -> float:
 
 
 def _output_bytes(spec: TrainingSpec) -> float:
-    return _logit_bytes(spec) if spec.output_bytes is None else spec.output_bytes
+    if spec.output_bytes is not None:
+        return spec.output_bytes
+    is_converted = spec.loop == "trainer" and spec.dtype_bytes.autocast
+    return 4.0 if is_converted else _logit_bytes(spec)

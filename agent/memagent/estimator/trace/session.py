@@ -35,6 +35,7 @@ _VALUE_ERRORS = (
     "UnsupportedOperatorException",
 )
 _VARIANTS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "adamw_fused": ("adamw", {"fused": True}),
     "momentum": ("sgd", {"lr": 0.1, "momentum": 0.9}),
     "amsgrad": ("adamw", {"amsgrad": True}),
 }

@@ -29,7 +29,9 @@ class StepPlan:
 
     `loss` takes (output, targets or inputs) or (output); None means the output's own loss.
     `clip_norm` is a gradient norm or None. With `keep_output`, the model's output lives through
-    backward, as a variable of the training loop does.
+    backward, as a variable of a step's function does, and with `carry_output` until the next output
+    replaces it, as a variable of the loop does. With `widen_output`, it's converted to fp32
+    after forward, as accelerate does under autocast.
     """
 
     loss: Callable[..., Any] | None = None
@@ -37,6 +39,8 @@ class StepPlan:
     scaler: bool = False
     accumulate: int = 1
     keep_output: bool = True
+    carry_output: bool = False
+    widen_output: bool = False
     set_to_none: bool = True
     clip_norm: float | None = None
     steps: int = 2
@@ -55,13 +59,14 @@ def run_steps(
     """
     notes: list[str] = []
     scaler = _NonBlockingScaler(recorder.device_type) if plan.scaler else None
+    carried: list[Any] = []
     for step in range(plan.steps):
         recorder.step = step
         for _ in range(plan.accumulate):
             recorder.phase = "data"
             inputs, targets = make_batch()
             _assign_component(recorder, [inputs, targets], "data")
-            _forward_backward(recorder, model, inputs, targets, plan, scaler, notes)
+            _forward_backward(recorder, model, inputs, targets, plan, scaler, notes, carried)
             # as a loop's next batch replaces the variables of the last one
             del inputs, targets
         recorder.phase = "optimizer"
@@ -130,10 +135,14 @@ def _forward_backward(
     plan: StepPlan,
     scaler: torch.amp.GradScaler | None,
     notes: list[str],
+    carried: list[Any],
 ) -> None:
     recorder.phase = "forward"
     with autocast_context(recorder.device_type, plan.autocast):
         output = call_model(model, inputs)
+        if plan.widen_output:
+            output = _widened(output)
+        carried[:] = [output] if plan.carry_output else []
         loss = compute_loss(output, inputs if targets is None else targets, plan.loss, notes)
     if not plan.keep_output:
         del output
@@ -162,6 +171,17 @@ def _update(
         optimizer.step()
     _assign_component(recorder, list(optimizer.state.values()), "optimizer_state")
     optimizer.zero_grad(set_to_none=plan.set_to_none)
+
+
+def _widened(value: Any) -> Any:
+    """Return an output whose two-byte tensors are converted (accelerate's `convert_to_fp32`)."""
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value
+    if isinstance(value, Mapping):
+        return {name: _widened(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return tuple(_widened(item) for item in value)
+    return value
 
 
 def call_model(model: torch.nn.Module, inputs: Any) -> Any:

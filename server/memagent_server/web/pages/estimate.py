@@ -20,6 +20,7 @@ from memagent.estimator.cards import CARDS
 from memagent.estimator.formula.optimizers import OPTIMIZERS
 from memagent.estimator.formula.precision import PRECISIONS, QUANTISED
 from memagent.estimator.formula.presets import PRESETS
+from memagent.estimator.formula.spec import LOOPS, USUAL_LOOP
 from memagent.units import format_bytes, parse_bytes
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
@@ -44,6 +45,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "checkpointing": ("none", "selective", "full"),
     "attention": ("sdpa", "math", "eager"),
     "loss": ("eager", "inplace", "chunked", "fused"),
+    "loop": LOOPS,
     "quantised": tuple(QUANTISED),
     "zero": ("0", "1", "2", "3"),
 }
@@ -56,6 +58,7 @@ _DEFAULTS = {
     "checkpointing": "none",
     "attention": "sdpa",
     "loss": "eager",
+    "loop": USUAL_LOOP,
     "zero": "0",
     "ranks": "1",
     "tensor": "1",
@@ -68,6 +71,7 @@ _TRACED_FIELDS = (
     "optimizer",
     "checkpointing",
     "attention",
+    "loop",
     "lora_rank",
 )
 """Fields besides model and GPU that the trace of `memagent estimate` supports."""

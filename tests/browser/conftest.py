@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -148,7 +149,7 @@ def _playwright() -> Any:
 
 
 def _complaint(message: Any, *, may_fail: bool) -> str | None:
-    is_expected = may_fail and "server responded with a status of 4" in message.text
+    is_expected = may_fail and re.search("server responded with a status of [45]", message.text)
     return (
         f"console: {message.text}"
         if message.type in ("error", "warning") and not is_expected

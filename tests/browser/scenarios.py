@@ -49,8 +49,8 @@ class Scenario:
         ranks = sorted({rank for rank, _ in self.streams} or {0})
         for rank in ranks:
             self._post(server, "/api/v1/runs", self._start(rank, len(ranks)))
-        for (rank, device), columns in self.streams.items():
-            self.send(server, rank, device, columns)
+        for place, ((rank, device), columns) in enumerate(self.streams.items()):
+            self.send(server, rank, device, columns, None if device == "scalars" else 1_000 * place)
         if self.events:
             self._batch(server, Batch(rank=self.event_rank, seq=900_000, events=self.events))
         if self.prediction:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from memagent.filters.columns import column_of
+from memagent.filters.columns import RUN_COLUMNS, column_of
 from memagent.filters.expression import RunColumn
 from memagent.filters.parser import MAX_LENGTH
 from memagent.units import format_bytes
 from memagent_server.schemas.run_groups import GroupFigure, RunGroup
 from memagent_server.store.run_columns import spelling_of
+from memagent_server.web.column_text import column_text, figure_text
 from memagent_server.web.labels import status_badge
-from memagent_server.web.view_models import plain
 
 _TAGS = RunColumn("run", ("tags",))
 
@@ -83,26 +83,28 @@ def _row(group: RunGroup, where: str | None, hidden: int) -> GroupRow:
     counts = sorted(group.statuses.items(), key=lambda item: -item[1])
     return GroupRow(
         name=name,
-        value=", ".join(value) if isinstance(value, list) and name == "tags" else plain(value),
+        value=column_text(name, value),
         level=len(group.key) - 1,
         runs=group.runs,
         statuses=", ".join(f"{count:,} {status_badge(status).text}" for status, count in counts),
         peak=format_bytes(group.peak_bytes.max) if group.peak_bytes.runs else "–",
-        figures=[_figure(figure) for figure in group.columns.values()],
+        figures=[_figure(name, figure) for name, figure in group.columns.items()],
         where=narrowed(where, group.key),
         hidden=hidden,
     )
 
 
-def _figure(figure: GroupFigure) -> tuple[str, str]:
-    if figure.mean is None:
+def _figure(name: str, figure: GroupFigure) -> tuple[str, str]:
+    if figure.mean is None or figure.min is None or figure.max is None:
         return "–", ""
-    spread = "" if figure.min == figure.max else f"{_short(figure.min)} to {_short(figure.max)}"
-    return _short(figure.mean), spread
+    low, high = _short(name, figure.min), _short(name, figure.max)
+    return _short(name, figure.mean), "" if low == high else f"{low} to {high}"
 
 
-def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+def _short(name: str, value: float) -> str:
+    if name in RUN_COLUMNS:
+        return figure_text(name, value)
+    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def _children(levels: Sequence[int], place: int) -> int:

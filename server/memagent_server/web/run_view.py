@@ -42,23 +42,41 @@ def compared_ranks(streams: Sequence[Stream]) -> list[Stream]:
 
 
 def imbalance(streams: Sequence[Stream]) -> str:
-    """Describe how evenly the ranks use memory; empty if fewer than two peaks are known."""
-    peaks = sorted((stream.peak_bytes, stream.rank) for stream in streams if stream.peak_bytes)
+    """Describe how evenly the ranks use memory; empty if fewer than two peaks are known.
+
+    Where a rank has several devices, devices are compared, by their ids.
+    """
+    peaks = sorted(
+        ((stream.peak_bytes, stream) for stream in streams if stream.peak_bytes),
+        key=lambda item: (item[0], item[1].rank, item[1].device),
+    )
     if len(peaks) < 2:
         return ""
+    several = have_several_devices(streams)
     (lowest, emptiest), (highest, fullest) = peaks[0], peaks[-1]
-    middle = median(peak for peak, _ in peaks)
+    middle, number = median(peak for peak, _ in peaks), f"{len(peaks)} "
+    number += "devices" if several else "ranks"
     if highest - lowest <= EVEN_RATIO * middle:
         spread = max(1, round(100 * (highest - lowest) / middle))
-        return f"Even: the peaks of {len(peaks)} ranks are within {spread} % of each other."
-    fullest_text = f"Uneven: rank {fullest} peaks at {format_bytes(highest)}"
+        return f"Even: the peaks of {number} are within {spread} % of each other."
+    fullest_text = f"Uneven: {rank_name(fullest, several)} peaks at {format_bytes(highest)}"
+    least = rank_name(emptiest, several)
     if len(peaks) == 2:
-        return f"{fullest_text}, {round(100 * (highest / lowest - 1))} % above rank {emptiest}."
+        return f"{fullest_text}, {round(100 * (highest / lowest - 1))} % above {least}."
     over = round(100 * (highest / middle - 1))
     return (
-        f"{fullest_text}, {over} % above the median of {len(peaks)} ranks; "
-        f"rank {emptiest} at {format_bytes(lowest)}."
+        f"{fullest_text}, {over} % above the median of {number}; {least} at {format_bytes(lowest)}."
     )
+
+
+def have_several_devices(streams: Sequence[Stream]) -> bool:
+    """Return True if a rank has more than one device."""
+    return len({stream.rank for stream in streams}) < len(streams)
+
+
+def rank_name(stream: Stream, several: bool) -> str:
+    """Return `rank 3`, with the device's id if ranks have several."""
+    return f"rank {stream.rank}" + (f", {stream.device}" if several else "")
 
 
 def rank_rows(streams: Sequence[Stream]) -> list[RankBalance]:

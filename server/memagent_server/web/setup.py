@@ -18,7 +18,15 @@ from memagent_server.http.problems import ERROR_PAGE
 from memagent_server.http.request_logging import request_id
 from memagent_server.settings import Settings
 from memagent_server.store.reading import iso
-from memagent_server.web import bars, incident_views, labels, rendering, view_models
+from memagent_server.web import (
+    bars,
+    column_text,
+    incident_views,
+    labels,
+    rendering,
+    run_view,
+    view_models,
+)
 from memagent_server.web.markdown import render_notes
 
 blueprint = Blueprint("web", __name__, template_folder="templates")
@@ -74,6 +82,8 @@ def _install(state: BlueprintSetupState) -> None:
         incident_views=incident_views,
         labels=labels,
         view_models=view_models,
+        column_text=column_text,
+        run_view=run_view,
         request_id=request_id,
         form_field=form_field,
     )

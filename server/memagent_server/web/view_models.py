@@ -109,14 +109,16 @@ def _shorten_repeated_notes(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
 
 
 def choose_stream(streams: Sequence[Stream], rank: int | None, device: str | None) -> Stream | None:
-    """Return the stream of a rank and device, the fullest of several; of all if none matches."""
-    requested = [
-        stream
-        for stream in streams
-        if (rank is None or stream.rank == rank) and (device is None or stream.device == device)
-    ]
+    """Return the stream of a rank and device, the fullest of several.
+
+    A rank without that device answers with its fullest; an unknown rank, with the fullest of all.
+    """
+    of_rank = [stream for stream in streams if rank is None or stream.rank == rank]
+    exact = [stream for stream in of_rank if device is None or stream.device == device]
     return max(
-        requested or streams, key=lambda stream: (_fullness(stream), -stream.rank), default=None
+        exact or of_rank or streams,
+        key=lambda stream: (_fullness(stream), -stream.rank),
+        default=None,
     )
 
 

@@ -73,6 +73,7 @@ function draw() {
   ctx.scale(ratio, ratio);
   ctx.font = "11px system-ui, sans-serif";
   ctx.textBaseline = "middle";
+  const several = new Set(grid.ranks.map(({ rank }) => rank)).size < grid.ranks.length;
   const gap = height > 8 ? 2 : height > 4 ? 1 : 0;
   grid.ranks.forEach((row, line) => {
     row.max.forEach((value, index) => {
@@ -81,7 +82,10 @@ function draw() {
       const [from, to] = [index, index + 1].map((edge) => Math.round((LEFT + edge * column) * ratio) / ratio); // avoid gaps between cells
       ctx.fillRect(from, line * height, to - from, height - gap);
     });
-    if (line % Math.ceil(14 / height) === 0) label(ctx, String(row.rank), LEFT - 8, line * height + (height - gap) / 2, "right", row.rank === Number(container.dataset.rank));
+    // a rank of several devices is named once
+    const isNamed = several ? row.rank !== grid.ranks[line - 1]?.rank : line % Math.ceil(14 / height) === 0;
+    const middle = several ? (height * grid.ranks.filter(({ rank }) => rank === row.rank).length) / 2 : (height - gap) / 2;
+    if (isNamed) label(ctx, String(row.rank), LEFT - 8, line * height + middle, "right", row.rank === Number(container.dataset.rank));
   });
   const shown = [0, 0.25, 0.5, 0.75, 1].map((share) => Math.min(grid.step.length - 1, Math.round(share * (grid.step.length - 1))));
   for (const index of new Set(shown)) {
@@ -127,7 +131,11 @@ function showValues(event) {
   const hit = at(event);
   const value = hit?.row.max[hit.index] ?? null;
   canvas.style.cursor = hit ? "pointer" : "";
-  output.textContent = !hit ? "" : `Rank ${hit.row.rank}, ${stretch(hit.index)}: ${value === null ? "no sample" : `${bytes(value)}, ${percent(value, hit.row)}`}`;
+  output.textContent = !hit ? "" : `Rank ${hit.row.rank}${hit.row.device && isOfSeveral(hit.row) ? `, ${hit.row.device}` : ""}, ${stretch(hit.index)}: ${value === null ? "no sample" : `${bytes(value)}, ${percent(value, hit.row)}`}`;
+}
+
+function isOfSeveral({ rank }) {
+  return grid.ranks.filter((row) => row.rank === rank).length > 1;
 }
 
 function percent(value, row) {

@@ -61,7 +61,7 @@
       note.setAttribute("role", "status");
       main.prepend(note);
     }
-    const text = `Not updated since ${refreshedAt.toLocaleTimeString()}: the server does not respond. Trying again.`;
+    const text = `Not updated since ${refreshedAt.toLocaleTimeString("en-GB")}: the server does not respond. Trying again.`;
     if (note.textContent !== text) note.textContent = text;
   }
 

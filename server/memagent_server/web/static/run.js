@@ -7,7 +7,7 @@ import { followForecasts } from "./forecast_history.js";
 import { bindKeys } from "./keys.js";
 import { savePicture } from "./picture.js";
 import { RANGE, overRanks } from "./rank_band.js";
-import { drawScalars, forgetScalars, readScalarView, redrawScalars } from "./scalars.js";
+import { drawScalars, forgetScalars, readScalarView, redrawScalars, showScalarsNote } from "./scalars.js";
 import { INCREMENTS, STEP_INCREMENTS, bytes, clock, count, tick } from "./text.js";
 import { bind, tooltip } from "./tooltip.js";
 
@@ -124,7 +124,9 @@ async function load() {
     draw();
   } catch (error) {
     if (request.signal.aborted) return;
-    if (!chart) note.textContent = `The chart could not be loaded: ${error.message}.`;
+    if (chart) return;
+    note.textContent = `The chart could not be loaded: ${error.message}.`;
+    showScalarsNote(`The scalars could not be loaded: ${error.message}.`);
   }
 }
 

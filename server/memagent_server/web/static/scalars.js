@@ -29,8 +29,14 @@ export function drawScalars(scalars, of) {
   const isLogged = (name) => newest(shown.series[name].last) !== undefined;
   const names = Object.keys(shown.series).filter(isLogged).sort(byInterest).slice(0, MAX_SCALARS);
   section.hidden = !names.length && !charts.size;
+  if (!charts.size) area.replaceChildren();
   for (const name of names) if (!charts.has(name)) charts.set(name, build(name));
   for (const [name, { plot }] of charts) fill(name, plot);
+}
+
+// What stands there until the first scalars do.
+export function showScalarsNote(text) {
+  area.replaceChildren(Object.assign(document.createElement("p"), { className: "muted", textContent: text }));
 }
 
 export function redrawScalars() {

@@ -73,7 +73,7 @@ def enter_rank(
 def end_replayed(
     session: Session, run_id: str, rank: int, attempt: int, last_time_s: float
 ) -> None:
-    """Move the end of a replayed rank without one of its own to its newest sample.
+    """End a replayed rank that reported no end with its newest sample.
 
     The run's row must be locked.
     """

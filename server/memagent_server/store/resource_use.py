@@ -1,7 +1,7 @@
 """GPU time, energy and cost of a run.
 
-1. A rank holds its GPUs from its start to its end, whether they compute or not. A start that it
-   didn't tell, or that its clock puts after its first contact, counts from that.
+1. A rank holds its GPUs from its start to its end, whether they compute or not. An unknown start,
+   and one after the first contact (a wrong clock), count from that contact.
 2. A GPU that several ranks of a launch share counts once: by the rank that holds it longest.
 3. Energy is counted by the GPU itself: see `energy_j` in docs/wire.md.
 4. The cost is hours times price. One GPU without a price leaves it unknown: a sum of the others

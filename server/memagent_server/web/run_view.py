@@ -44,7 +44,7 @@ def compared_ranks(streams: Sequence[Stream]) -> list[Stream]:
 def imbalance(streams: Sequence[Stream]) -> str:
     """Describe how evenly the ranks use memory; empty if fewer than two peaks are known.
 
-    Where a rank has several devices, devices are compared, by their ids.
+    It compares devices, by their ids, if a rank has several.
     """
     peaks = sorted(
         ((stream.peak_bytes, stream) for stream in streams if stream.peak_bytes),

@@ -1,14 +1,16 @@
 """Four lines at the end of a run: how it ended, its peak, what was noteworthy, where to look.
 
-A run that ran out of memory has printed its report instead.
+A run that ran out of memory has printed its report instead. The later runs of a process, as the
+trials of a study, need one line if nothing was noteworthy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
-from memagent.diagnostics import display_path
+from memagent.diagnostics import display_path, notify_user
 from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes
 
@@ -19,21 +21,42 @@ _MISMATCH_RATIO, _MISMATCH_BYTES = 1.2, 512 * 2**20
 rule `prediction_mismatch`."""
 
 
+_printed = count()
+"""Summaries that this process has printed."""
+
+
+def print_closing_summary(
+    report: Mapping[str, Any], location: str, roots: Sequence[str], reason: str | None
+) -> None:
+    """Print a run's summary on stderr."""
+    is_first = next(_printed) == 0
+    notify_user(closing_summary(report, location, roots, reason, is_first=is_first))
+
+
 def closing_summary(
-    report: Mapping[str, Any], location: str, roots: Sequence[str], reason: str | None = None
+    report: Mapping[str, Any],
+    location: str,
+    roots: Sequence[str],
+    reason: str | None = None,
+    *,
+    is_first: bool = True,
 ) -> str:
     """Return the lines for the result of `Run.report()`. Files are shown relative to `roots`.
 
-    reason: why the run was stopped, if it was.
+    reason: why the run was stopped, if it was. is_first: of the runs of its process.
     """
     steps = report["steps"]
     peak = next(iter(report["peaks"].values()))
-    noteworthy = next(_noteworthy(report, peak, roots), "nothing")
+    noteworthy = next(_noteworthy(report, peak, roots), None)
+    end = f"{report['status']} after {steps:,} step{'' if steps == 1 else 's'}"
+    if reason:
+        end += f" ({reason})"
+    if not is_first and noteworthy is None:
+        return f"{end}, peak {_peak_text(report, peak)}; more: {location}"
     return (
-        f"{report['status']} after {steps:,} step{'' if steps == 1 else 's'}"
-        f"{f' ({reason})' if reason else ''}\n"
+        f"{end}\n"
         f"  peak: {_peak_text(report, peak)}\n"
-        f"  noteworthy: {noteworthy}\n"
+        f"  noteworthy: {noteworthy or 'nothing'}\n"
         f"  more: {location}"
     )
 

@@ -333,11 +333,10 @@ class Pipeline:
         """Print how the run ended, on its first rank; a live view or a rehearsal says it itself."""
         is_shown_elsewhere = self._is_live or REHEARSAL_FOLDER in os.environ
         if self._identity.rank == 0 and self.sampler.step and not is_shown_elsewhere:
-            from memagent.lifecycle.closing_summary import closing_summary
+            from memagent.lifecycle.closing_summary import print_closing_summary
 
             reason = error if status == "stopped" else None
-            report = self.report(status)
-            notify_user(closing_summary(report, self.location, self.leaks.roots, reason))
+            print_closing_summary(self.report(status), self.location, self.leaks.roots, reason)
 
     def abandon(self) -> None:
         """Forget the run in a forked child: it has no threads, and the run is the parent's."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ SUSPECT = {"file": "/src/train.py", "line": 17, "holder": "kept: list of 9", "by
 RISK = {"level": "warning", "cause": "tail"}
 
 
-def summary(peak=6 * GIB, limit=8 * GIB, predicted=5 * GIB, **changes):
+def summary(peak=6 * GIB, limit=8 * GIB, predicted=5 * GIB, is_first=True, **changes):
     report = {
         "status": "completed",
         "steps": 1200,
@@ -23,7 +25,10 @@ def summary(peak=6 * GIB, limit=8 * GIB, predicted=5 * GIB, **changes):
         "forecast": None,
         "dropped_samples": {},
     }
-    return closing_summary({**report, **changes}, "http://host/runs/a", ("/src",)).splitlines()
+    text = closing_summary(
+        {**report, **changes}, "http://host/runs/a", ("/src",), is_first=is_first
+    )
+    return text.splitlines()
 
 
 def test_it_has_four_lines():
@@ -59,13 +64,32 @@ def test_it_does_without_limit_prediction_and_peak():
     assert lines[:2] == ["completed after 1 step", "  peak: –"]
 
 
-def test_a_run_prints_it_once_at_its_end(capfd):
+def test_a_later_run_of_the_process_needs_one_line():
+    [line] = summary(is_first=False)
+    assert line == (
+        "completed after 1,200 steps, peak 6.00 GiB of 8.00 GiB (75 %), predicted 5.00 GiB;"
+        " more: http://host/runs/a"
+    )
+    assert len(summary(is_first=False, forecast=RISK)) == 4
+
+
+def train(steps):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with memagent.attach(model, optimizer, predict=False) as run:
-        for _ in range(3):
+        for _ in range(steps):
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
-        assert "completed" not in capfd.readouterr().err
+        yield
     run.finish()
+
+
+def test_a_run_prints_it_once_at_its_end(capfd, monkeypatch):
+    monkeypatch.setattr("memagent.lifecycle.closing_summary._printed", count())
+    trial = train(3)
+    next(trial)
+    assert "completed" not in capfd.readouterr().err
+    next(trial, None)
     assert capfd.readouterr().err.count("memagent: completed after 3 steps\n  peak: ") == 1
+    list(train(4))
+    assert capfd.readouterr().err.count("memagent: completed after 4 steps, peak ") == 1

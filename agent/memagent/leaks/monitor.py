@@ -94,7 +94,7 @@ class LeakMonitor:
         self._heap = heap_reader()
         self._used_bytes = (self._heap if kind == "host" else None) or used_bytes
         self._used_bytes()  # if that takes long, it does before the first step
-        self._early_growth = triggers.early_growth_detectors(kind)
+        self._early_growth = triggers.EarlyGrowth(kind)
         self._slow_growth = triggers.slow_growth_detectors(kind)
         self._methods = triggers.MethodSequence(kind)
         self._is_threatened = False
@@ -239,11 +239,10 @@ class LeakMonitor:
 
     def after_step(self) -> None:
         """Advance the diagnosis, on the training thread, at each boundary that it requested."""
-        if self._early_growth and self._sampler.step <= triggers.EARLY_STEPS:
+        if not self._early_growth.is_over(self._sampler.step):
             self._sampler.request_work()
-            if self._sampler.step % triggers.EARLY_EVERY == 0:
-                with self._guard.section("early growth"):
-                    self._look_for_early_growth()
+            with self._guard.section("early growth"):
+                self._look_for_early_growth()
         if not self._has_finder:
             return
         if self._finder.is_busy:
@@ -271,10 +270,9 @@ class LeakMonitor:
         """Request a diagnosis if memory rises from the beginning, as a short run has no later."""
         if self._has_finder and (self._finder.is_busy or self.suspects):
             return
-        readings = [self._used_bytes()]
-        for detector, window in self._early_growth:
-            if detector.observe(readings):
-                self.suspect("memory grows from the beginning", window=window)
+        method = self._early_growth.after_step(self._sampler.step, self._used_bytes)
+        if method is not None:
+            self.suspect("memory grows from the beginning", window=method.window)
 
     def at_the_end(self) -> None:
         """Conclude the running diagnosis with the steps so far, since the process ends."""

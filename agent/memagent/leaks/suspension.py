@@ -8,7 +8,7 @@ import operator
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import compress, repeat
 from threading import Lock, get_ident
 from typing import Any, NamedTuple
@@ -19,12 +19,14 @@ from memagent.leaks.detectors.base import Work
 GONE = object()
 """Stands for an object that was freed during a pause."""
 _MAX_PASSES = 3
+_ONLY_HERE = 2
+"""References to an object in a dictionary when they're counted: that, and the call's argument."""
 _MAX_PASS_S = 10.0
 """Then the other thread has died without memory, or the machine is too busy to wait for it."""
 
 
 class Survey:
-    """One list of tensors, begun in one step and ended at a later boundary.
+    """One list of tensors, begun in one step and read at a later boundary, or at two in a row.
 
     The pass over all objects takes place before that:
 
@@ -32,7 +34,8 @@ class Survey:
     2. Tensors that are made after the pass are young: the boundary lists these alone, and so does a
        callback before each collection that makes them old. If another thread collects, the script
        may go on between the two; the pass is then repeated.
-    3. Tensors that were freed meanwhile have dead weak references.
+    3. Tensors that were freed meanwhile have dead weak references. Parameters have none, and those
+       that only the survey keeps are dropped at the first boundary.
     """
 
     def __init__(self) -> None:
@@ -41,7 +44,8 @@ class Survey:
         self._has_failed = False
         self._is_incomplete = True
         self._owner = get_ident()
-        self._references: dict[int, Callable[[], Any]] = {}
+        self._references: dict[int, weakref.ref[Any]] = {}
+        self._parameters: dict[int, Any] = {}
         self._is_running = Lock()
         gc.callbacks.append(self._on_collection)
         self._is_running.acquire()
@@ -52,24 +56,52 @@ class Survey:
             self._has_failed = True
             self._is_running.release()
 
-    def end(self) -> list[Any]:
+    def read(self) -> list[Any]:
         """Return the tensors that are alive now. Waits for the other thread if it isn't done."""
-        self.close()
-        if self._has_failed or self._is_incomplete:
+        self._wait()
+        if self.must_repeat:
             return live_objects.live_tensors()
+        self._drop_parameters()
         self._note(live_objects.young_tensors())
         tensors = [tensor for find in self._references.values() if (tensor := find()) is not None]
-        self._references.clear()
+        return tensors + list(self._parameters.values())
+
+    def end(self) -> list[Any]:
+        """Return the same, and end the survey."""
+        tensors = self.read()
+        self.close()
         return tensors
+
+    @property
+    def must_repeat(self) -> bool:
+        """Return True if another reading needs another pass."""
+        return self._has_failed or self._is_incomplete
 
     def close(self) -> None:
         """Wait for the other thread, and stop watching collections."""
+        self._wait()
+        if self._on_collection in gc.callbacks:
+            gc.callbacks.remove(self._on_collection)
+        self._references.clear()
+        self._parameters.clear()
+
+    def _wait(self) -> None:
+        if self._has_failed:
+            return
         if self._is_running.acquire(timeout=_MAX_PASS_S):
             self._is_running.release()
         else:
             self._has_failed = True
-        if self._on_collection in gc.callbacks:
-            gc.callbacks.remove(self._on_collection)
+
+    def _drop_parameters(self) -> None:
+        """Let go of parameters that nothing else refers to, neither in Python nor in C++."""
+        parameters = self._parameters
+        for key in [key for key in parameters if sys.getrefcount(parameters[key]) <= _ONLY_HERE]:
+            # a mode of the script must not see this call
+            with sys.modules["torch"]._C.DisableTorchFunction():
+                is_kept = parameters[key]._use_count() > 1
+            if not is_kept:
+                del parameters[key]
 
     def _pass(self) -> None:
         try:
@@ -83,9 +115,11 @@ class Survey:
         self._is_running.release()
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] < live_objects.OLD_GENERATION - 1:
+            return  # those that it leaves are still young
         if phase == "start":
             self._note(live_objects.young_tensors())
-        elif info["generation"] >= live_objects.OLD_GENERATION - 1 and get_ident() != self._owner:
+        elif get_ident() != self._owner:
             # the script may have made tensors between that and the collection
             self._is_incomplete = True
 
@@ -95,17 +129,12 @@ class Survey:
         # in C: a reference that exists already is found again
         plain = list(compress(tensors, are_plain))
         self._references.update(zip(map(id, plain), map(weakref.ref, plain), strict=True))
-        others = compress(tensors, map(operator.not_, are_plain))
-        self._references.update((id(tensor), _reference(tensor)) for tensor in others)
-
-
-def _reference(tensor: Any) -> Callable[[], Any]:
-    """Return a weak reference. That of a parameter is not: swap_tensors refuses those.
-
-    A parameter that is replaced within the step lives on until its end.
-    """
-    is_parameter = isinstance(tensor, sys.modules["torch"].nn.Parameter)
-    return (lambda: tensor) if is_parameter else weakref.ref(tensor)
+        for tensor in compress(tensors, map(operator.not_, are_plain)):
+            # swap_tensors refuses a parameter with weak references
+            if torch is not None and isinstance(tensor, torch.nn.Parameter):
+                self._parameters[id(tensor)] = tensor
+            else:
+                self._references[id(tensor)] = weakref.ref(tensor)
 
 
 class _Identity(NamedTuple):

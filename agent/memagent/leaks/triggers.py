@@ -21,12 +21,13 @@ Which method follows a result:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 if TYPE_CHECKING:
+    from memagent.leaks.finder_import import FinderImport
     from memagent.leaks.suspect import Diagnosis
 
 EARLY_STEPS = 128
@@ -201,6 +202,39 @@ def early_growth_detectors(device_kind: str) -> list[tuple[SlowGrowthDetector, i
             MIDDLE_WINDOW_STEPS,
         ),
     ]
+
+
+class EarlyGrowth:
+    """Growth from the beginning of a run, on the training thread.
+
+    The diagnosis waits for some steps, in which the finder is imported in slices.
+    """
+
+    def __init__(self, device_kind: str) -> None:
+        self._detectors = early_growth_detectors(device_kind)
+        self._method: Method | None = None
+        self._import: FinderImport | None = None
+
+    def is_over(self, step: int) -> bool:
+        """Return True if the beginning is over, and no diagnosis of it waits."""
+        return step > EARLY_STEPS and self._method is None
+
+    def after_step(self, step: int, used_bytes: Callable[[], int | None]) -> Method | None:
+        """Return the method of a diagnosis that is due, if there is one."""
+        if self._method is None and step % EARLY_EVERY == 0:
+            readings = [used_bytes()]
+            windows = [window for item, window in self._detectors if item.observe(readings)]
+            self._method = Method(window=windows[-1]) if windows else None
+        if self._method is None or not self._import_finder():
+            return None
+        method, self._method = self._method, None
+        return method
+
+    def _import_finder(self) -> bool:
+        from memagent.leaks.finder_import import FinderImport
+
+        self._import = self._import or FinderImport()
+        return self._import.go_on()
 
 
 def slow_growth_detectors(device_kind: str) -> list[tuple[SlowGrowthDetector, int | None]]:

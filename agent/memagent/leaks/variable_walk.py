@@ -100,7 +100,10 @@ class VariableWalk:
         return is_full or budget.is_over()
 
     def _without_large(self, chunk: list[Any]) -> list[Any]:
-        """Put long containers off, but look for wanted objects that they hold themselves."""
+        """Put long containers off, but look for wanted objects that they hold themselves.
+
+        Those of numbers and texts lead nowhere else.
+        """
         large = [item for item in chunk if type(item) in CONTAINERS and len(item) > _MAX_LENGTH]
         if not large:
             return chunk
@@ -110,7 +113,8 @@ class VariableWalk:
             if wanted := self._find(contents):
                 are_wanted = map(wanted.__contains__, map(id, contents))
                 self._visit([item], list(compress(contents, are_wanted)))
-        self._large += large
+            if not all(map(self._plain_ids.__contains__, map(id, map(type, contents)))):
+                self._large.append(item)
         return [item for item in chunk if not any(item is other for other in large)]
 
     def ways_up(self, targets: Iterable[Any]) -> list[list[Any]]:

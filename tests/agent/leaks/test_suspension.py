@@ -53,6 +53,39 @@ def test_a_tensor_made_while_another_thread_begins_a_collection_is_listed(survey
     assert is_listed(tensor, survey)
 
 
+def test_a_second_reading_lists_what_was_made_since_the_first(survey):
+    survey.read()
+    made = torch.ones(2)
+    gc.collect()
+    assert not survey.must_repeat and is_listed(made, survey)
+
+
+def test_a_parameter_that_was_replaced_is_freed_at_the_next_reading(survey):
+    replaced, kept = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+    gc.collect()  # the survey notes them before they become old
+    storage = torch.multiprocessing.reductions.StorageWeakRef(replaced.untyped_storage())
+    del replaced
+    assert not storage.expired()
+    listed = survey.read()
+    assert storage.expired() and any(tensor is kept for tensor in listed)
+
+
+def test_a_parameter_that_only_a_graph_keeps_is_listed(survey):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    graph = (2 * parameter).sum()
+    key = id(parameter)
+    gc.collect()
+    del parameter
+    assert key in map(id, survey.read()) and graph.requires_grad
+
+
+def test_collections_of_the_youngest_objects_are_not_watched(survey):
+    """A step that makes many objects has hundreds."""
+    tensor = torch.ones(2)
+    gc.collect(0)
+    assert id(tensor) not in survey._references and is_listed(tensor, survey)
+
+
 def test_a_thread_that_dies_without_memory_is_not_waited_for(monkeypatch):
     tensor = torch.ones(2)
     monkeypatch.setattr(suspension, "_MAX_PASS_S", 0.0)

@@ -6,14 +6,18 @@ import random
 
 import pytest
 
+from memagent.leaks import finder_import
+from memagent.leaks.finder_import import FinderImport
 from memagent.leaks.suspect import Diagnosis, build_suspect
 from memagent.leaks.triggers import (
     BLOCK_STEPS,
     DEVICE_METHODS,
+    EARLY_STEPS,
     HOST_METHODS,
     LONG_BLOCK_STEPS,
     MIDDLE_WINDOW_STEPS,
     RISING_BLOCKS,
+    EarlyGrowth,
     MethodSequence,
     SlowGrowthDetector,
     censuses_first,
@@ -70,6 +74,28 @@ def test_early_growth_at_every_sixteenth_step_is_reported_by_longer_blocks():
     [(detector, _), (rare, _)] = early_growth_detectors("host")
     readings = [reading // 4 * MIB for reading in range(32)]
     assert not detector.observe(readings) and rare.observe(readings)
+
+
+def test_a_diagnosis_of_early_growth_waits_until_the_finder_is_imported(monkeypatch):
+    growth, imports = EarlyGrowth("host"), FinderImport(iter(range(1_000)).__next__)
+    monkeypatch.setattr(finder_import, "FinderImport", lambda: imports)
+    due = [
+        step
+        for step in range(1, 200)
+        if growth.after_step(step, lambda step=step: step * 64 * KIB) is not None
+    ]
+    # one module each step, since each takes a second by this clock
+    assert due[0] == 32 - 1 + len(finder_import.PARTS)
+
+
+def test_early_growth_is_over_unless_a_diagnosis_of_it_waits(monkeypatch):
+    growth = EarlyGrowth("host")
+    assert not growth.is_over(EARLY_STEPS) and growth.is_over(EARLY_STEPS + 1)
+    imports = FinderImport(iter(range(1_000)).__next__)
+    monkeypatch.setattr(finder_import, "FinderImport", lambda: imports)
+    for step in range(EARLY_STEPS - 32, EARLY_STEPS + 1):
+        growth.after_step(step, lambda step=step: step * 64 * KIB)
+    assert not growth.is_over(EARLY_STEPS + 1)
 
 
 def test_a_longer_census_comes_before_a_trace_where_tensors_grow():

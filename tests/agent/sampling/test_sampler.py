@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.delivery.buffer import DroppedSamples
+from memagent.leaks import triggers
 from memagent.sampling.sampler import MAX_MARKS, Sampler
 from memagent.wire.messages import Device
 
@@ -177,7 +178,7 @@ def test_a_part_of_the_run_has_work_until_the_next_step_boundary(tmp_path, monke
     model = torch.nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     run = memagent.attach(model, optimizer, predict=False)
-    run._pipeline.leaks._early_growth = []  # which has work at each of the first steps
+    monkeypatch.setattr(triggers, "EARLY_STEPS", 0)  # the first steps have work each
     calls = []
     run._pipeline.instrumentation.add_step_listeners(lambda: calls.append(run.step))
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Growth of tensors on any device: four censuses, then a diagnosis."""
+"""Growth of tensors on any device: four censuses by three passes, then a diagnosis."""
 
 from __future__ import annotations
 
@@ -51,13 +51,17 @@ class TensorDetector(Detector):
         used = self._used_bytes()
         return None if used is None else used - tracemalloc.get_tracemalloc_memory()
 
-    def _live_tensors(self) -> list[Any]:
-        """Return the prepared list, else make the pass now."""
+    def _live_tensors(self, *, also_next: bool = False) -> list[Any]:
+        """Return the prepared list, else make the pass now. also_next: the next step needs one."""
         survey, self._survey = self._survey, None
         if survey is None:
             return live_objects.live_tensors()
-        tensors = survey.end()
-        self.thread_s += survey.thread_s
+        tensors = survey.read()
+        if also_next and not survey.must_repeat:
+            self._survey = survey
+        else:
+            survey.close()
+            self.thread_s += survey.thread_s
         return tensors
 
     def _take_with_nodes(self, step: int) -> Census:
@@ -76,7 +80,7 @@ class TensorDetector(Detector):
 
     def before_last(self, step: int) -> None:
         earlier = self.middle_census or self._first
-        self._before_last = census.take(step, self._live_tensors(), earlier=earlier)
+        self._before_last = census.take(step, self._live_tensors(also_next=True), earlier=earlier)
 
     def measure_growth(self, step: int) -> int | None:
         """Return by how much memory in use grew per step, None if unknown. Reads it once."""

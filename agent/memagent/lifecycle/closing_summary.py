@@ -29,6 +29,7 @@ def print_closing_summary(
     report: Mapping[str, Any], location: str, roots: Sequence[str], reason: str | None
 ) -> None:
     """Print a run's summary on stderr."""
+    # a fork goes on counting from its parent's number, whose terminal it shares
     is_first = next(_printed) == 0
     notify_user(closing_summary(report, location, roots, reason, is_first=is_first))
 

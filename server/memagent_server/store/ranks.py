@@ -80,6 +80,7 @@ def end_replayed(
     run, row = session.get(RunRow, run_id), session.get(RankRow, (run_id, rank, attempt))
     if run is None or row is None or not row.is_replayed or row.status != "lost_contact":
         return
+    # else `finished_at` is the upload's time, which is later than any sample
     was_told = row.started_at is not None
     row.finished_at = max(row.finished_at or 0.0, last_time_s) if was_told else last_time_s
     if row.is_current:

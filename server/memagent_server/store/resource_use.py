@@ -63,6 +63,7 @@ def total_use(uses: Iterable[GpuUse], prices: GpuPrices) -> ResourceUse:
 
 def begin_of_rank() -> ColumnElement[float]:
     """Build the time from which a row of `ranks` holds its GPUs."""
+    # null if the start is unknown, which `case` takes for false
     is_told = RankRow.started_at < RankRow.first_seen_at
     return case((is_told, RankRow.started_at), else_=RankRow.first_seen_at)
 

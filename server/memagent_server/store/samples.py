@@ -110,6 +110,7 @@ def store_batch(
         _add_chunks(connection, run_id, state.streams, chunks, now)
         write_states(connection, run_id, [state.streams[device] for device in devices])
         if not live:
+            # a killed process sends no end: its newest sample is the last thing known of it
             times = [state.streams[device].last_sample_at or 0.0 for device in devices]
             with Session(connection) as session:
                 end_replayed(session, run_id, batch.rank, batch.attempt, max(times))

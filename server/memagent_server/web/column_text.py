@@ -28,6 +28,7 @@ def figure_text(name: str, value: float) -> str:
     """Return a figure of a column as text: shares in per cent, numbers of runs with separators."""
     if isinstance(value, bool):
         return plain(value)
+    # three digits tell 99.4 from 99.9 per cent, and no list needs more
     if name == "peak_ratio":
         return f"{100 * value:.3g} %"
     if RUN_COLUMNS.get(name) == "number":

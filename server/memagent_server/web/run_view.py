@@ -46,6 +46,7 @@ def imbalance(streams: Sequence[Stream]) -> str:
 
     It compares devices, by their ids, if a rank has several.
     """
+    # streams themselves have no order: ties go by rank and device
     peaks = sorted(
         ((stream.peak_bytes, stream) for stream in streams if stream.peak_bytes),
         key=lambda item: (item[0], item[1].rank, item[1].device),

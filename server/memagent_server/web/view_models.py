@@ -113,6 +113,7 @@ def choose_stream(streams: Sequence[Stream], rank: int | None, device: str | Non
 
     A rank without that device answers with its fullest; an unknown rank, with the fullest of all.
     """
+    # a form that changes the rank sends the former rank's device, too
     of_rank = [stream for stream in streams if rank is None or stream.rank == rank]
     exact = [stream for stream in of_rank if device is None or stream.device == device]
     return max(

@@ -20,6 +20,7 @@ from memagent_server.alerts.evaluator import Evaluator
 from memagent_server.alerts.sharding import BEAT_S, AllShards, LeasedShards, LostShards, Share
 from memagent_server.notify import channels
 from memagent_server.notify.channel import Channel, MissingChannel
+from memagent_server.notify.digests import DigestSender
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.settings import SEVERITIES, Settings
 from memagent_server.store.engine import Database
@@ -81,6 +82,12 @@ class Worker:
             *(self._dispatcher(ChannelFilter(name), item) for name, item in configured.items()),
             self._dispatcher(ChannelFilter(None, others=tuple(configured)), MissingChannel()),
         )
+        self._digests = {
+            name: DigestSender(
+                database, name, item, settings.public_url, clock, settings.gpu_prices
+            )
+            for name, item in configured.items()
+        }
         self.maintenance = Maintenance(
             database, settings.retention_days, settings.rollup_days, clock
         )
@@ -113,8 +120,12 @@ class Worker:
         return any(results)
 
     def send_one(self, dispatcher: Dispatcher) -> bool:
-        """Run a turn of one channel, if it's this worker's."""
-        return self._share.holds(dispatcher.name) and dispatcher.turn()
+        """Run a turn of one channel, if it's this worker's: alerts first, then a digest."""
+        if not self._share.holds(dispatcher.name):
+            return False
+        # channels that are no longer configured have messages, but no digests
+        digests = self._digests.get(dispatcher.name)
+        return dispatcher.turn() or (digests is not None and digests.turn())
 
     def _dispatcher(self, route: ChannelFilter, channel: Channel) -> Dispatcher:
         settings = self._settings

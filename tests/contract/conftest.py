@@ -63,6 +63,7 @@ BODIES = {
     "put_rules": {"rules": {"leak": {"is_on": False}}},
     "put_column_rules": {"rules": {"Loss": {"column": "loss", "test": "above"}}},
     "put_routes": {"routes": [{"name": "vision", "projects": ["vision"]}]},
+    "put_schedules": {"schedules": {}},
     "post_preview": {"routes": []},
     "post_command": {"kind": "stop"},
     "put_view": {"name": "theirs", "project": "{project}", "query": {}},
@@ -96,6 +97,7 @@ FORMS = {
         "test": "above",
     },
     "change_routing": {"name": "vision"},
+    "change_schedules": {"remove": "webhook"},
     "change_channels": {"retry": "{notification_id}"},
 }
 

@@ -39,6 +39,7 @@ DEMANDED = {
     "GET /settings/tokens": SERVER,
     "GET /settings/routing": SERVER,
     "GET /api/v1/routes": SERVER,
+    "GET /api/v1/schedules": SERVER,
     "GET /settings/people": SERVER,
     "GET /settings/changes": SERVER,
     "GET /api/v1/changes": SERVER,

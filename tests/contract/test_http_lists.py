@@ -32,6 +32,7 @@ POLLED = [
     "/api/v1/rules",
     "/api/v1/column-rules",
     "/api/v1/routes",
+    "/api/v1/schedules",
     "/api/v1/scoreboard",
     "/api/v1/waste",
     "/api/v1/groups?by=project",

@@ -183,6 +183,8 @@ def test_every_table_is_scoped_to_a_project_or_to_the_server():
             "EndedSessionRow",
             "PersonRow",
             "RouteRow",
+            "ChannelScheduleRow",
+            "DigestRow",
             "WorkerRow",
             "ShardRow",
         )

@@ -50,6 +50,7 @@ SAYS_MORE_THAN_ITS_SCHEMA = [
     "POST /api/v1/runs/{run_id}/batches",
     "PUT /api/v1/column-rules",
     "PUT /api/v1/routes",
+    "PUT /api/v1/schedules",
     "POST /api/v1/routes/preview",
     "GET /api/v1/groups",
     "PUT /api/v1/views",

@@ -6,7 +6,8 @@
 3. An incident notifies when it starts to fire, when it escalates, and when it ends, if its start
    was notified or its end is a death. An incident that fires and ends within one transaction
    notifies no one. The end of a rule without `tells_end` notifies no one either.
-4. The routes decide to which channels (`alerts/routing.py`).
+4. The routes decide to which channels (`alerts/routing.py`), their schedules when: in quiet hours
+   the newest notification of an incident replaces those before.
 5. A snoozed incident notifies only about its end; a false alarm only about a death.
 """
 
@@ -18,6 +19,7 @@ from typing import Any
 
 from memagent_server.alerts.routing import DEATHS, receivers, subject_of
 from memagent_server.alerts.rules import RULES
+from memagent_server.alerts.schedules import quiet_until
 from memagent_server.alerts.state import worst_severity, worst_state
 from memagent_server.alerts.stream_state import AlertChange
 from memagent_server.alerts.summaries import closing_summary
@@ -27,6 +29,7 @@ from memagent_server.store.engine import Session
 from memagent_server.store.incidents import alerts_of, change_incident, join_incident
 from memagent_server.store.models import AlertRow, IncidentRow, RunRow, TransitionRow
 from memagent_server.store.routes import channels_told, list_routes
+from memagent_server.store.schedules import list_schedules, replace_held
 
 _CLOSING_REASONS = {"averted": "observations have returned to normal", "ok": "not confirmed"}
 
@@ -170,19 +173,23 @@ class IncidentTransaction:
                 # The notification is about the newest move that led to the incident's state.
                 leading = [move for move in changes.moves if move[1].to_state == state]
                 alert, transition = (leading or changes.moves)[-1]
-                notify(
-                    self._session, alert, transition, self._receivers(alert, transition), self._now
-                )
+                self._notify(alert, transition)
         self._changes.clear()
 
-    def _receivers(self, alert: AlertRow, transition: TransitionRow) -> Collection[str]:
-        """Return the channels of a notification by the routes as they are now."""
-        run = self._session.get_one(RunRow, alert.run_id)
-        notified = (
-            () if alert.incident_id is None else channels_told(self._session, alert.incident_id)
-        )
-        subject = subject_of(run, alert, transition)
-        return receivers(list_routes(self._session), subject, self._channels, notified)
+    def _notify(self, alert: AlertRow, transition: TransitionRow) -> None:
+        """Add notifications to the outbox, by the routes and schedules as they are now."""
+        session, now = self._session, self._now
+        subject = subject_of(session.get_one(RunRow, alert.run_id), alert, transition)
+        notified = () if alert.incident_id is None else channels_told(session, alert.incident_id)
+        channels = receivers(list_routes(session), subject, self._channels, notified)
+        held_until = {
+            channel: quiet_until(schedule, subject.severity, now)
+            for channel, schedule in list_schedules(session).items()
+        }
+        if alert.incident_id is not None:
+            # or what is held would hold back what follows
+            replace_held(session, alert.incident_id, channels, now)
+        notify(session, alert, transition, channels, now, held_until)
 
     def _changes_of(self, incident: IncidentRow) -> _IncidentChanges:
         initial = _IncidentChanges(incident, (incident.state, incident.severity))

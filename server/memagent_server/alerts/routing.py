@@ -49,13 +49,13 @@ class RoutedMessage:
 
 
 def subject_of(run: RunRow, alert: AlertRow, transition: TransitionRow) -> Subject:
-    """Return what a transition's notification is about."""
+    """Return what a transition's notification is about. A death is critical, warned of or not."""
     return Subject(
         run.project,
         run.user,
         tuple(map(str, run.tags)),
         alert.rule,
-        transition.severity,
+        "critical" if transition.to_state in DEATHS else transition.severity,
         transition.to_state,
     )
 

@@ -17,7 +17,7 @@ from memagent_server.store.errors import BusyError, DBAPIError, PoolTimeoutError
 
 _READING = ("api_predictions.post_estimate", "compare.choose_runs", "routes.post_preview")
 """Routes that take a body and change nothing."""
-_NAMING = ("project", "runs", "revoke", "end", "test", "retry", "route")
+_NAMING = ("project", "runs", "revoke", "end", "test", "retry", "route", "channel")
 """Fields of forms and queries that name what is changed; none is secret."""
 _log = logging.getLogger(__name__)
 

@@ -37,6 +37,7 @@ class Alertmanager(Channel):
     """`url` may hold user and password; `clock` returns Unix time."""
 
     can_refresh = True
+    takes_digests = False
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._url = f"{url.rstrip('/')}/api/v2/alerts"

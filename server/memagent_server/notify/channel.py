@@ -59,7 +59,7 @@ class AlertMessage:
     severity: str
     from_state: str
     to_state: str
-    """A state of an alert, or `test`."""
+    """A state of an alert, `test` or `digest`."""
     reason: str
     at: float
     step: int
@@ -133,6 +133,8 @@ class Channel:
     """True if messages should bring a memory curve for a chart."""
     folds = False
     """True if one message may stand for several: not for services that group alerts themselves."""
+    takes_digests = True
+    """False for services that keep incidents, where a digest would be one."""
     can_refresh = False
     """True if `refresh` does anything."""
 

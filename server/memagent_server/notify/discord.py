@@ -24,7 +24,13 @@ from memagent_server.settings import Settings
 TITLE_LIMIT = 256
 DESCRIPTION_LIMIT = 4096
 FOOTER_LIMIT = 2048
-_COLOURS = {"averted": 0x16A34A, "finished": 0x16A34A, "test": 0x2563EB, "warning": 0xF59E0B}
+_COLOURS = {
+    "averted": 0x16A34A,
+    "finished": 0x16A34A,
+    "test": 0x2563EB,
+    "digest": 0x2563EB,
+    "warning": 0xF59E0B,
+}
 _RED = 0xDC2626
 
 

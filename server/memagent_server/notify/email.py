@@ -95,8 +95,9 @@ class Email(Channel):
         if root:
             mail["In-Reply-To"] = root
             mail["References"] = root
-        footer = f"Snooze or acknowledge: {message.alert_url}"
-        mail.set_content(f"{plain_text(message)}\n\n{footer}\n")
+        is_digest = message.to_state == "digest"
+        footer = "" if is_digest else f"\n\nSnooze or acknowledge: {message.alert_url}"
+        mail.set_content(f"{plain_text(message)}{footer}\n")
         image = None if message.folded else self._chart.render(message)
         if image is not None:
             mail.add_attachment(image, maintype="image", subtype="png", filename="memory.png")

@@ -29,6 +29,7 @@ _HEADLINES = {
         "finished": "{name} finished; {rule} is over",
         "oom": "{name} ran out of memory in step {failed_step:,}",
         "lost_contact": "{name} fell silent at step {step:,}",
+        "digest": "{digest}",
         "test": "Test: memagent can reach you here. Nothing is wrong",
     },
 }
@@ -54,6 +55,7 @@ def headline(message: AlertMessage) -> str:
         rule=message.rule.replace("_", " "),
         state=message.to_state,
         summary=_summary(message) if message.to_state == "firing" else "",
+        digest=message.summary,
     )
 
 
@@ -61,6 +63,8 @@ def origin(message: AlertMessage) -> str:
     """Return run, project, rank, device and host."""
     if message.folded:
         return f"project {message.project}"
+    if message.to_state == "digest":
+        return f"{message.project} · {message.reason}"
     device = ", ".join(part for part in (_ranks(message), message.device_name) if part)
     parts = [
         f"run {message.run_id}",
@@ -77,6 +81,8 @@ def details(message: AlertMessage) -> list[str]:
         more = len(message.folded) - MAX_FOLDED_LINES
         lines = [*message.folded[:MAX_FOLDED_LINES], *([f"and {more} more"] if more > 0 else [])]
         return [*lines, _REPEAT] if message.is_repeat else lines
+    if message.to_state == "digest":
+        return [str(line) for line in message.facts["lines"]]
     if message.to_state == "test":
         return ["`memagent notify test` or a test button requested this message."]
     is_warning = message.to_state == "firing"

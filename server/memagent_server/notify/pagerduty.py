@@ -39,6 +39,7 @@ def from_settings(settings: Settings) -> Channel | None:
 
 class PagerDuty(Channel):
     can_refresh = True
+    takes_digests = False
 
     def __init__(self, routing_key: str, *, url: str = "https://events.pagerduty.com") -> None:
         self._routing_key = routing_key

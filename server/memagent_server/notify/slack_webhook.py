@@ -35,7 +35,14 @@ URL_LIMIT = 3000
 MESSAGE_INTERVAL_S = 1.0
 """Slack accepts about one message a second per channel or webhook (docs: rate limits)."""
 
-_MARKS = {"averted": "🟢", "finished": "🟢", "oom": "💥", "lost_contact": "⚪", "test": "🔔"}
+_MARKS = {
+    "averted": "🟢",
+    "finished": "🟢",
+    "oom": "💥",
+    "lost_contact": "⚪",
+    "test": "🔔",
+    "digest": "🗒️",
+}
 
 
 def text(message: AlertMessage) -> str:
@@ -97,7 +104,7 @@ def _suggestion_lines(message: AlertMessage) -> list[str]:
 def _buttons(message: AlertMessage) -> list[JsonObject]:
     if message.folded:
         return [_button("open", "Open alerts", message.run_url, "primary")]
-    if message.to_state == "test":
+    if message.to_state in ("test", "digest"):
         return [_button("open", "Open memagent", message.run_url, "primary")]
     buttons = [_button("open", "Open run", message.run_url, "primary")]
     if message.to_state == "firing":

@@ -77,6 +77,8 @@ def _body(message: AlertMessage) -> list[JsonObject]:
 def _actions(message: AlertMessage) -> list[dict[str, str]]:
     if message.folded:
         return [{"type": "Action.OpenUrl", "title": "Open alerts", "url": message.run_url}]
+    if message.to_state == "digest":
+        return [{"type": "Action.OpenUrl", "title": "Open memagent", "url": message.run_url}]
     links = [("Open run", message.run_url)]
     if message.to_state == "firing":
         links.append(("Snooze or acknowledge", message.alert_url))

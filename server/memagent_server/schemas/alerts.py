@@ -115,6 +115,7 @@ class Notification(Schema):
     attempts: int
     created_at: Timestamp
     next_attempt_at: Timestamp | None
+    held_until: Timestamp | None
     sent_at: Timestamp | None
     last_error: str | None
     incident_id: int | None

@@ -91,6 +91,17 @@ EXAMPLES: dict[str, Any] = {
             {"name": "on call", "severity": "critical", "channels": ["pagerduty"], "goes_on": True},
         ]
     },
+    "ScheduleChanges": {
+        "schedules": {
+            "email": {
+                "time_zone": "Europe/Berlin",
+                "quiet_from": "22:00",
+                "quiet_to": "07:00",
+                "daily": True,
+                "waste_day": "monday",
+            }
+        }
+    },
     "CommandRequest": {"kind": "checkpoint"},
     "RunStarted": {
         "run_id": "k3v9",

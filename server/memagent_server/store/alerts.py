@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, CursorResult, and_, func, or_, select, update
@@ -115,8 +115,12 @@ def notify(
     transition: TransitionRow,
     channels: Collection[str],
     now: float,
+    held_until: Mapping[str, float | None] | None = None,
 ) -> None:
-    """Add a notification of a transition to the outbox for each of `channels`."""
+    """Add a notification of a transition to the outbox for each of `channels`.
+
+    `held_until` has the end of a channel's quiet hours.
+    """
     for channel in channels:
         session.add(
             NotificationRow(
@@ -130,6 +134,7 @@ def notify(
                 attempts=0,
                 created_at=now,
                 next_attempt_at=now,
+                held_until=(held_until or {}).get(channel),
             )
         )
 

@@ -11,7 +11,8 @@
 5. A failed notification is retried with growing delays. After MAX_ATTEMPTS, or if the channel says
    never, it's dead; people can see it and have it sent again.
 6. A notification below the channel's severity is skipped, and visible as such.
-7. Due notifications of a project, rule, state and severity can be leased together, for one message.
+7. A notification in the quiet hours of its channel is held until they end.
+8. Due notifications of a project, rule, state and severity can be leased together, for one message.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ MAX_ATTEMPTS = 20
 MAX_FOLDED = 1_000
 """Notifications in one message."""
 MAX_LEASE_S = 60.0
+MAX_HOLD_S = 26 * 3_600.0
+"""The longest quiet hours, on a day with a change of clocks."""
 MAX_WAIT_S = 3_600.0
 """A lease or delay that ends later than these allow was set before the clock went back: it's
 over.
@@ -280,7 +283,10 @@ def _due(channels: ChannelFilter, now: float) -> Select[Any]:
             _is_over(NotificationRow.leased_until, now, MAX_LEASE_S),
         ),
     )
-    query = select(NotificationRow).where(channels.condition(), is_due, ~is_blocked)
+    is_released = or_(
+        NotificationRow.held_until.is_(None), _is_over(NotificationRow.held_until, now, MAX_HOLD_S)
+    )
+    query = select(NotificationRow).where(channels.condition(), is_due, is_released, ~is_blocked)
     return query.order_by(NotificationRow.id)
 
 

@@ -8,6 +8,7 @@ from memagent_server.web import (
     api_column_rules,
     api_predictions,
     api_routes,
+    api_schedules,
     audit_log,
     docs,
     failures,
@@ -31,8 +32,8 @@ from memagent_server.web.pages import (
 blueprints: tuple[Blueprint, ...] = tuple(
     module.blueprint
     for module in (
-        setup, api, api_alerts, api_column_rules, api_predictions, api_routes, run_changes,
-        list_views, failures,
+        setup, api, api_alerts, api_column_rules, api_predictions, api_routes, api_schedules,
+        run_changes, list_views, failures,
         runs, run, waste, alerts, compare, estimate, settings, people, audit_log, login,
         oidc_login, docs,
     )

@@ -18,11 +18,13 @@ from memagent_server.ingest.body import read_message
 from memagent_server.notify import channels
 from memagent_server.schemas.queries import PreviewQuery
 from memagent_server.schemas.routing import MAX_ROUTES, Route, RouteChanges, Routes, RoutingPreview
+from memagent_server.schemas.schedules import WEEKDAYS
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Session
 from memagent_server.store.routes import list_routes, lock_routes, replace_routes, sent_since
 from memagent_server.web import query
 from memagent_server.web.api_alerts import known_channels
+from memagent_server.web.api_schedules import describe_schedules
 from memagent_server.web.rendering import redirect_to, render_page
 
 blueprint = Blueprint("routes", __name__)
@@ -107,12 +109,13 @@ def _preview(session: Session, routes: Sequence[Route], days: int) -> RoutingPre
 @blueprint.get("/settings/routing")
 @require_scope("admin", of_server=True)
 def show_routing() -> Response:
-    """Show the routes; `route` names the one that the form edits."""
-    name = query.text("route")
+    """Show routes and schedules; `route` and `channel` name those that the forms edit."""
+    name, channel = query.text("route"), query.text("channel")
     with current().database.read() as session:
         routes = list_routes(session)
         answer = _describe(routes)
         past = _preview(session, routes, PREVIEW_DAYS)
+        schedules = describe_schedules(session)
         return render_page(
             "routing.html",
             session,
@@ -124,6 +127,10 @@ def show_routing() -> Response:
             rules=list(RULES),
             severities=SEVERITIES,
             preview=past,
+            schedules=schedules,
+            channel=channel,
+            planned=schedules.schedules.get(channel or ""),
+            weekdays=WEEKDAYS,
             by_route=sum((Counter(item.by_route) for item in past.channels), Counter[str]()),
         )
 

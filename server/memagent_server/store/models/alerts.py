@@ -143,6 +143,8 @@ class NotificationRow(Base):
     attempts: Mapped[int] = mapped_column(Integer, default=0)
     created_at: Mapped[float]
     next_attempt_at: Mapped[float]
+    held_until: Mapped[float | None]
+    """The end of the channel's quiet hours; None if it was due at once."""
     leased_until: Mapped[float | None]
     sent_at: Mapped[float | None]
     last_error: Mapped[str | None] = mapped_column(Text)
@@ -203,6 +205,34 @@ class RouteRow(Base):
     severity: Mapped[str] = mapped_column(String(20))
     channels: Mapped[list[Any]]
     goes_on: Mapped[bool]
+
+
+class ChannelScheduleRow(Base):
+    """Quiet hours and digests of a channel: see `schemas/schedules.py`."""
+
+    __tablename__ = "channel_schedules"
+    channel: Mapped[str] = mapped_column(String(40), primary_key=True)
+    time_zone: Mapped[str] = mapped_column(String(60))
+    quiet_from: Mapped[str | None] = mapped_column(String(5))
+    quiet_to: Mapped[str | None] = mapped_column(String(5))
+    digest_at: Mapped[str] = mapped_column(String(5))
+    daily: Mapped[bool]
+    waste_day: Mapped[str | None] = mapped_column(String(10))
+    projects: Mapped[list[Any]]
+
+
+class DigestRow(Base):
+    """How far the digests of a channel are sent: see `store/schedules.py`."""
+
+    __tablename__ = "digests"
+    channel: Mapped[str] = mapped_column(String(40), primary_key=True)
+    kind: Mapped[str] = mapped_column(String(10), primary_key=True)
+    done_until: Mapped[float]
+    sent_at: Mapped[float | None]
+    attempts: Mapped[int]
+    next_attempt_at: Mapped[float]
+    """Also the end of a lease: an attempt that began moves it on."""
+    last_error: Mapped[str | None] = mapped_column(Text)
 
 
 class FeedbackRow(Base):

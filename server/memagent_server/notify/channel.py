@@ -96,6 +96,8 @@ class AlertMessage:
     """How often the same failure was seen, and whether it has come back."""
     autopsy: tuple[str, ...] = ()
     """Lines of the OOM report: the failed request, what held the memory, what to change."""
+    is_follow_up: bool = False
+    """True if an earlier message said the same without the suspect."""
     is_repeat: bool = False
     """True if an earlier attempt may have been delivered already."""
     is_overtaken: bool = False
@@ -135,6 +137,8 @@ class Channel:
     """True if one message may stand for several: not for services that group alerts themselves."""
     takes_digests = True
     """False for services that keep incidents, where a digest would be one."""
+    follows_up = False
+    """True if a second message names the suspect once it's known, since the first can't change."""
     can_refresh = False
     """True if `refresh` does anything."""
 

@@ -44,6 +44,7 @@ class Discord(WebhookChannel):
     service = "Discord's webhook"
     final_statuses = (400, 401, 403, 404)
     folds = True
+    follows_up = True
 
     def payload(self, message: AlertMessage) -> JsonObject:
         key = message.to_state if message.to_state != "firing" else message.severity

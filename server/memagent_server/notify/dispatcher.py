@@ -18,6 +18,8 @@ A channel that folds gets the first message of a project, rule, state and severi
 follows within FOLD_S waits until then, and goes out as one message. The lease is of all of them,
 and so is the mark.
 
+A channel that can't edit its messages gets a second one when the suspect becomes known, once.
+
 Each channel has its own dispatcher and thread: a slow channel delays no other. A channel that asks
 to wait (Retry-After) gets no request until then. Only this is kept in memory: a restart may ask
 once more.
@@ -43,6 +45,7 @@ from memagent_server.notify.channel import (
 from memagent_server.notify.message_data import (
     edit_fingerprint,
     fold,
+    lacks_suspect,
     load_message,
     refresh_message,
 )
@@ -56,9 +59,11 @@ from memagent_server.store.outbox import (
     MAX_WAIT_S,
     ChannelFilter,
     NotificationKind,
+    add_follow_up,
     defer,
     end_refresh,
     is_any_due,
+    is_follow_up,
     kind_of_notification,
     lease_alike,
     lease_for_refresh,
@@ -174,17 +179,22 @@ class Dispatcher:
         else:
             self._wait_for_alike(messages[0])
             for notification, message in zip(sendable, messages, strict=True):
-                self._mark_sent(notification, message, receipt)
+                # several in one message are headlines only, and those of follow-ups name it
+                names_suspect = message.suspect is not None and len(messages) == 1
+                is_named = names_suspect or message.is_follow_up
+                notes = {"names_suspect": is_named} if self._channel.follows_up else {}
+                self._mark_sent(notification, message, {**receipt, **notes})
 
     def _load(self, leased: list[NotificationRow]) -> list[AlertMessage]:
         with self._database.read() as session:
+            with_curve = self._channel.wants_curve and len(leased) == 1
+            now = self._clock()
             return [
-                load_message(
-                    session,
-                    notification,
-                    self._public_url,
-                    self._clock(),
-                    with_curve=self._channel.wants_curve and len(leased) == 1,
+                # what follows up is about the run as it is now, not as it was at the alert
+                refresh_message(session, notification, self._public_url, now)
+                if is_follow_up(notification)
+                else load_message(
+                    session, notification, self._public_url, now, with_curve=with_curve
                 )
                 for notification in leased
             ]
@@ -284,7 +294,7 @@ class Dispatcher:
     def _refresh_messages(self, now: float) -> None:
         """Update the messages about open alerts whose forecast has moved."""
         channel = self._route.channel
-        if channel is None or not self._channel.can_refresh:
+        if channel is None or not (self._channel.can_refresh or self._channel.follows_up):
             return
         if 0.0 <= now - self._refreshed_at < REFRESH_EVERY_S:
             return
@@ -292,7 +302,18 @@ class Dispatcher:
         with self._database.read() as session:
             notifications = refreshable(session, channel)
         for notification in notifications:
-            self._refresh_message(notification, now)
+            if self._channel.can_refresh:
+                self._refresh_message(notification, now)
+            else:
+                self._follow_up(notification, now)
+
+    def _follow_up(self, notification: NotificationRow, now: float) -> None:
+        """Queue a second message if the suspect has become known since the first."""
+        with self._database.read() as session:
+            is_due = lacks_suspect(session, notification)
+        if is_due:
+            with self._database.write() as session:
+                add_follow_up(session, notification, now)
 
     def _refresh_message(self, notification: NotificationRow, now: float) -> None:
         with self._database.read() as session:

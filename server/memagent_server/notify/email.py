@@ -50,6 +50,7 @@ class Email(Channel):
     """
 
     folds = True
+    follows_up = True
 
     def __init__(
         self, url: str, sender: str, recipients: tuple[str, ...], *, draw: ChartImage | None = None

@@ -41,7 +41,7 @@ from memagent_server.store.models import (
     TransitionRow,
 )
 from memagent_server.store.notifications import nearest_forecast, ranks_of_topic, topic_of
-from memagent_server.store.outbox import is_overtaken, last_receipt
+from memagent_server.store.outbox import is_follow_up, is_overtaken, last_receipt
 from memagent_server.store.predictions import advice_for, prediction_for
 from memagent_server.store.series import series
 from memagent_server.store.snapshots import suspects_of
@@ -104,6 +104,7 @@ def load_message(
         error=run.error,
         failure=_failure_lines(session, run, now) if transition.to_state in DEATHS else (),
         autopsy=_oom_report_lines(session, run, stream) if transition.to_state == "oom" else (),
+        is_follow_up=is_follow_up(notification),
         is_repeat=notification.attempts > 1,
         is_overtaken=is_overtaken(session, notification),
         delayed_s=max(0.0, now - notification.created_at),
@@ -128,6 +129,15 @@ def refresh_message(
         message = replace(message, facts=facts, step=facts["step"])
         message = _for_stream(session, message, stream)
     return replace(message, delayed_s=0.0)
+
+
+def lacks_suspect(session: Session, notification: NotificationRow) -> bool:
+    """Return True if a sent message named no suspect, and one is known by now."""
+    if notification.receipt.get("names_suspect", True):
+        return False
+    alert = session.get_one(AlertRow, notification.alert_id)
+    is_firing = session.get_one(TransitionRow, notification.transition_id).to_state == "firing"
+    return is_firing and _suspect(session, session.get_one(RunRow, alert.run_id)) is not None
 
 
 def fold(messages: Sequence[AlertMessage], public_url: str) -> AlertMessage:
@@ -171,6 +181,7 @@ def edit_fingerprint(message: AlertMessage) -> JsonObject:
     return {
         "steps_left": steps_left,
         "ranks": list(message.ranks),
+        "suspect": message.suspect.location if message.suspect is not None else None,
         "acked_by": message.acked_by,
         "snoozed_until": message.snoozed_until,
     }

@@ -44,6 +44,8 @@ def headline(message: AlertMessage) -> str:
         rule = message.rule.replace("_", " ")
         outcome = _FOLDED_STATES.get(message.to_state, message.to_state)
         return f"{len(message.folded)} runs of {message.project}: {rule}, {outcome}"
+    if message.is_follow_up and message.suspect is not None:
+        return f"{message.run_name}: suspect {message.suspect.location}"
     templates = {**_HEADLINES[""], **_HEADLINES.get(message.rule, {})}
     template = templates.get(message.to_state, "{name}: {rule} is {state}")
     return template.format(

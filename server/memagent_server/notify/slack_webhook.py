@@ -158,6 +158,7 @@ class SlackWebhook(WebhookChannel):
     service = "Slack's webhook"
     final_statuses = (400, 403, 404, 410)
     folds = True
+    follows_up = True
 
     def __init__(
         self, url: str, *, allow_local: bool = False, sleep: Callable[[float], None] = time.sleep

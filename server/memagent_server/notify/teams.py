@@ -37,6 +37,7 @@ class Teams(WebhookChannel):
     service = "Teams' webhook"
     final_statuses = (400, 401, 403, 404, 410)
     folds = True
+    follows_up = True
 
     def payload(self, message: AlertMessage) -> JsonObject:
         card = {

@@ -36,6 +36,8 @@ def from_settings(settings: Settings) -> Channel | None:
 class Webhook(Channel):
     """`clock` returns Unix time."""
 
+    follows_up = True
+
     def __init__(
         self,
         url: str,

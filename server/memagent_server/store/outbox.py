@@ -33,7 +33,9 @@ from memagent_server.store.models import (
     TransitionRow,
 )
 from memagent_server.store.notifications import UNSENT
+from memagent_server.store.statements import insert_if_missing
 
+_FOLLOW_UP = ":suspect"
 MAX_ATTEMPTS = 20
 MAX_FOLDED = 1_000
 """Notifications in one message."""
@@ -223,6 +225,27 @@ def refreshable(session: Session, channel: str) -> list[NotificationRow]:
         NotificationRow.id.in_(newest), NotificationRow.state == "sent"
     )
     return list(session.scalars(query.order_by(NotificationRow.id)))
+
+
+def add_follow_up(session: Session, notification: NotificationRow, now: float) -> None:
+    """Queue a second message about a sent notification, once."""
+    values: JsonObject = {
+        "alert_id": notification.alert_id,
+        "transition_id": notification.transition_id,
+        "incident_id": notification.incident_id,
+        "channel": notification.channel,
+        "dedup_key": f"{notification.dedup_key}{_FOLLOW_UP}",
+        "state": "waiting",
+        "attempts": 0,
+        "created_at": now,
+        "next_attempt_at": now,
+        "receipt": {},
+    }
+    insert_if_missing(session, NotificationRow, values)
+
+
+def is_follow_up(notification: NotificationRow) -> bool:
+    return notification.dedup_key.endswith(_FOLLOW_UP)
 
 
 def lease_for_refresh(

@@ -17,6 +17,7 @@ from benchmarks.server import (
     cycle,
     disk,
     exports,
+    first_loads,
     fleet,
     fuzz,
     history,
@@ -51,6 +52,7 @@ GROUPS: dict[str, Group] = {
     "disk": disk,
     "exports": exports,
     "history": history,
+    "first_loads": first_loads,
     "worst": worst,
     "fuzz": fuzz,
 }

@@ -52,9 +52,9 @@ def measure(quick: bool) -> list[Figure]:
     steps, runs = (STEPS_QUICK, RUNS_QUICK) if quick else (STEPS, RUNS)
     requests = REQUESTS_QUICK if quick else REQUESTS
     with fresh_database() as database:
-        _fill(database, steps)
+        fill_long_run(database, steps)
         _repeat(database, steps, 10)
-        _fill_list(database, runs)
+        fill_list(database, runs)
         wide = _wide(database, steps)
         with running_server(database.url) as server, asking(server.url) as ask:
             charts = [
@@ -143,7 +143,7 @@ def _old(database: Database, requests: int) -> Figure:
 # -- filling -----------------------------------------------------------------------------------------------------------
 
 
-def _fill(database: Database, steps: int) -> None:
+def fill_long_run(database: Database, steps: int) -> None:
     """Store the run `long` as an agent would."""
     enter_runs(database, ["long"], 1e9)
     for seq, first in enumerate(range(0, steps, ROWS)):
@@ -192,7 +192,7 @@ def _later(buckets: Buckets, steps: int) -> Buckets:
     )
 
 
-def _fill_list(database: Database, runs: int) -> None:
+def fill_list(database: Database, runs: int) -> None:
     rows = (
         {
             "id": f"run-{number}", "project": f"project-{number % PROJECTS}", "name": f"name-{number}", "host": "host",

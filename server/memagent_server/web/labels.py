@@ -160,6 +160,12 @@ def signed_bytes(size: float | None) -> str:
     return f"+{text}" if size is not None and size > 0 else text.replace("-", "−")
 
 
+def byte_range(low: float | None, high: float | None) -> str:
+    """Return `1.2 GiB to 1.4 GiB`, or one size if both read the same."""
+    least, most = format_bytes(low), format_bytes(high)
+    return least if least == most else f"{least} to {most}"
+
+
 def count(number: float | None) -> str:
     """Return `1,234`, or a dash for None."""
     return "–" if number is None else f"{number:,.0f}"

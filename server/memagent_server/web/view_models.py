@@ -25,7 +25,7 @@ from memagent_server.schemas.predictions import (
 from memagent_server.schemas.runs import Run, RunEvent, Stream
 from memagent_server.store.streams import phase_of
 from memagent_server.web.bars import percent_of, residual_tone
-from memagent_server.web.labels import humanize, signed_bytes
+from memagent_server.web.labels import byte_range, humanize, signed_bytes
 
 OfStream = TypeVar("OfStream", Forecast, Alert)
 ComparedResidual = ComponentResidual | LevelResidual | PhaseResidual
@@ -351,7 +351,7 @@ def _note(row: ComparedResidual) -> str | None:
         return f"Likely: {row.reason}." if row.reason else None
     if row.low_bytes is None or row.high_bytes is None:
         return None
-    return f"9 in 10 runs: {format_bytes(row.low_bytes)} to {format_bytes(row.high_bytes)}"
+    return f"9 in 10 runs: {byte_range(row.low_bytes, row.high_bytes)}"
 
 
 def _of_stream(items: Iterable[OfStream], stream: Stream) -> list[OfStream]:

@@ -248,3 +248,8 @@ def test_it_says_what_a_run_has_used(use, text):
 
 def test_source_is_shown_without_its_common_indent():
     assert labels.without_indent(["    a", "", "        b"]) == ["a", "", "    b"]
+
+
+def test_a_range_that_reads_the_same_is_one_size():
+    assert labels.byte_range(372_000_000, 372_100_000) == "355 MiB"
+    assert labels.byte_range(2**30, 2**31) == "1.00 GiB to 2.00 GiB"

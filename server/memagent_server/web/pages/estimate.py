@@ -29,6 +29,7 @@ from memagent_server.store.cuda_contexts import measured_gpus
 from memagent_server.store.rehearsals import page_rehearsals
 from memagent_server.web.api_estimate import EstimateBody, answer
 from memagent_server.web.bars import BarPart, bar_parts
+from memagent_server.web.labels import byte_range
 from memagent_server.web.rendering import render_page
 
 blueprint = Blueprint("estimate", __name__)
@@ -211,7 +212,7 @@ def stack(result: Estimate) -> StackedBar:
         parts=bar_parts(sizes, whole),
         needed=share(needed) or 0.0,
         needed_text=format_bytes(needed),
-        range_text=f"{format_bytes(low)} to {format_bytes(high)}",
+        range_text=byte_range(low, high),
         low=share(low),
         high=share(high),
         limit=share(result.limit_bytes),
@@ -230,9 +231,7 @@ def levels(result: Estimate) -> list[tuple[str, str, str]]:
         peak = getattr(result, key)
         if peak is not None:
             low_high = result.intervals.get(level)
-            between = (
-                f"{format_bytes(low_high[0])} to {format_bytes(low_high[1])}" if low_high else "–"
-            )
+            between = byte_range(*low_high) if low_high else "–"
             rows.append((name, format_bytes(peak), between))
     return rows
 

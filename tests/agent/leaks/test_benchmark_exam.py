@@ -73,7 +73,8 @@ def test_a_run_gives_status_output_and_processor_time(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("exam_name", "counts"), [("10", [(7, 4), (7, 4)]), ("11", [(6, 4), (5, 5)])]
+    ("exam_name", "counts"),
+    [("10", [(7, 4), (7, 4)]), ("11", [(6, 4), (5, 5)]), ("12", [(6, 4), (6, 4)])],
 )
 def test_each_stored_script_has_its_truth(exam_name, counts):
     folder = exam.SCRIPTS / exam_name

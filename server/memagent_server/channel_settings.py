@@ -5,6 +5,7 @@ Each has a kind and an address. It shares the other settings of its kind.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,10 +17,10 @@ from memagent.errors import SettingError
 SETTING = "MEMAGENT_CHANNELS"
 ChannelKind = Literal[
     "slack_bot", "slack_webhook", "webhook", "email", "pagerduty", "alertmanager", "discord",
-    "teams",
+    "teams", "apprise",
 ]  # fmt: skip
 KINDS: tuple[ChannelKind, ...] = get_args(ChannelKind)
-ADDRESSES: Mapping[ChannelKind, str] = {
+ADDRESSES: Mapping[str, str] = {
     "slack_bot": "slack_channel",
     "slack_webhook": "slack_webhook_url",
     "webhook": "webhook_url",
@@ -85,11 +86,14 @@ def _check(channel: NamedChannel, values: Mapping[str, str]) -> None:
     parent = PARENTS.get(channel.kind)
     if parent is not None and not values.get(parent):
         raise SettingError(f"{SETTING}, {channel.name}: {channel.kind} needs {parent}")
+    if channel.kind == "apprise" and importlib.util.find_spec("apprise") is None:
+        raise SettingError(f"{SETTING}, {channel.name}: install memagent[apprise]")
     if not _is_address(channel):
         wanted = {
             "email": "e-mail addresses, separated by commas",
             "slack_bot": "the id of a Slack channel",
             "pagerduty": "a routing key",
+            "apprise": "an address of apprise's, such as tgram://TOKEN/CHAT",
         }.get(channel.kind, "an http:// or https:// address")
         raise SettingError(f"{SETTING}, {channel.name}: after {channel.kind}: write {wanted}")
 
@@ -100,6 +104,8 @@ def _is_address(channel: NamedChannel) -> bool:
         return all(re.fullmatch(r"[^@\s,]+@[^@\s,]+", part) for part in address.split(","))
     if channel.kind in ("slack_bot", "pagerduty"):
         return re.fullmatch(r"[A-Za-z0-9_-]{1,200}", address) is not None
+    if channel.kind == "apprise":
+        return re.fullmatch(r"[a-z][a-z0-9]*://\S{1,2000}", address) is not None
     # a port beyond 65535 raises when it is read
     try:
         parts = urlsplit(address)

@@ -61,6 +61,12 @@ def channels(settings: Settings) -> dict[str, Channel]:
     """Return the configured channels by name: those of the settings, then those with names."""
     candidates = {name: from_settings(settings) for name, from_settings in CHANNELS.items()}
     for item in settings.channels:
+        if item.kind == "apprise":
+            # its package is an extra
+            from memagent_server.notify.apprise_channel import AppriseChannel
+
+            candidates[item.name] = AppriseChannel(item.address)
+            continue
         own: dict[str, Any] = {ADDRESSES[item.kind]: item.value}
         candidates[item.name] = CHANNELS[item.kind](replace(settings, **own))
     return {name: channel for name, channel in candidates.items() if channel is not None}

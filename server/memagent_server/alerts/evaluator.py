@@ -29,6 +29,7 @@ from memagent.forecast import Hints
 from memagent.forecast.replay_columns import FORECAST_COLUMNS
 from memagent_server.alerts.column_rules import ColumnRuleEvaluator
 from memagent_server.alerts.hint_reader import RunHints, read_new_hints, secondary_hosts
+from memagent_server.alerts.milestones import MilestoneWriter
 from memagent_server.alerts.result_writer import ResultWriter, StreamResult
 from memagent_server.alerts.rule_config import Policies, read_policies
 from memagent_server.alerts.run_end import UnreportedDeaths, end_alerts
@@ -89,6 +90,7 @@ class Evaluator:
         self._run_rules = RunRules(database, self._share, self._writer)
         self._column_rules = ColumnRuleEvaluator(database, self._writer)
         self._script_alerts = ScriptAlertWriter(database, channels, self._share)
+        self._milestones = MilestoneWriter(database, channels, self._share)
         self._hints: dict[str, RunHints] = {}
         self._secondary_hosts: set[int] = set()
         self._without_limit: dict[int, StreamHead] = {}
@@ -118,6 +120,7 @@ class Evaluator:
         self._column_rules.turn(runs, self._policies, now)
         # before ended runs are closed: an alert of a script's last moment must notify people
         is_busy = self._script_alerts.turn(self._policies, now) or is_busy
+        is_busy = self._milestones.turn(self._policies, now) or is_busy
         followed = {stream.id for stream in streams}
         for run_id in self._runs_to_close(followed, now):
             with isolated(f"run {run_id}"):

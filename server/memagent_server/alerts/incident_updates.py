@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memagent_server.alerts.routing import DEATHS, receivers, subject_of
-from memagent_server.alerts.rules import RULES
+from memagent_server.alerts.rules import MILESTONES, RULES
 from memagent_server.alerts.schedules import quiet_until
 from memagent_server.alerts.state import worst_severity, worst_state
 from memagent_server.alerts.stream_state import AlertChange
@@ -142,7 +142,7 @@ class IncidentTransaction:
         """Close an alert with a final state, or with `ok` if it was never confirmed."""
         step = max(alert.step, step)
         columns: dict[str, Any] = {"step": step}
-        if alert.rule not in DEATHS:
+        if alert.rule not in (*DEATHS, *MILESTONES):
             columns["summary"] = closing_summary(
                 alert.rule, alert.summary, state, alert.first_step, step
             )
@@ -220,7 +220,7 @@ def needs_notification(
     if severity == "note" or state in ("ok", "pending"):
         return False
     tells_end = incident.rule not in RULES or RULES[incident.rule].tells_end
-    if state in DEATHS:
+    if state in DEATHS or incident.rule in MILESTONES:
         return tells_end and state != old_state
     if incident.false_alarm_at is not None:
         return False

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from memagent_server.alerts.rules import MILESTONES
 from memagent_server.schemas.routing import Route, RoutedChannel
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.models import AlertRow, RunRow, TransitionRow
@@ -88,7 +89,7 @@ def receivers(
     `channels` are the configured ones, `notified` those that were notified of the incident before.
     """
     # by the routes of today, an end might go to people who never heard of a start
-    if subject.state in GOOD_ENDS:
+    if subject.state in GOOD_ENDS and subject.rule not in MILESTONES:
         return {channel: OTHERS for channel in channels if channel in notified}
     result = _routed(routes, subject, channels)
     if subject.state in DEATHS:

@@ -23,6 +23,7 @@ class RuleConfig:
     tells: str
     thresholds: Mapping[str, float]
     is_default: bool = True
+    updated_at: float = 0.0
 
     def severity(self, level: str) -> Severity | None:
         """Return the severity of a result of `level`, None for a calm one.
@@ -76,22 +77,33 @@ def _policy(stored: Mapping[str, RuleSettingRow]) -> Policy:
             policy[rule.name] = configure_rule(rule)
         else:
             policy[rule.name] = configure_rule(
-                rule, row.is_on, row.tells, row.thresholds, is_default=False
+                rule,
+                row.is_on,
+                row.tells,
+                row.thresholds,
+                is_default=False,
+                updated_at=row.updated_at,
             )
     return policy
 
 
 def configure_rule(
     rule: Rule,
-    is_on: bool = True,
+    is_on: bool | None = None,
     tells: str | None = None,
     thresholds: Mapping[str, Any] | None = None,
     *,
     is_default: bool = True,
+    updated_at: float = 0.0,
 ) -> RuleConfig:
     """Return a rule's configuration, with defaults for missing values."""
     stored = thresholds or {}
     numbers = {item.name: float(stored.get(item.name, item.default)) for item in rule.thresholds}
     return RuleConfig(
-        rule, is_on, tells if tells in rule.tells_options else rule.tells, numbers, is_default
+        rule,
+        rule.is_on if is_on is None else is_on,
+        tells if tells in rule.tells_options else rule.tells,
+        numbers,
+        is_default,
+        updated_at,
     )

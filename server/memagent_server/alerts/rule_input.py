@@ -47,6 +47,8 @@ class RuleInput:
     peak_by_rank: Mapping[int, int] = field(default_factory=dict)
     status: str = "running"
     error: str | None = None
+    run_s: float | None = None
+    """Duration of the run, once it has ended."""
     was_warned: bool = False
     script_alert: ScriptAlert | None = None
     column: ColumnFinding | None = None

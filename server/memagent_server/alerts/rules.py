@@ -24,7 +24,7 @@ from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
 from memagent_server.alerts.state import PER_SAMPLE, Hysteresis
 
 Thresholds = Mapping[str, float]
-Schedule = Literal["sample", "turn", "run", "event", "end"]
+Schedule = Literal["sample", "turn", "run", "event", "end", "milestone"]
 """Time at which a rule is evaluated.
 
 - `sample`: with each sample whose forecast pages, and with every sample while the alert is open.
@@ -35,7 +35,9 @@ Schedule = Literal["sample", "turn", "run", "event", "end"]
 
 - `event`: with each event of the script.
 
-- `end`: when the run has ended.
+- `end`: when the run has ended badly.
+
+- `milestone`: once, when a run gets there.
 """
 TELLS = ("notice", "warning", "critical", "never")
 """Lowest level that notifies. Only forecasts have notices."""
@@ -75,6 +77,8 @@ class Rule:
     hysteresis: Hysteresis = PER_TURN
     tells_end: bool = True
     """False if the end of an alert sends no notification."""
+    is_on: bool = True
+    """False if projects have to switch it on."""
 
     @property
     def tells_options(self) -> tuple[str, ...]:
@@ -447,6 +451,43 @@ COLUMN = Rule(
     tells_end=False,
 )
 
+# -- first_step and finished: good news -----------------------------------------------------------
+
+
+def _decide_milestone(rule_input: RuleInput, _thresholds: Thresholds, _is_open: bool) -> RuleResult:
+    # a run may complete without a step
+    if rule_input.step == 0 and rule_input.run_s is None:
+        return CALM
+    data = {
+        "step": rule_input.step,
+        "used_bytes": rule_input.launch_peak_bytes,
+        "limit_bytes": rule_input.limit_bytes,
+        "predicted_bytes": rule_input.predicted_peak_bytes,
+        "run_s": rule_input.run_s,
+    }
+    return RuleResult("warning", None, data)
+
+
+FIRST_STEP = Rule(
+    "first_step",
+    "A run has taken its first step: its peak and the predicted one.",
+    _decide_milestone,
+    summaries.first_step,
+    schedule="milestone",
+    tells="warning",
+    is_on=False,
+)
+FINISHED = Rule(
+    "finished",
+    "A run has completed.",
+    _decide_milestone,
+    summaries.finished,
+    schedule="milestone",
+    tells="warning",
+    is_on=False,
+)
+MILESTONES = (FIRST_STEP.name, FINISHED.name)
+
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
@@ -462,5 +503,7 @@ RULES: dict[str, Rule] = {
         STALLED,
         SCRIPT,
         COLUMN,
+        FIRST_STEP,
+        FINISHED,
     )
 }

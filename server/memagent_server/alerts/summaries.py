@@ -50,6 +50,18 @@ def format_chance(data: Data) -> str:
     return "may" if data.get("level") == "notice" else "will"
 
 
+def first_step(data: Data) -> str:
+    predicted = data.get("predicted_bytes")
+    prediction = f", predicted {format_bytes(predicted)}" if predicted else ""
+    return f"has taken its first step: {_format_usage(data)} used{prediction}"
+
+
+def finished(data: Data) -> str:
+    run_s = data.get("run_s")
+    time = f" in {format_duration(run_s)}" if run_s else ""
+    return f"completed after {data['step']:,} steps{time}: peak {_format_usage(data)}"
+
+
 def leak(data: Data) -> str:
     growth = format_bytes(data["growth_bytes_per_step"])
     return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
-from memagent_server.alerts.rules import COLUMN, RULES, SCRIPT
+from memagent_server.alerts.rules import COLUMN, MILESTONES, RULES, SCRIPT
 from memagent_server.alerts.summaries import format_chance, format_eta
 from memagent_server.notify.channel import AlertMessage
 
@@ -46,6 +46,8 @@ def headline(message: AlertMessage) -> str:
         return f"{len(message.folded)} runs of {message.project}: {rule}, {outcome}"
     if message.is_follow_up and message.suspect is not None:
         return f"{message.run_name}: suspect {message.suspect.location}"
+    if message.rule in MILESTONES and message.rule in RULES:
+        return f"{message.run_name} {RULES[message.rule].summarize(message.facts)}"
     templates = {**_HEADLINES[""], **_HEADLINES.get(message.rule, {})}
     template = templates.get(message.to_state, "{name}: {rule} is {state}")
     return template.format(
@@ -217,6 +219,8 @@ def _outcome_details(message: AlertMessage) -> list[str]:
         )
     elif message.to_state == "oom" and not message.facts.get("was_warned"):
         lines.append("There was no warning before")
+    if message.rule in MILESTONES:
+        return lines
     used, limit = message.observed_peak_bytes, message.facts.get("limit_bytes")
     if used:
         lines.append(f"Peak {format_bytes(used)} of {format_bytes(limit)}")

@@ -262,6 +262,28 @@ def unreported_ends(
     return list(session.scalars(query))
 
 
+def unreported_milestones(session: Session, rule: str, since: float) -> list[RunRow]:
+    """Return live runs that reached a milestone after `since`, without an alert that says so.
+
+    `finished` is reached again by a run that is resumed, `first_step` once.
+    """
+    is_finish = rule == "finished"
+    report = select(AlertRow.id).where(AlertRow.run_id == RunRow.id, AlertRow.rule == rule)
+    if is_finish:
+        report = report.where(AlertRow.opened_at >= RunRow.finished_at)
+        is_reached = and_(RunRow.status == "completed", RunRow.finished_at >= since)
+    else:
+        is_reached = and_(RunRow.step > 0, RunRow.created_at >= since)
+    # what was uploaded after its end is no news
+    live_rank = select(RankRow.rank).where(
+        RankRow.run_id == RunRow.id, RankRow.is_current, RankRow.is_replayed.is_(False)
+    )
+    query = select(RunRow).where(
+        is_reached, live_rank.correlate(RunRow).exists(), ~report.correlate(RunRow).exists()
+    )
+    return list(session.scalars(query.order_by(RunRow.id)))
+
+
 def _died(
     run: type[RunRow], run_id: str | None, seen_after: float | None
 ) -> Iterator[ColumnElement[bool]]:

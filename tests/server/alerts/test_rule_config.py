@@ -13,7 +13,7 @@ from memagent_server.alerts.rule_config import (
     read_policies,
     read_policy,
 )
-from memagent_server.alerts.rules import FRAGMENTATION, HOST_MEMORY, RULES
+from memagent_server.alerts.rules import FRAGMENTATION, HOST_MEMORY, MILESTONES, RULES
 from memagent_server.store.models import RuleSettingRow
 from memagent_server.store.rules import EVERY_PROJECT, put_rule
 
@@ -29,7 +29,8 @@ def test_without_settings_each_rule_has_its_defaults():
     assert policy["host_memory"] == RuleConfig(
         HOST_MEMORY, True, "critical", {"used_ratio": 0.9, "critical_ratio": 0.96}, True
     )
-    assert all(config.is_on and config.is_default for config in policy.values())
+    assert all(config.is_default for config in policy.values())
+    assert {name for name, config in policy.items() if not config.is_on} == set(MILESTONES)
 
 
 def test_a_projects_setting_replaces_that_of_every_project():

@@ -47,8 +47,12 @@ FINDS = [
     ("column", RuleInput(column=ColumnFinding(ColumnCheck("Loss", "loss", "spike", 10.0), 9, 57.0, 2.0, 123.4)), "warning", "loss jumped to 57, 123 deviations above its median of 2"),
     ("column", RuleInput(column=ColumnFinding(ColumnCheck("Val", "val", "no_new_low", 0.0, 60.0), 9, 1.0, 0.5, reference_step=1200, lasts_s=7200.0)), "warning", "val has had no new low for 2 h: the last is 0.5 at step 1,200"),
     ("column", RuleInput(column=ColumnFinding(ColumnCheck("Mem", "allocated_bytes", "above", 2.0**30), 9, 2.0**31, 2.0**30)), "warning", "allocated_bytes has been above 1.00 GiB: 2.00 GiB"),
+    ("first_step", RuleInput(step=1, launch_peak_bytes=30 * GIB, predicted_peak_bytes=28 * GIB, limit_bytes=80 * GIB), "warning", "first step: 30.00 GiB of 80.00 GiB used, predicted 28.00 GiB"),
+    ("finished", RuleInput(step=1200, run_s=7200.0, launch_peak_bytes=30 * GIB, limit_bytes=80 * GIB), "warning", "completed after 1,200 steps in 2 h: peak 30.00 GiB of 80.00 GiB"),
 ]  # fmt: skip
 FINDS_NOTHING = [
+    ("first_step", RuleInput(step=0, status="running")),
+    ("finished", RuleInput(step=0, status="running")),
     ("oom_forecast", RuleInput(forecast=replace(GROWING, level="ok"))),
     ("oom", RuleInput(status="failed")),
     ("lost_contact", RuleInput(status="oom")),
@@ -152,7 +156,10 @@ def test_only_urgent_rules_notify_by_default():
         "host_memory": "critical",
         "script": "warning",
         "column": "warning",
+        "first_step": "warning",
+        "finished": "warning",
     }
+    assert {name for name, rule in RULES.items() if not rule.is_on} == {"first_step", "finished"}
 
 
 @pytest.mark.parametrize(
@@ -376,7 +383,7 @@ def test_rules_of_a_turn_fire_after_three_and_clear_after_three_and_a_minute():
     assert {name: rule.schedule for name, rule in RULES.items() if rule.schedule != "turn"} == {
         "oom_forecast": "sample", "oom": "end", "lost_contact": "end",
         "rank_imbalance": "run", "stalled": "run", "script": "event",
-        "column": "run",
+        "column": "run", "first_step": "milestone", "finished": "milestone",
     }  # fmt: skip
 
 

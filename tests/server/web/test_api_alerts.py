@@ -191,7 +191,7 @@ def put_rules(client, project="", **wishes):
 def test_a_projects_rules_override_those_of_every_project(client):
     result = rules(client)
     assert list(result) == list(RULES) and all(
-        rule["is_default"] and rule["is_on"] for rule in result.values()
+        rule["is_default"] and rule["is_on"] is RULES[name].is_on for name, rule in result.items()
     )
     assert (
         put_rules(client, high_water={"tells": "warning"}, leak={"is_on": False}).status_code == 200

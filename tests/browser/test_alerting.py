@@ -20,7 +20,7 @@ def test_buttons_acknowledge_snooze_and_mark_an_alert_as_false(
     page = open_page(f"{server.url}/alerts")
     page.locator(".triage > summary").click()
     for button, text in (
-        ("Acknowledge", "Acknowledged by everybody"),
+        ("Acknowledge", "Acknowledged"),
         ("Snooze 1 h", "Snoozed for 60 min"),
         ("False alarm", "Marked as a false alarm"),
     ):

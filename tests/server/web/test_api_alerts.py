@@ -158,7 +158,7 @@ def test_the_buttons_of_the_page_act_on_alerts(client, alert_id):
         f"/alerts/{alert_id}/say", data={"what": "ack", "next": "/alerts?state=open"}
     )
     assert (response.status_code, response.headers["Location"]) == (303, "/alerts?state=open")
-    assert "Acknowledged by everybody" in client.get("/alerts", headers=HTML).get_data(as_text=True)
+    assert "Acknowledged" in client.get("/alerts", headers=HTML).get_data(as_text=True)
     assert (
         client.post(
             f"/alerts/{alert_id}/say", data={"what": "ack", "next": "//evil.example"}
@@ -172,7 +172,7 @@ def test_several_alerts_are_acknowledged_at_once(client, alert_id):
     response = client.post(path, data={"alerts": [alert_id, alert_id], "next": "/alerts"})
     assert (response.status_code, response.headers["Location"]) == (303, "/alerts")
     html = client.get("/alerts", headers=HTML).get_data(as_text=True)
-    assert "Acknowledged by everybody" in html and f'{path}"' not in html
+    assert "Acknowledged" in html and f'{path}"' not in html
     for ids, status in (([], 422), (["x"], 422), (["9" * 30], 422), (["999"], 404)):
         assert client.post(path, data={"alerts": ids}).status_code == status, ids
 

@@ -97,6 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import intervals
 
         return intervals.main(write=options.write)
+    if options.verb == "verdicts":
+        from benchmarks.estimator import verdicts
+
+        return verdicts.main()
     if options.verb == "scoreboard":
         from benchmarks.estimator import scoreboard
 
@@ -209,6 +213,7 @@ def _parser() -> argparse.ArgumentParser:
         "intervals", help="calibrate intervals on half of the corpus; coverage of the other half"
     )
     intervals.add_argument("--write", action="store_true", help="also write the package's table")
+    verbs.add_parser("verdicts", help="wrong verdicts per 100 limits around measured needs")
     scoreboard = verbs.add_parser(
         "scoreboard", help="memagent beside other estimators, on measurements of strangers"
     )

@@ -26,7 +26,7 @@ from pathlib import Path
 import msgspec
 
 import memagent.estimator.intervals
-from benchmarks.estimator import configurations, corpus
+from benchmarks.estimator import configurations, corpus, sharded
 from benchmarks.estimator.corpus import Measured
 from benchmarks.estimator.truths import LEVELS
 from memagent.estimator.devices import context_of
@@ -71,11 +71,11 @@ class Score:
 
 def read() -> list[Measured]:
     """Return the trainings of both files."""
-    return [*corpus.read(), *configurations.read()]
+    return [*corpus.read(), *configurations.read(), *sharded.read()]
 
 
 def corpus_hash() -> str:
-    files = (corpus.FILE, configurations.FILE)
+    files = (corpus.FILE, configurations.FILE, sharded.RESULTS)
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
 
@@ -87,18 +87,25 @@ def is_calibrated_on(program: str, programs: Iterable[str]) -> bool:
 
 
 def halves(rows: Sequence[Measured]) -> tuple[list[Measured], list[Measured]]:
-    """Divide the trainings by program: those to calibrate on, and those to test on."""
-    programs = {row.program for row in rows}
+    """Divide the trainings by program: those to calibrate on, and those to test on.
+
+    Those of FSDP are divided as their families are in `sharded`.
+    """
+    programs = {row.program for row in rows if row.source != sharded.SOURCE}
     sides: tuple[list[Measured], list[Measured]] = ([], [])
     for row in rows:
-        sides[0 if is_calibrated_on(row.program, programs) else 1].append(row)
+        if row.source == sharded.SOURCE:
+            is_seen = row.program in sharded.SEEN
+        else:
+            is_seen = is_calibrated_on(row.program, programs)
+        sides[0 if is_seen else 1].append(row)
     return sides
 
 
 def scores(rows: Iterable[Measured], table: RatioTable | None = None) -> Iterator[Score]:
     """Yield the scores of all predictions; `table` says which of its intervals hold."""
     for row in rows:
-        if _TUNED in row.case:
+        if is_tuned(row):
             continue
         for prediction in row.predictions.values():
             passing = prediction.passing_bytes
@@ -127,6 +134,11 @@ def scores(rows: Iterable[Measured], table: RatioTable | None = None) -> Iterato
                     )  # fmt: skip
 
 
+def is_tuned(row: Measured) -> bool:
+    """Return True for a training with cudnn.benchmark."""
+    return _TUNED in row.case
+
+
 def _intervals(
     table: RatioTable | None,
     group: str,
@@ -153,6 +165,8 @@ def calibrate(rows: Sequence[Measured], digest: str = "") -> RatioTable:
 def pools(group: str) -> list[str]:
     """Return the group and the larger ones that it belongs to."""
     words = group.split(", ")
+    if "sharded" in words:  # their errors are of gathered units, not of activations
+        return [group, ", ".join(words[:2])]
     wider = [f"{words[0]}, {words[-1]}"] if len(words) > 2 else []
     return list(dict.fromkeys([group, *wider, words[0]]))
 
@@ -166,7 +180,8 @@ def _ratios(group: str, by_pool: Mapping[str, list[Score]]) -> GroupRatios:
     levels = {}
     for level in LEVELS:
         at_level = [score for score in members if score.level == level]
-        source = at_level or [s for s in by_pool[pools(group)[-1]] if s.level == level]
+        method = group.partition(",")[0]  # FSDP's rehearsals have no other level than tensors
+        source = at_level or [s for s in by_pool[method] if s.level == level]
         levels[level] = quantiles(source)
     below, above = levels["allocated"]
     min_above = MIN_ABOVE.get(group.rsplit(", ", maxsplit=1)[-1], 0.0)

@@ -13,16 +13,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.estimator.corpus import Measured
+from benchmarks.estimator.estimators import prediction_of
 from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.spec import Parallel, TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 
+SOURCE = "sharded"
 RESULTS = Path(__file__).parent / "sharded.json"
 _SCRIPT = Path(__file__).parent / "sharded_training.py"
 _LIBRARIES = ("torch", "transformers", "accelerate", "peft")
@@ -70,7 +73,12 @@ SEEN = ("mistral", "llama", "gpt2", "opt")
 
 @dataclass(frozen=True)
 class Case:
-    """A model and its training. precision: `amp` is the Trainer's bf16=True, `bf16` without it."""
+    """A model and its training.
+
+    - precision: `amp` is the Trainer's bf16=True, `bf16` without it.
+    - peft_policy: the Trainer's own wrapping of adapted models, each adapter in a unit of its own.
+      Without it, a layer is one unit, and its adapters are in bf16.
+    """
 
     family: str
     batch: int
@@ -80,6 +88,7 @@ class Case:
     checkpointing: str = "full"
     accumulation: int = 1
     lora_rank: int = 0
+    peft_policy: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -88,6 +97,8 @@ class Case:
         parts += [self.precision] if self.precision != "amp" else []
         parts += ["stored"] if self.checkpointing == "none" else []
         parts += [f"accumulated {self.accumulation}"] if self.accumulation > 1 else []
+        parts += [f"lora {self.lora_rank}"] if self.lora_rank else []
+        parts += [] if self.peft_policy else ["layers as units"]
         return ", ".join(parts)
 
 
@@ -101,10 +112,26 @@ _PLANS: tuple[tuple[int, int, dict[str, Any]], ...] = (
     (1, 512, {"checkpointing": "none", "ranks": 4}),
     (2, 512, {"checkpointing": "none", "precision": "bf16"}),
 )
+_ADAPTED = ("mistral", "llama", "qwen2")
+"""Families whose attention has the layers that `sharded_training` adapts."""
+_ADAPTED_PLANS: tuple[tuple[int, int, dict[str, Any]], ...] = (
+    (2, 1024, {}),
+    (8, 1024, {"ranks": 4}),
+    (4, 1024, {"precision": "bf16"}),
+    (2, 1024, {"checkpointing": "none"}),
+    (1, 512, {"ranks": 8, "checkpointing": "none", "precision": "bf16"}),
+    (2, 1024, {"peft_policy": False}),
+    (4, 1024, {"peft_policy": False, "ranks": 4}),
+    (4, 1024, {"peft_policy": False, "precision": "bf16"}),
+)
 CASES = tuple(
     Case(family, batch, length, config=config, **options)
     for family, config in _CONFIGS.items()
     for batch, length, options in _PLANS
+) + tuple(
+    Case(family, batch, length, config=_CONFIGS[family], lora_rank=16, **options)
+    for family in _ADAPTED
+    for batch, length, options in _ADAPTED_PLANS
 )
 
 
@@ -143,8 +170,7 @@ def rows() -> Iterator[ShardedRow]:
 
 
 def _row(case: Case, versions: str, phases: Mapping[str, int]) -> ShardedRow:
-    transformers = versions.split("transformers ")[1].split(",", maxsplit=1)[0]
-    estimate = estimate_training(spec_of(case, transformers))
+    estimate = estimate_training(spec_of(case, _release_of(versions)))
     during = {name: size for name, size in phases.items() if name != "data"}
     peak = max(during.values())
     low, high = estimate.intervals["allocated"]
@@ -159,6 +185,34 @@ def _row(case: Case, versions: str, phases: Mapping[str, int]) -> ShardedRow:
     )
 
 
+def read() -> list[Measured]:
+    """Return the kept rehearsals with the formula's predictions."""
+    cases = {case.name: case for case in CASES}
+    return [
+        _measured(cases[name], versions, phases)
+        for versions, peaks in _kept().items()
+        for name, phases in peaks.items()
+        if name in cases
+    ]
+
+
+def _measured(case: Case, versions: str, phases: Mapping[str, int]) -> Measured:
+    spec = spec_of(case, _release_of(versions))
+    peak = max(size for name, size in phases.items() if name != "data")
+    predicted = prediction_of(estimate_training(replace(spec, gpu=None)))
+    return Measured(
+        SOURCE,
+        f"{case.name}, {versions}",
+        case.family,
+        {"allocated": peak},
+        predictions={"shape": predicted},
+    )
+
+
+def _release_of(versions: str) -> str:
+    return versions.split("transformers ")[1].split(",", maxsplit=1)[0]
+
+
 def spec_of(case: Case, transformers: str) -> TrainingSpec:
     """Return the case as its Trainer runs it."""
     shape = from_config(dict(case.config))
@@ -170,6 +224,9 @@ def spec_of(case: Case, transformers: str) -> TrainingSpec:
         checkpointing="full" if case.checkpointing == "full" else "none",
         accumulation=case.accumulation,
         transformers=transformers,
+        lora_rank=case.lora_rank or None,
+        lora_bytes=4.0 if case.peft_policy else 2.0,
+        fsdp_wrap="peft" if case.peft_policy else "layers",
         loop="trainer",
         use_cache=False,
         gpu=_CARD,

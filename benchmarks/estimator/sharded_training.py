@@ -33,9 +33,12 @@ def main(case: dict[str, Any]) -> None:
     """Train until the rehearsal ends it."""
     model = _model(case["config"])
     if case["lora_rank"]:
-        model = _with_lora(model, case["lora_rank"])
+        model = _with_lora(model, case["lora_rank"], has_own_units=case["peft_policy"])
+        if not case["peft_policy"]:
+            transformers.trainer.update_fsdp_plugin_peft = lambda *_: None
     block = sorted(model._no_split_modules)[0]
-    again = case["checkpointing"] == "full"
+    again = case["checkpointing"] != "none"
+    is_reentrant = case["checkpointing"] == "reentrant"
     arguments = transformers.TrainingArguments(
         tempfile.mkdtemp(),
         max_steps=100,
@@ -43,7 +46,7 @@ def main(case: dict[str, Any]) -> None:
         report_to=[],
         bf16=case["precision"] == "amp",
         gradient_checkpointing=again,
-        gradient_checkpointing_kwargs={"use_reentrant": False} if again else None,
+        gradient_checkpointing_kwargs={"use_reentrant": is_reentrant} if again else None,
         gradient_accumulation_steps=case["accumulation"],
         per_device_train_batch_size=case["batch"],
         fsdp="full_shard auto_wrap",
@@ -69,12 +72,13 @@ def _model(options: dict[str, Any]) -> Any:
     return model
 
 
-def _with_lora(model: Any, rank: int) -> Any:
+def _with_lora(model: Any, rank: int, *, has_own_units: bool) -> Any:
     import peft
 
     targets = ["q_proj", "k_proj", "v_proj", "o_proj"]
     config = peft.LoraConfig(r=rank, target_modules=targets, task_type="CAUSAL_LM")
-    adapted = peft.get_peft_model(model, config)
+    # a unit has one dtype
+    adapted = peft.get_peft_model(model, config, autocast_adapter_dtype=has_own_units)
     adapted.enable_input_require_grads()
     adapted._no_split_modules = model._no_split_modules
     return adapted

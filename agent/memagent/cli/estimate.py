@@ -96,6 +96,12 @@ def add_step_arguments(
         "--zero", type=int, choices=(0, 1, 2, 3), default=0, help="ZeRO stage; 3 is FSDP"
     )
     many.add_argument("--ranks", type=int, default=1, help="GPUs that share the batch")
+    many.add_argument(
+        "--fsdp-wrap",
+        choices=("peft", "layers"),
+        help="with --lora-rank and --zero 3: peft, each adapter is a unit (the Trainer's own), or "
+        "layers; default: the most that published runs held",
+    )
     many.add_argument("--tensor", type=int, default=1, help="GPUs that share each matrix")
     many.add_argument(
         "--sequence-parallel", action="store_true", help="split norms and dropout over --tensor too"

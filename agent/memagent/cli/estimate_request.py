@@ -27,6 +27,16 @@ _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")
 _INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s*[kmgt](?:i?b)?", re.IGNORECASE)
 """A memory; a number without a unit is none."""
+_SIZES = (
+    "batch",
+    "sequence",
+    "accumulation",
+    "checkpoint_every",
+    "lora_rank",
+    "ranks",
+    "tensor",
+    "pipeline",
+)
 _FORMULA_ONLY = (
     "checkpoint_every",
     "loss",
@@ -34,6 +44,7 @@ _FORMULA_ONLY = (
     "offload",
     "zero",
     "ranks",
+    "fsdp_wrap",
     "tensor",
     "sequence_parallel",
     "pipeline",
@@ -81,10 +92,10 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
 
 
 def _check_sizes(arguments: argparse.Namespace) -> None:
-    for name in ("batch", "sequence"):
+    for name in _SIZES:
         size = getattr(arguments, name)
         if size is not None and size < 1:
-            raise SettingError(f"--{name} is {size}: give 1 or more")
+            raise SettingError(f"--{name.replace('_', '-')} is {size}: give 1 or more")
 
 
 def _from_hub(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -287,6 +298,7 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
         transformers=arguments.transformers,
         accumulation=arguments.accumulation,
         loop=arguments.loop or USUAL_LOOP,
+        fsdp_wrap=arguments.fsdp_wrap,
         parallel=Parallel(
             data=arguments.ranks,
             zero=arguments.zero,

@@ -17,7 +17,7 @@ from memagent.estimator.formula.optimizers import optimizer_named
 from memagent.estimator.formula.precision import default_precision, precision_named, quantised_bytes
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.shapes import ModelShape
-from memagent.estimator.formula.spec import USUAL_LOOP, Loop, Parallel, TrainingSpec
+from memagent.estimator.formula.spec import USUAL_LOOP, FsdpWrap, Loop, Parallel, TrainingSpec
 from memagent.estimator.formula.training import estimate_formula
 from memagent.estimator.request import FormulaRequest
 from memagent.estimator.search import largest_batch
@@ -75,6 +75,7 @@ class EstimateBody(msgspec.Struct, kw_only=True):
     transformers: Name | None = None
     ranks: Ranks = 1
     zero: Annotated[int, Meta(ge=0, le=3)] = 0
+    fsdp_wrap: FsdpWrap | None = None
     tensor: Ranks = 1
     pipeline: Ranks = 1
     offload_optimizer: bool = False
@@ -101,6 +102,7 @@ _TRAINING = (
     "lora_rank",
     "quantised",
     "transformers",
+    "fsdp_wrap",
     "offload_optimizer",
     "offload_parameters",
     "parameter_count",

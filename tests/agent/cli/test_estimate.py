@@ -500,6 +500,13 @@ def test_the_loop_of_a_factory_is_a_plain_one(estimate, factory):
     assert json.loads(printed)["assumptions"]["loop"] == "step"
 
 
+def test_adapters_under_fsdp_are_counted_by_their_wrapping(by_formula):
+    words = ("--model", "llama-2-7b", "--lora", "8", "--zero", "3", "--ranks", "2", "--json")
+    said = [json.loads(by_formula(*words, *wrap)[1]) for wrap in ((), ("--fsdp-wrap", "peft"))]
+    peaks = [answer["peak_allocated_bytes"] for answer in said]
+    assert peaks[0] > peaks[1] >= said[0]["intervals"]["allocated"][0]
+
+
 def test_what_will_not_fit_names_the_command_that_fits_it(by_formula):
     words = ("--model", "gpt2", "--batch", "64", "--gpu", "RTX 4090", "--loop", "plain")
     _, printed, _ = by_formula(*words)

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from benchmarks.estimator import intervals
+from benchmarks.estimator import intervals, sharded
 from benchmarks.estimator.corpus import Measured
 from benchmarks.estimator.estimators import Prediction
 from memagent.estimator.intervals import ratio_table
@@ -15,8 +15,16 @@ ROWS = intervals.read()
 SEEN, UNSEEN = intervals.halves(ROWS)
 
 
+def test_trainings_under_fsdp_are_on_the_side_of_their_family():
+    for side, is_seen in ((SEEN, True), (UNSEEN, False)):
+        families = {row.program for row in side if row.source == sharded.SOURCE}
+        assert families and all((name in sharded.SEEN) is is_seen for name in families)
+
+
 def test_a_program_is_on_one_side_and_the_sides_are_halves():
-    seen, unseen = ({row.program for row in side} for side in (SEEN, UNSEEN))
+    seen, unseen = (
+        {row.program for row in side if row.source != sharded.SOURCE} for side in (SEEN, UNSEEN)
+    )
     assert not seen & unseen and abs(len(seen) - len(unseen)) <= 1
 
 

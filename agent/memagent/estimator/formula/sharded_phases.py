@@ -55,7 +55,7 @@ def sharded_units(spec: TrainingSpec, static: StaticBytes, gradients: float) -> 
         root=static.root,
         layer=static.layer if plan.reshard else 0.0,
         head_gradient=static.head_gradient if is_trained else 0.0,
-        layer_gradient=static.layer if is_trained else 0.0,
+        layer_gradient=static.layer if is_trained or spec.has_frozen_gradients else 0.0,
         root_gradient=static.root if is_trained else 0.0,
         layer_shard=gradients * (share if is_trained else 1 / layers),
     )

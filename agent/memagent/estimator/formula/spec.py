@@ -32,6 +32,7 @@ Attention = Literal["eager", "math", "sdpa"]
 Loss = Literal["eager", "inplace", "chunked", "fused"]
 Loop = Literal["trainer", "plain", "step"]
 
+FsdpWrap = Literal["peft", "layers"]
 LOOPS: tuple[Loop, ...] = get_args(Loop)
 USUAL_LOOP: Loop = "trainer"
 """The loop of a model by name or config.json: of 32 published trainings of three models, the
@@ -119,6 +120,10 @@ class TrainingSpec:
     - use_cache: transformers fills a key-value cache even in training, unless it is disabled.
       `cache_survives`: it does so in spite of checkpointing (gpt_bigcode in transformers 4.48).
     - fused_norms: the norms' kernels save only their input (Liger, Unsloth, FOAK).
+    - fsdp_wrap: how FSDP wraps a model with adapters. `peft` is peft's policy, which the Trainer
+      takes: each adapter is a unit of its own. With `layers`, a unit's frozen weights have a
+      gradient beside its adapters', and are held in fp32 under mixed precision. Without either, six
+      bytes are counted for each frozen weight, as published runs held.
     - expert_loop: experts run one after the other, not in one product; so does `transformers`
       before 5.
     - lora_rank freezes the model and trains adapters at `lora_targets`; `quantised` holds its
@@ -157,6 +162,7 @@ class TrainingSpec:
     logits_upcast: bool | None = None
     output_bytes: float | None = None
     cache_survives: bool = False
+    fsdp_wrap: FsdpWrap | None = None
     expert_loop: bool = False
     fused_norms: bool = False
     parallel: Parallel = field(default_factory=Parallel)
@@ -183,6 +189,8 @@ class TrainingSpec:
             object.__setattr__(self, "cache_survives", survives and self.use_cache)
         # unknown names are refused here, not later
         check_loop(self.loop)
+        if self.fsdp_wrap not in (None, *get_args(FsdpWrap)):
+            raise EstimateError(f'fsdp_wrap is {self.fsdp_wrap!r}: use "peft", "layers" or None')
         self.optimizer_rule, self.dtype_bytes, self.card  # noqa: B018
         if self.quantised is not None:
             quantised_bytes(self.quantised)
@@ -261,13 +269,34 @@ class TrainingSpec:
         return self.keeps_output and self.loop == "plain"
 
     @property
-    def upcasts_shards(self) -> bool:
-        """Return True if a frozen model's shards are held in fp32 as well as in two bytes.
+    def is_wrapping_open(self) -> bool:
+        """Return True if frozen shards depend on `fsdp_wrap`, and it isn't given."""
+        return self.fsdp_wrap is None and self._has_frozen_shards
 
-        accelerate does so for FSDP under mixed precision. Trained weights have a master copy.
-        """
+    @property
+    def has_frozen_gradients(self) -> bool:
+        """Return True if FSDP's units hold a gradient of frozen weights."""
+        return self.fsdp_wrap == "layers" and self._has_frozen_shards
+
+    @property
+    def _has_frozen_shards(self) -> bool:
         is_frozen = self.lora_rank is not None and self.quantised is None
         return is_frozen and self.parallel.shards(3) > 1 and self.precision != "fp32"
+
+    def frozen_shard_bytes(self, matrix: Matrix) -> float:
+        """Return what a frozen weight's shard takes besides its two bytes: see `fsdp_wrap`.
+
+        FSDP's flat parameter requires a gradient if any of its parameters does, and accelerate
+        upcasts it then (`Accelerator.prepare_model`). Only the layers have adapters.
+        """
+        if self.is_wrapping_open:
+            return 4.0
+        return max(0.0, self.frozen_gradient_bytes(matrix) - 2)
+
+    def frozen_gradient_bytes(self, matrix: Matrix) -> float:
+        """Return what a frozen weight's gradient takes, from backward to the next forward."""
+        has_gradient = self.has_frozen_gradients and matrix.layered
+        return self.dtype_bytes.weight if has_gradient else 0.0
 
     @property
     def casts_logits(self) -> bool:

@@ -42,8 +42,7 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         share * m.parameters * _weight_bytes(spec, m) for m, share in shares if not m.layered
     )
     weights = scale * (layered + loose)
-    if spec.upcasts_shards:
-        weights += 4 * scale * sum(share * m.parameters for m, share in shares)
+    weights += scale * sum(share * m.parameters * spec.frozen_shard_bytes(m) for m, share in shares)
     if spec.lora_rank is None:
         trained = scale * sum(share * m.parameters for m, share in shares)
         largest = scale * max((share / m.copies * m.parameters for m, share in shares), default=0.0)
@@ -56,6 +55,8 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         gradient, state_value, master = spec.lora_bytes, spec.lora_bytes, 0.0
         weights += trained * spec.lora_bytes
     gradients = trained * gradient
+    frozen = sum(share * m.parameters * spec.frozen_gradient_bytes(m) for m, share in shares)
+    gradients += scale * frozen
     state = trained * (state_bytes(rule, value_bytes=state_value) + master)
     if rule.factored:
         state += scale * 4 * sum(share * m.copies * (m.rows + m.cols) for m, share in shares)

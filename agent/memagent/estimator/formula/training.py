@@ -12,6 +12,7 @@ Each part has a module with its sources:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from memagent.estimator.devices import ContextSize, context_of, nccl_buffers
@@ -60,19 +61,23 @@ def estimate_training(
     outside = _outside(spec, context) if context else None
     device = peak + fragmentation + outside.size_bytes if outside else None
     phases = {name: round(size) for name, size in stage.phases.items()}
+    intervals = intervals_of(
+        ratio_table().ratios_for(group),
+        passing_bytes=passing,
+        allocated=peak,
+        reserved=reserved,
+        device=device,
+        context=context_widths(outside.size_bytes, outside.interval) if outside else None,
+    )
+    if spec.is_wrapping_open:
+        saved = peak - round(_fullest_stage(replace(spec, fsdp_wrap="peft")).peak)
+        intervals = {level: (low - saved, high) for level, (low, high) in intervals.items()}
     return Estimate(
         method="formula",
         peak_allocated_bytes=peak,
         peak_reserved_bytes=reserved,
         peak_device_bytes=device,
-        intervals=intervals_of(
-            ratio_table().ratios_for(group),
-            passing_bytes=passing,
-            allocated=peak,
-            reserved=reserved,
-            device=device,
-            context=context_widths(outside.size_bytes, outside.interval) if outside else None,
-        ),
+        intervals=intervals,
         components={
             "parameters": round(stage.static.parameters),
             "gradients": round(stage.static.gradients),
@@ -159,6 +164,13 @@ def _assumptions(spec: TrainingSpec) -> dict[str, Any]:
         assumptions["transformers"] = spec.transformers
     if spec.lora_rank is not None:
         assumptions["lora"] = f"rank {spec.lora_rank} at {', '.join(spec.lora_targets)}"
+    if spec.is_wrapping_open:
+        assumptions["fsdp_wrap"] = (
+            "not given: six bytes for each frozen weight, as published runs held; peft's policy, "
+            "the Trainer's own, holds two"
+        )
+    elif spec.fsdp_wrap is not None:
+        assumptions["fsdp_wrap"] = spec.fsdp_wrap
     if spec.quantised is not None:
         assumptions["quantised"] = spec.quantised
     if spec.optimizer_rule.paged:

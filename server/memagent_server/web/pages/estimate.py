@@ -49,6 +49,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "loop": LOOPS,
     "quantised": tuple(QUANTISED),
     "zero": ("0", "1", "2", "3"),
+    "fsdp_wrap": ("peft", "layers"),
 }
 _SIZES = dict.fromkeys((*SHAPE_FIELDS, "batch", "sequence", "lora_rank"), 10**8)
 _MAX_VALUES = {**_SIZES, **dict.fromkeys(("ranks", "tensor", "pipeline"), 10**6)}

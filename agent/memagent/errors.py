@@ -18,6 +18,8 @@ None of these reaches a training loop once `attach()` has returned: see
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class MemagentError(Exception):
     """Base of all errors raised by memagent."""
@@ -73,3 +75,11 @@ class TraceError(EstimateError):
 
 class RehearsalError(MemagentError):
     """A rehearsal cannot start: the machine, the card or the torch at hand doesn't allow it."""
+
+
+def did_you_mean(text: str, choices: Iterable[str]) -> str:
+    """Return the nearest choice in brackets, "" if none is near."""
+    from difflib import get_close_matches  # costs a millisecond, for errors only
+
+    near = get_close_matches(text.lower(), sorted(set(choices)), 1)
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from memagent import __version__
+from memagent.cli.parser import SentenceParser
 from memagent.errors import MemagentError, SettingError
 
 VERBS = {
@@ -95,7 +96,7 @@ def parser_of(verb_name: str) -> argparse.ArgumentParser:
 
 
 def _parser(verb_name: str, verb: Verb) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = SentenceParser(
         prog=f"memagent {verb_name}", description=verb.__doc__, allow_abbrev=False
     )
     verb.add_arguments(parser)

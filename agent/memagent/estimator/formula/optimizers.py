@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, did_you_mean
 
 StepImplementation = Literal["foreach", "fused", "single"]
 
@@ -73,7 +73,10 @@ def optimizer_named(name: str) -> OptimizerRule:
         return OPTIMIZERS[name.lower()]
     except KeyError:
         choices = ", ".join(OPTIMIZERS)
-        raise EstimateError(f"optimizer {name!r} is not known: use one of {choices}") from None
+        near = did_you_mean(name, OPTIMIZERS)
+        raise EstimateError(
+            f"optimizer {name!r} is not known{near}: use one of {choices}"
+        ) from None
 
 
 def state_bytes(rule: OptimizerRule, *, value_bytes: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, did_you_mean
 
 BYTES_OF = {
     "float64": 8,
@@ -96,7 +96,10 @@ def precision_named(name: str) -> Precision:
         return PRECISIONS[name]
     except KeyError:
         choices = ", ".join(PRECISIONS)
-        raise EstimateError(f"precision {name!r} is not known: use one of {choices}") from None
+        near = did_you_mean(name, PRECISIONS)
+        raise EstimateError(
+            f"precision {name!r} is not known{near}: use one of {choices}"
+        ) from None
 
 
 QUANTISED = {
@@ -119,4 +122,7 @@ def quantised_bytes(name: str) -> float:
         return QUANTISED[name]
     except KeyError:
         choices = ", ".join(QUANTISED)
-        raise EstimateError(f"quantisation {name!r} is not known: use one of {choices}") from None
+        near = did_you_mean(name, QUANTISED)
+        raise EstimateError(
+            f"quantisation {name!r} is not known{near}: use one of {choices}"
+        ) from None

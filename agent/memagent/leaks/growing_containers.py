@@ -118,6 +118,11 @@ class ContainerCensus:
         new = nlargest(_MAX_NEW, (item for item in longer if not item[2]), key=_added)
         self._middle = {id(item): length_note(item, length) for item, length, _ in old + new}
 
+    @property
+    def has_middle(self) -> bool:
+        """Return True once the reading in the middle was taken."""
+        return self._middle_step > 0
+
     def growth_of(self, container: Any) -> int | None:
         """Return how many entries a list, dict, set or deque has more than in the middle.
 

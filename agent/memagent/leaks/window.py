@@ -111,7 +111,7 @@ class ReadingWindow:
     def prepare(self) -> None:
         """Get ready for readings, one step before them."""
         for detector in self.detectors:
-            detector.prepare()
+            detector.prepare(self.last_step)
 
     @property
     def is_due(self) -> bool:

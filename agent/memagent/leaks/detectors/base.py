@@ -107,8 +107,8 @@ class Detector:
     slow_down_s = 0.0
     """Processor time by which the window has made the script's own steps longer so far."""
 
-    def prepare(self) -> None:
-        """Get ready for a reading, one step before it."""
+    def prepare(self, step: int) -> None:
+        """Get ready for a reading, one step before it: after `step`."""
 
     def begin(self, step: int) -> None:
         """Start the window after `step`."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import tracemalloc
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext as no_pause
 from functools import partial
-
-from msgspec.structs import replace
 
 from memagent.components.live_objects import young_ids
 from memagent.leaks.block_trace import BlockTrace
@@ -19,13 +17,19 @@ from memagent.leaks.detectors.base import CodePosition, Detector
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
 from memagent.leaks.heap_trace import HeapTrace
-from memagent.leaks.limits import replaces_items
+from memagent.leaks.host_suspects import (
+    MIN_GROWTH_SHARE,
+    UNHELD_CONFIDENCE,
+    growing_lines,
+    lasting_lines,
+    most_specific,
+    rate_of,
+    with_native,
+    with_rates_up_to,
+)
 from memagent.leaks.native_growth import HalfWindow, untraced_growth
 from memagent.leaks.native_suspects import suspects_of_trace
 from memagent.leaks.object_sizes import newest_item
-from memagent.leaks.pattern_fixes import with_call_fix
-from memagent.leaks.source_lines import code_text, lengthens, lines_of_later_uses
-from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.trace_pause import clear_free_lists
 from memagent.leaks.trace_schedule import TraceSchedule
@@ -42,21 +46,11 @@ from memagent.leaks.traced_blocks import (
     traced_tensor_bytes,
 )
 from memagent.leaks.traced_holders import candidates_of_lines, holders_of_lines
-from memagent.leaks.user_code import running_code
 from memagent.probe.heap import heap_reader, native_reader
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
-MIN_BYTES_PER_STEP = 2048
-"""The agent's own rows take up to as much."""
-MIN_GROWTH_SHARE = 0.1
-"""Share of all growth below which what grows isn't worth a word."""
-MAX_LAST_RATIO = 1.5
-"""Largest ratio of what a line allocated in the last step to its growth per step."""
 MIN_MORE_BLOCKS = 1.25
 """Blocks of a line that makes more and more of them, as a multiple of those halfway: it's 2."""
-_MAX_SUSPECTS = 3
-_UNHELD = 0.45
-"""Confidence in a line whose objects have an unknown holder: a list of fixed size may fill up."""
 _FREE_LIST_BYTES = 2**18
 """What a garbage collection may free of the interpreter's lists of free objects."""
 
@@ -136,12 +130,19 @@ class HostMemoryDetector(Detector):
             self._tensor_bytes = traced_tensor_bytes()
             self._first_bytes = self._allocated_bytes()
 
+    def prepare(self, step: int) -> None:
+        # before the middle: together, the two take the longest of all boundaries
+        if self._is_active and not self._middle_step:
+            self._garbage.collect(step - self._first_step)
+            self._containers.middle(step)
+
     def middle(self, step: int) -> None:
         if self._is_active:
             self._garbage.collect(step - self._first_step)
             self._middle_step = step
             growth = (self._allocated_bytes() or 0) - (self._first_bytes or 0)
-            self._containers.middle(step)
+            if not self._containers.has_middle:
+                self._containers.middle(step)
             blocks, tensors = traced_blocks(self._tensor_bytes)
             steps = step - self._first_step
             self._first_traced_steps = self._blocks.traced_steps(steps)
@@ -243,7 +244,7 @@ class HostMemoryDetector(Detector):
         holders = {**self._holders, **dict.fromkeys(bounded - self._holders.keys())}
         suspects = most_specific(named, lines, holders)
         least = MIN_GROWTH_SHARE * self._untraced_rate
-        suspects = [item for item in suspects if not item.bytes_per_step or _rate_of(item) >= least]
+        suspects = [item for item in suspects if not item.bytes_per_step or rate_of(item) >= least]
         suspects = self._without_garbage(suspects, step)
         trace, self._trace = self._trace, None
         native = [] if trace is None else suspects_of_trace(trace, suspects)
@@ -251,7 +252,9 @@ class HostMemoryDetector(Detector):
 
     def _without_garbage(self, suspects: list[Suspect], step: int) -> list[Suspect]:
         """Drop lines without a holder if collections free most of what they have made."""
-        if self._last_bytes is None or not any(item.confidence == _UNHELD for item in suspects):
+        if self._last_bytes is None or not any(
+            item.confidence == UNHELD_CONFIDENCE for item in suspects
+        ):
             return suspects
         steps = step - self._middle_step
         spare = 0 if self._garbage.collect_old(steps) else _FREE_LIST_BYTES
@@ -259,7 +262,7 @@ class HostMemoryDetector(Detector):
         return [
             item
             for item in suspects
-            if item.confidence != _UNHELD or _rate_of(item) * steps > 2 * freed
+            if item.confidence != UNHELD_CONFIDENCE or rate_of(item) * steps > 2 * freed
         ]
 
     def close(self) -> None:
@@ -286,115 +289,3 @@ class HostMemoryDetector(Detector):
         if self._trace is not None:
             self._trace.stop()
             self.thread_s = self._trace.spent_s
-
-
-def with_rates_up_to(max_rate: float, suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Return suspects with at most the growth of all that is allocated.
-
-    What the entries of a container have in common is counted with each of them: the state of an
-    ORM's object leads to its session. Growth of a fraction of its rate looks like its end.
-    """
-    return [
-        replace(item, bytes_per_step=max(1, round(max_rate))) if _rate_of(item) > max_rate else item
-        for item in suspects
-    ]
-
-
-def with_native(others: list[Suspect], native: list[Suspect]) -> list[Suspect]:
-    """Return suspects with those of native memory if it grows by more than the others."""
-    known = sum(item.bytes_per_step or 0 for item in others)
-    more = [item for item in native if (item.bytes_per_step or 0) > known]
-    places = {(item.file, item.line) for item in more}
-    return [*more, *(item for item in others if (item.file, item.line) not in places)]
-
-
-def growing_lines(
-    first: Counter[CodePosition], last: Counter[CodePosition], steps: int, first_steps: int = 0
-) -> list[Suspect]:
-    """Return the lines that hold more than before, most bytes first.
-
-    first_steps: steps in which `first` was allocated. A line that held much less by then has made
-    something once, such as the order of an epoch.
-    """
-    growth = last.copy()
-    growth.subtract(first)
-    suspects = []
-    for (file, line), size in growth.most_common(_MAX_SUSPECTS):
-        rate = size // max(1, steps)
-        is_steady = first[file, line] >= MIN_SHARE * rate * first_steps
-        if rate >= MIN_BYTES_PER_STEP and is_steady:
-            holder = code_text(file, line)[:120] or "Python objects"
-            suspects.append(build_suspect(file, line, None, holder, "host", rate, _UNHELD))
-    return suspects
-
-
-def lasting_lines(lines: Sequence[Suspect], last_step: Mapping[CodePosition, int]) -> list[Suspect]:
-    """Return the lines that hold about as much of the last step as they do of each step.
-
-    Those that lengthen a string or an array hold all of it. What is stored by key may replace items
-    that weren't traced: only its container tells.
-    """
-    codes = [reading.code for reading in running_code()] if lines else []
-    return [
-        item
-        for item in lines
-        if not replaces_items(item.file, item.line or 0)
-        and (
-            last_step.get((item.file, item.line), 0) <= MAX_LAST_RATIO * (item.bytes_per_step or 0)
-            or lengthens(
-                item.file,
-                item.line,
-                {code.co_firstlineno for code in codes if code.co_filename == item.file},
-            )
-        )
-    ]
-
-
-def most_specific(
-    containers: list[Suspect], lines: list[Suspect], holders: Mapping[CodePosition, Suspect | None]
-) -> list[Suspect]:
-    """Return the containers alone if they explain most of what the lines allocate.
-
-    Else also the lines, or what keeps the objects that they make, unless that can't grow.
-    """
-    keepers: dict[CodePosition, Suspect] = {}
-    for item in lines:
-        keeper = _keeper(item, containers, holders)
-        if keeper is not None:
-            place = keeper.file, keeper.line
-            known = keepers.get(place)
-            better = known if known is not None and keeper is item else keeper
-            keepers[place] = replace(better, bytes_per_step=_rate_of(item) + _rate_of(known))
-    places = {(item.file, item.line) for item in containers}
-    rate, total_rate = (sum(map(_rate_of, items)) for items in (containers, keepers.values()))
-    if 2 * rate >= total_rate or places.issuperset(keepers):
-        return containers
-    rest = [item for item in containers if (item.file, item.line) not in keepers]
-    main = [item for item in keepers.values() if _rate_of(item) >= MIN_GROWTH_SHARE * total_rate]
-    return [*main, *rest]
-
-
-def _keeper(
-    item: Suspect, containers: Sequence[Suspect], holders: Mapping[CodePosition, Suspect | None]
-) -> Suspect | None:
-    """Return what keeps the objects of a line, itself if that's unknown, None if it can't grow.
-
-    A later line of the same function may put them into what is known: `rows.append(row)`.
-    """
-    site = item.file, item.line or 0
-    if site in holders:
-        return holders[site]
-    known = {**holders, **{(suspect.file, suspect.line): suspect for suspect in containers}}
-    uses = lines_of_later_uses(*site)
-    for line in uses:
-        if (item.file, line.line) in known:
-            return known[item.file, line.line]
-    call = next((line for line in uses if line.keeps), None)
-    if call is None:
-        return item
-    keeper = build_suspect(call.file, call.line, call.function, call.text, "host", None, 0.6)
-    return with_call_fix(keeper, call.text)
-
-
-def _rate_of(suspect: Suspect | None) -> float:
-    return 0 if suspect is None else suspect.bytes_per_step or 0

@@ -42,7 +42,7 @@ class TensorDetector(Detector):
         self._survey: Survey | None = None
         self._registrations = Registrations()
 
-    def prepare(self) -> None:
+    def prepare(self, step: int) -> None:
         if self._survey is None and "torch" in sys.modules:
             self._survey = Survey()
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from memagent.leaks.detectors.host_memory import HostMemoryDetector, most_specific
+from memagent.leaks.detectors.host_memory import HostMemoryDetector
+from memagent.leaks.host_suspects import most_specific
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.trace_schedule import TraceSchedule

@@ -1,4 +1,4 @@
-"""Suspects of host memory, by what a trace of Python's allocations and the containers tell."""
+"""Suspects of host memory, from a trace of Python's allocations and from growing containers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ UNHELD_CONFIDENCE = 0.45
 def with_rates_up_to(max_rate: float, suspects: Sequence[Suspect]) -> list[Suspect]:
     """Return suspects with at most the growth of all that is allocated.
 
-    What the entries of a container have in common is counted with each of them: the state of an
+    Each entry of a container counts with all that the entries share: the state of an
     ORM's object leads to its session. Growth of a fraction of its rate looks like its end.
     """
     return [

@@ -94,7 +94,7 @@ class Survey:
             self._has_failed = True
 
     def _drop_parameters(self) -> None:
-        """Let go of parameters that nothing else refers to, neither in Python nor in C++."""
+        """Release parameters that nothing else refers to, neither in Python nor in C++."""
         parameters = self._parameters
         for key in [key for key in parameters if sys.getrefcount(parameters[key]) <= _ONLY_HERE]:
             # a mode of the script must not see this call

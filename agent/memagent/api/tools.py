@@ -48,6 +48,7 @@ class RunTools:
             self.read_console,
             self.list_suspects,
             self.advise_run,
+            self.group_runs,
             self.find_waste,
             self.estimate,
             self.rehearse,
@@ -140,6 +141,25 @@ class RunTools:
         prediction = self._api.run(run_id).prediction
         advice = prediction.get("advice", []) if prediction else []
         return {"predicted": prediction is not None, "advice": advice[:20]}
+
+    def group_runs(
+        self,
+        by: list[str],
+        where: str | None = None,
+        project: str | None = None,
+        columns: list[str] | None = None,
+        limit: int = 20,
+    ) -> dict[str, Any]:
+        """Count runs by the values of up to three columns, each group followed by its subgroups.
+
+        by: such as `project`, `status`, `config.lr`. columns: those whose minimum, mean and maximum
+        each group has, such as `scalar.loss`. where: as for list_runs.
+        """
+        limit = max(1, min(limit, MAX_RUNS))
+        groups = self._api.groups(
+            by, columns=columns or (), where=where, project=project, limit=limit
+        )
+        return {"groups": groups}
 
     def find_waste(
         self, days: int = 7, by: list[str] | None = None, project: str | None = None

@@ -22,6 +22,7 @@ from memagent.settings import Settings
 from memagent.units import format_bytes, format_duration
 
 STATUSES = ("running", "completed", "stopped", "failed", "oom", "lost_contact")
+DEFAULT_ORDER = "-created_at"
 _MAX_RUNS = 200
 _HEADER = ("ID", "NAME", "STATUS", "STEP", "PEAK / LIMIT", "FORECAST", "STARTED")
 _NAME_COLUMN = 1
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--where", metavar="FILTER", help="only runs that match (docs/filters.md)")
     parser.add_argument(
         "--order",
-        default="-created_at",
+        default=DEFAULT_ORDER,
         metavar="COLUMN",
         help="any column of filters; --order=-COLUMN: the highest first (default: -created_at)",
     )
@@ -55,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=(),
         metavar="NAMES",
         help="further columns, such as config.lr,scalar.loss",
+    )
+    parser.add_argument(
+        "--by",
+        metavar="COLUMNS",
+        help="groups of runs by up to three columns instead, such as project,config.lr",
     )
     parser.add_argument(
         "--limit",
@@ -72,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not 1 <= arguments.limit <= _MAX_RUNS:
         raise SettingError(f"--limit must be 1 to {_MAX_RUNS}, got {arguments.limit}")
     settings = Settings.from_environ(server=arguments.server, token=arguments.token)
+    if arguments.by:
+        return _print_groups(arguments, settings)
     summaries = _find_runs(arguments, settings)
     if arguments.json:
         print(json.dumps({"server": settings.server, "runs": summaries}, indent=2))
@@ -101,6 +109,51 @@ def _find_runs(arguments: argparse.Namespace, settings: Settings) -> list[dict[s
             columns=arguments.columns,
         )
         return [run.summary for run in islice(runs, arguments.limit)]
+
+
+def _print_groups(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Print groups of runs, each followed by its subgroups, which are indented."""
+    with Api(settings.server or settings.directory, token=settings.token) as api:
+        groups = api.groups(
+            arguments.by,
+            columns=arguments.columns,
+            order="-runs" if arguments.order == DEFAULT_ORDER else arguments.order,
+            project=arguments.project,
+            status=arguments.status,
+            where=arguments.where,
+            limit=arguments.limit,
+        )
+    if arguments.json:
+        print(json.dumps({"server": settings.server, "groups": groups}, indent=2))
+        return 0
+    header = ("GROUP", "RUNS", "STATUS", "PEAK", *arguments.columns)
+    rows = [header, *(_group_row(group) for group in groups)]
+    widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
+    for row in rows:
+        print(_line(row, widths, in_color=False))
+    return 0
+
+
+def _group_row(group: dict[str, Any]) -> tuple[str, ...]:
+    """Return the cells of a group: a column's mean, with its range if its values differ."""
+    name, value = list(group["key"].items())[-1]
+    indent = "  " * (len(group["key"]) - 1)
+    statuses = ", ".join(f"{count} {status}" for status, count in group["statuses"].items())
+    figures = (
+        f"{figure['mean']:g}"
+        + (f" ({figure['min']:g} to {figure['max']:g})" if figure["min"] < figure["max"] else "")
+        if figure["runs"]
+        else "–"
+        for figure in group["columns"].values()
+    )
+    peak = group["peak_bytes"]["max"]
+    return (
+        f"{indent}{_printable(name)} {_cell(value)}",
+        f"{group['runs']:,}",
+        statuses,
+        format_bytes(peak) if peak is not None else "–",
+        *figures,
+    )
 
 
 def _terminal_width() -> int | None:

@@ -54,6 +54,7 @@ def test_every_tool_answers(folder):  # noqa: F811
             "list_suspects": await ask("list_suspects", run_id="death"),
             "advise_run": await ask("advise_run", run_id="first"),
             "find_waste": await ask("find_waste", by=["user"]),
+            "group_runs": await ask("group_runs", by=["project"], columns=["step"]),
             "estimate": await ask("estimate", model="gpt2", gpu="a100", options=["--batch", "2"]),
             "rehearse": await ask("rehearse", script="nowhere.py", gpu="a100"),
             "acknowledge_alert": await ask("acknowledge_alert", alert_id=1),
@@ -75,6 +76,7 @@ def test_every_tool_answers(folder):  # noqa: F811
     assert answers["advise_run"] == {"predicted": True, "advice": []}
     assert answers["estimate"]["fits"] is True
     assert "needs a server or a database" in answers["find_waste"]
+    assert "server" in answers["group_runs"]
     assert "Script nowhere.py does not exist" in answers["rehearse"]
     assert "needs a server or a database" in answers["acknowledge_alert"]
     assert "needs a server or a database" in answers["edit_run"]
@@ -101,6 +103,8 @@ def test_an_alert_is_acknowledged_and_its_run_gets_notes(start_server, alerted_r
     async def talk(ask, client):
         run = await ask("get_run", run_id="r")
         assert [alert["id"] for alert in run["alerts"]] == [alert_id]
+        groups = (await ask("group_runs", by=["status"], columns=["step"]))["groups"]
+        assert [(group["key"], group["runs"]) for group in groups] == [({"status": "running"}, 1)]
         run = await ask("edit_run", run_id="r", notes="Batch 16 fits.", tags=["fixed"])
         assert (run["notes"], run["tags"]) == ("Batch 16 fits.", ["fixed"])
         return await ask("acknowledge_alert", alert_id=alert_id, note="looking")

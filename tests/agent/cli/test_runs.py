@@ -129,6 +129,32 @@ def test_the_servers_runs_are_listed(live_server, training, capsys):
     assert listed(capsys, "--server", live_server.url, "--status", "oom") == []
 
 
+def test_runs_are_grouped_with_the_mean_of_columns(live_server, capsys):
+    for run_id, lr in (("a", 1), ("b", 1), ("c", 2)):
+        body = {"run_id": run_id, "config": {"lr": lr, "batch": lr * 8 + (run_id == "b")}}
+        live_server.post("/api/v1/runs", body)
+    place = ("--server", live_server.url)
+    assert main(["runs", "--by", "config.lr,status", "--columns", "config.batch", *place]) == 0
+    header, *rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    assert [cell.strip() for cell in header if cell] == [
+        "GROUP", "RUNS", "STATUS", "PEAK", "config.batch",
+    ]  # fmt: skip
+    assert rows[0][0] == "config.lr 1" and rows[0][-1].strip() == "8.5 (8 to 9)"
+    assert "2" in [cell.strip() for cell in rows[0]] and "2 running" in " ".join(rows[0])
+    assert rows[1][:2] == ["", "status running"] and len(rows) == 4
+    assert main(["runs", "--by", "config.lr", "--json", *place]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert [(group["key"], group["runs"]) for group in groups] == [
+        ({"config.lr": 1}, 2), ({"config.lr": 2}, 1),
+    ]  # fmt: skip
+
+
+def test_groups_of_files_are_refused_in_one_line(two_runs, capsys):
+    assert main(["runs", "--by", "project"]) in (1, 2)
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "server" in error
+
+
 def test_an_agent_and_a_verb_find_the_token_of_their_own_server(
     start_server, training, capsys, monkeypatch
 ):

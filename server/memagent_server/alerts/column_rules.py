@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from memagent_server.alerts.column_monitor import ColumnCheck, ColumnFinding, ColumnMonitor
+from memagent_server.alerts.event_rules import COLUMN
 from memagent_server.alerts.result_writer import ResultWriter
 from memagent_server.alerts.rule_config import Policies, RuleConfig
 from memagent_server.alerts.rule_input import CALM, RuleInput
-from memagent_server.alerts.rules import COLUMN
 from memagent_server.alerts.run_rules import isolated
 from memagent_server.alerts.state import RuleState, next_state
 from memagent_server.alerts.stream_state import MAX_DELAY_S, SWITCHED_OFF, AlertChange, is_change

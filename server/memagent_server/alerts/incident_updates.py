@@ -17,8 +17,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from memagent_server.alerts.event_rules import MILESTONES
 from memagent_server.alerts.routing import DEATHS, receivers, subject_of
-from memagent_server.alerts.rules import MILESTONES, RULES
+from memagent_server.alerts.rules import RULES
 from memagent_server.alerts.schedules import quiet_until
 from memagent_server.alerts.state import worst_severity, worst_state
 from memagent_server.alerts.stream_state import AlertChange

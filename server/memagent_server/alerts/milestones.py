@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from memagent_server.alerts.event_rules import MILESTONES
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, RuleConfig
 from memagent_server.alerts.rule_input import RuleInput
-from memagent_server.alerts.rules import MILESTONES
 from memagent_server.alerts.run_rules import isolated
 from memagent_server.alerts.sharding import Share
 from memagent_server.store.alerts import unreported_milestones

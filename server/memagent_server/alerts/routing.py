@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from memagent_server.alerts.rules import MILESTONES
+from memagent_server.alerts.event_rules import MILESTONES
 from memagent_server.schemas.routing import Route, RoutedChannel
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.models import AlertRow, RunRow, TransitionRow

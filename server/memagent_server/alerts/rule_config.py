@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.forecast.types import PAGING_LEVELS
-from memagent_server.alerts.rules import RULES, Rule
+from memagent_server.alerts.rule_definition import Rule
+from memagent_server.alerts.rules import RULES
 from memagent_server.settings import Severity
 from memagent_server.store.engine import Session
 from memagent_server.store.models import RuleSettingRow

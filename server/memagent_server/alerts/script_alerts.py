@@ -18,10 +18,10 @@ from typing import Any, get_args
 
 from memagent.units import format_duration
 from memagent.wire.messages import MAX_ALERT_TEXT, MAX_ALERT_TITLE, AlertLevel
+from memagent_server.alerts.event_rules import SCRIPT
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, RuleConfig
 from memagent_server.alerts.rule_input import RuleInput, ScriptAlert
-from memagent_server.alerts.rules import SCRIPT
 from memagent_server.alerts.run_rules import isolated
 from memagent_server.alerts.sharding import Share
 from memagent_server.alerts.stream_state import SWITCHED_OFF

@@ -24,9 +24,9 @@ from memagent.forecast import Forecast, Forecaster, Hints, feed_columns, later, 
 from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.state import dump_state, load_state
 from memagent.wire.messages import FRACTION_LIMIT
+from memagent_server.alerts.memory_rules import OOM_FORECAST
 from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
-from memagent_server.alerts.rules import OOM_FORECAST
 from memagent_server.alerts.state import RuleState, next_state
 from memagent_server.store.chunks import Stats
 from memagent_server.store.engine import Session

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
-from memagent_server.alerts.rules import COLUMN, MILESTONES, RULES, SCRIPT
+from memagent_server.alerts.event_rules import COLUMN, MILESTONES, SCRIPT
+from memagent_server.alerts.rules import RULES
 from memagent_server.alerts.summaries import format_chance, format_eta
 from memagent_server.notify.channel import AlertMessage
 

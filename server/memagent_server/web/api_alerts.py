@@ -12,8 +12,10 @@ from flask import Blueprint, Response, request
 from msgspec import Meta
 
 from memagent.units import DAY_S
+from memagent_server.alerts.memory_rules import OOM_FORECAST
 from memagent_server.alerts.rule_config import RuleConfig, configure_rule, read_policy
-from memagent_server.alerts.rules import OOM_FORECAST, RULES, Rule
+from memagent_server.alerts.rule_definition import Rule
+from memagent_server.alerts.rules import RULES
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current

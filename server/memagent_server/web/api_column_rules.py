@@ -15,7 +15,7 @@ from memagent.units import DAY_S
 from memagent.wire.fields import COLUMN_NAME
 from memagent.wire.messages import AlertLevel
 from memagent_server.alerts.column_monitor import ColumnTest
-from memagent_server.alerts.rules import MAX_CAUSE_LENGTH
+from memagent_server.alerts.event_rules import MAX_CAUSE_LENGTH
 from memagent_server.http import auth
 from memagent_server.http.api_route import operation, require_scope
 from memagent_server.http.context import current

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from memagent.units import format_bytes
 from memagent.wire.fields import PHASES
 from memagent.wire.messages import COMMAND_REPLY, SCRIPT_ALERT
-from memagent_server.alerts.rules import MAX_CAUSE_LENGTH, SCRIPT
+from memagent_server.alerts.event_rules import MAX_CAUSE_LENGTH, SCRIPT
 from memagent_server.schemas.alerts import Alert, Incident
 from memagent_server.schemas.base import JsonObject, RunStatus
 from memagent_server.schemas.predictions import (

@@ -6,6 +6,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
+from memagent_server.alerts.event_rules import MILESTONES
+from memagent_server.alerts.memory_rules import FRAGMENTATION, HOST_MEMORY
 from memagent_server.alerts.rule_config import (
     Policies,
     RuleConfig,
@@ -13,7 +15,7 @@ from memagent_server.alerts.rule_config import (
     read_policies,
     read_policy,
 )
-from memagent_server.alerts.rules import FRAGMENTATION, HOST_MEMORY, MILESTONES, RULES
+from memagent_server.alerts.rules import RULES
 from memagent_server.store.models import RuleSettingRow
 from memagent_server.store.rules import EVERY_PROJECT, put_rule
 

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from memagent.forecast import Forecast
 from memagent_server.alerts.column_monitor import ColumnCheck, ColumnFinding
 from memagent_server.alerts.rule_config import configure_rule
+from memagent_server.alerts.rule_definition import PER_TURN, TELLS
 from memagent_server.alerts.rule_input import RuleInput, ScriptAlert
-from memagent_server.alerts.rules import PER_TURN, RULES, TELLS
+from memagent_server.alerts.rules import RULES
 from memagent_server.alerts.summaries import closing_summary
 
 GIB = 2**30

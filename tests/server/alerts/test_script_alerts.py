@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.wire.messages import Batch, Event
-from memagent_server.alerts.rules import SCRIPT
+from memagent_server.alerts.event_rules import SCRIPT
 from memagent_server.alerts.script_alerts import FURTHER_TITLE, MAX_OPEN, read_alert
 from memagent_server.store.events import runs_with_pending_events
 from memagent_server.store.incidents import lock_incident, snooze

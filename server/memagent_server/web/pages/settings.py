@@ -8,7 +8,8 @@ from flask import Blueprint, Response, request
 
 from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import read_policy
-from memagent_server.alerts.rules import RULES, Rule, Threshold
+from memagent_server.alerts.rule_definition import Rule, Threshold
+from memagent_server.alerts.rules import RULES
 from memagent_server.http import credentials
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current

@@ -65,10 +65,10 @@ def matches(route: Route, subject: Subject) -> bool:
     """Return True if a route is about a subject."""
     return (
         SEVERITIES.index(subject.severity) >= SEVERITIES.index(route.severity)
-        and _is_any((subject.project,), route.projects)
-        and _is_any((subject.user or "",), route.users)
-        and _is_any(subject.tags, route.tags)
-        and _is_any((subject.rule,), route.rules)
+        and fits_any((subject.project,), route.projects)
+        and fits_any((subject.user or "",), route.users)
+        and fits_any(subject.tags, route.tags)
+        and fits_any((subject.rule,), route.rules)
     )
 
 
@@ -142,8 +142,8 @@ def _routed(routes: Sequence[Route], subject: Subject, channels: Collection[str]
     return {**dict.fromkeys(others(routes, channels), OTHERS), **result}
 
 
-def _is_any(values: Iterable[str], patterns: Sequence[str]) -> bool:
-    """Return True if a value fits a pattern, or if there are no patterns."""
+def fits_any(values: Iterable[str], patterns: Sequence[str]) -> bool:
+    """Return True if a value fits a pattern (`*` is any text), or if there are no patterns."""
     # project names have brackets: only the asterisk is special
     literal = [pattern.translate(_LITERAL) for pattern in patterns]
     return not patterns or any(fnmatchcase(value, item) for value in values for item in literal)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
 
 from memagent.units import format_bytes
+from memagent_server.alerts.routing import fits_any
 from memagent_server.alerts.schedules import PERIODS_S, due_digest
 from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, mask
 from memagent_server.schemas.runs import Waste
@@ -187,7 +187,7 @@ def _projects(
         return None
     # only an asterisk could match many: the database knows which projects there are
     names = projects_between(session, since, until)
-    return [name for name in names if any(fnmatchcase(name, item) for item in schedule.projects)]
+    return [name for name in names if fits_any([name], schedule.projects)]
 
 
 def _headline(report: DayReport) -> str:

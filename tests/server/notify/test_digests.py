@@ -174,6 +174,14 @@ def test_a_digest_a_day_and_a_week_of_waste_reach_mail_and_webhook_once(
     assert worker.send() and len(mails.messages) == 3
 
 
+def test_brackets_of_a_project_are_no_pattern(database, settings, receiver):
+    fill(database)
+    schedule(database, EIGHT - 3600, webhook=ChannelSchedule(daily=True, projects=("[v]ision",)))
+    worker = Worker(database, settings, lambda: EIGHT, steady=lambda: EIGHT)
+    assert worker.send()
+    assert "0 runs started" in receiver.payload()["summary"]
+
+
 def test_a_failed_digest_is_tried_again_and_then_given_up(database, settings, mails):
     schedule(database, EIGHT - 3600, email=ChannelSchedule(daily=True))
     now = EIGHT

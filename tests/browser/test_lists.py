@@ -185,7 +185,7 @@ def test_alerts_show_their_history_and_link_to_the_run(server, replay, scenarios
         "firing",
         "step 870",
         "confirmed by 2 forecasts in a row",
-        "slack webhook sent",
+        "Slack webhook sent",
         "webhook waiting",
         "503 Service Unavailable",
     ):

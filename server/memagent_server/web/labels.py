@@ -23,6 +23,7 @@ from memagent.units import format_bytes, format_duration
 from memagent_server.schemas.predictions import Forecast, ForecastSummary
 from memagent_server.schemas.runs import ResourceUse, RunSummary, Stream
 from memagent_server.schemas.snapshots import SuspectLine
+from memagent_server.settings import CHANNEL_NAMES
 
 
 @dataclass(frozen=True)
@@ -256,6 +257,14 @@ def humanize(identifier: str) -> str:
     `optimizer_state` as `optimizer state`, `oom_forecast` as `OOM forecast`.
     """
     return " ".join(_SPELLINGS.get(word, word) for word in identifier.split("_"))
+
+
+def channel_name(channel: str) -> str:
+    """Return `Slack webhook` for one of memagent's own channels, else the name as it was given."""
+    if channel not in CHANNEL_NAMES:
+        return channel
+    words = humanize(channel)
+    return words[0].upper() + words[1:]
 
 
 def _running_headline(

@@ -253,3 +253,8 @@ def test_source_is_shown_without_its_common_indent():
 def test_a_range_that_reads_the_same_is_one_size():
     assert labels.byte_range(372_000_000, 372_100_000) == "355 MiB"
     assert labels.byte_range(2**30, 2**31) == "1.00 GiB to 2.00 GiB"
+
+
+def test_a_channel_with_a_name_of_its_own_keeps_it():
+    assert labels.channel_name("slack_webhook") == "Slack webhook"
+    assert labels.channel_name("vision-team") == "vision-team"

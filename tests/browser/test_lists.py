@@ -186,7 +186,7 @@ def test_alerts_show_their_history_and_link_to_the_run(server, replay, scenarios
         "step 870",
         "confirmed by 2 forecasts in a row",
         "Slack webhook sent",
-        "webhook waiting",
+        "Webhook waiting",
         "503 Service Unavailable",
     ):
         assert words in text

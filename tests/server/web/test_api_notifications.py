@@ -170,7 +170,7 @@ def test_the_page_lists_failed_notifications_and_retries_them(filled):
 
 def test_the_page_lists_configured_channels_first_and_the_settings_of_others(with_webhook):
     page = with_webhook.get("/settings/channels", headers={"Accept": "text/html"}).text
-    assert page.index(">webhook</th>") < page.index(">slack bot</th>")
+    assert page.index(">Webhook</th>") < page.index(">Slack bot</th>")
     assert "needs <code>MEMAGENT_TEAMS_WEBHOOK_URL</code>" in page
     assert "MEMAGENT_WEBHOOK_URL" not in page
 

@@ -45,9 +45,14 @@ class MilestoneWriter:
         reached: list[tuple[str, RuleConfig]] = []
         with self._database.read() as session:
             # without a project that wants them, no run is searched
-            wanted = {row.rule for row in all_rule_settings(session) if row.is_on}
-            for rule in wanted.intersection(MILESTONES):
-                for run in unreported_milestones(session, rule, now - RECENT_S):
+            wanted = [
+                row for row in all_rule_settings(session) if row.is_on and row.rule in MILESTONES
+            ]
+            for rule in {row.rule for row in wanted}:
+                # what came before the first switch stays unreported: it isn't read every time
+                switched_at = min(row.updated_at for row in wanted if row.rule == rule)
+                since = max(now - RECENT_S, switched_at)
+                for run in unreported_milestones(session, rule, since):
                     config = policies.of(run.project)[rule]
                     at = run.finished_at if rule == "finished" else run.created_at
                     if config.is_on and (at or 0.0) >= config.updated_at:

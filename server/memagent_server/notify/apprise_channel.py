@@ -36,19 +36,23 @@ class AppriseChannel(Channel):
         self._service = apprise.Apprise()
         self._is_known = self._service.add(url)
         self.secrets = secret_parts(url)
+        self._thread: threading.Thread | None = None
 
     def send(self, message: AlertMessage) -> Receipt:
         if not self._is_known:
             raise DeliveryFailedError(
                 "apprise does not know this address: see its list of services", is_final=True
             )
+        if self._thread is not None and self._thread.is_alive():
+            # a service that never ends an exchange would cost a thread for each attempt
+            raise DeliveryFailedError("the service has not ended the exchange before this one")
         accepted: list[bool] = []
         # the thread ends with the service's last byte, however late: joining it is limited
-        thread = threading.Thread(
+        self._thread = threading.Thread(
             target=lambda: accepted.append(self._notify(message)), daemon=True, name="apprise"
         )
-        thread.start()
-        thread.join(EXCHANGE_TIMEOUT_S)
+        self._thread.start()
+        self._thread.join(EXCHANGE_TIMEOUT_S)
         if not accepted:
             raise DeliveryFailedError(
                 f"the service did not answer apprise within {EXCHANGE_TIMEOUT_S:g} s"

@@ -120,10 +120,12 @@ class DigestSender:
                 schedule,
                 until,
             )
-        title, lines = waste_lines(
-            waste(session, WasteSelection(since, until, limit=WASTE_ROWS * 20), self._prices),
-            projects,
-        )
+        # without a project, all of them in one report
+        reports = [
+            waste(session, WasteSelection(since, until, name, limit=WASTE_ROWS), self._prices)
+            for name in ([None] if projects is None else projects)
+        ]
+        title, lines = waste_lines(reports)
         url = f"{self._public_url}/waste"
         return digest_message(title, lines, url, f"waste:{self._name}:{until:.0f}", schedule, until)
 
@@ -156,12 +158,17 @@ def digest_message(
     )
 
 
-def waste_lines(report: Waste, projects: Sequence[str] | None) -> tuple[str, list[str]]:
-    """Return the title and the lines of a week's unused memory."""
-    rows = [row for row in report.rows if projects is None or row.project in projects]
-    available = sum(row.available_gib_hours for row in rows)
-    unused = sum(row.unused_gib_hours for row in rows)
-    hours = sum(row.gpu_hours for row in rows)
+def waste_lines(reports: Sequence[Waste]) -> tuple[str, list[str]]:
+    """Return the title and the lines of a week's unused memory: sums of all, and the worst rows."""
+    totals = [report.total for report in reports]
+    available = sum(total.available_gib_hours for total in totals)
+    unused = sum(total.unused_gib_hours for total in totals)
+    hours = sum(total.gpu_hours for total in totals)
+    rows = sorted(
+        (row for report in reports for row in report.rows),
+        key=lambda row: row.unused_gib_hours,
+        reverse=True,
+    )
     if not available:
         return "The last week: no run used a GPU", []
     title = f"The last week: {unused / available:.0%} of the GPU memory was unused"
@@ -175,8 +182,8 @@ def waste_lines(report: Waste, projects: Sequence[str] | None) -> tuple[str, lis
         if row.available_gib_hours
     ]
     # a mail names the worst; the page has the rest
-    more = len(rows) - WASTE_ROWS
-    return title, [*lines, *([f"and {more} more rows"] if more > 0 else [])]
+    more = len(rows) + sum(report.left_out for report in reports) - WASTE_ROWS
+    return title, [*lines, *([f"and {_count(more, 'more row')}"] if more > 0 else [])]
 
 
 def _projects(

@@ -34,6 +34,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from memagent_server.alerts.schedules import quiet_until
 from memagent_server.notify.channel import (
     AlertMessage,
     Channel,
@@ -53,7 +54,7 @@ from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import problem_of
-from memagent_server.store.models import NotificationRow
+from memagent_server.store.models import NotificationRow, TransitionRow
 from memagent_server.store.outbox import (
     MAX_ATTEMPTS,
     MAX_WAIT_S,
@@ -74,6 +75,7 @@ from memagent_server.store.outbox import (
     refreshable,
     renew_lease,
 )
+from memagent_server.store.schedules import get_schedule
 
 log = logging.getLogger(__name__)
 
@@ -308,12 +310,18 @@ class Dispatcher:
                 self._follow_up(notification, now)
 
     def _follow_up(self, notification: NotificationRow, now: float) -> None:
-        """Queue a second message if the suspect has become known since the first."""
+        """Queue a second message if the suspect has become known since the first.
+
+        Quiet hours hold it as they would have held the first.
+        """
         with self._database.read() as session:
-            is_due = lacks_suspect(session, notification)
-        if is_due:
-            with self._database.write() as session:
-                add_follow_up(session, notification, now)
+            if not lacks_suspect(session, notification):
+                return
+            schedule = get_schedule(session, notification.channel)
+            severity = session.get_one(TransitionRow, notification.transition_id).severity
+        held_until = quiet_until(schedule, severity, now) if schedule is not None else None
+        with self._database.write() as session:
+            add_follow_up(session, notification, now, held_until)
 
     def _refresh_message(self, notification: NotificationRow, now: float) -> None:
         with self._database.read() as session:

@@ -227,8 +227,10 @@ def refreshable(session: Session, channel: str) -> list[NotificationRow]:
     return list(session.scalars(query.order_by(NotificationRow.id)))
 
 
-def add_follow_up(session: Session, notification: NotificationRow, now: float) -> None:
-    """Queue a second message about a sent notification, once."""
+def add_follow_up(
+    session: Session, notification: NotificationRow, now: float, held_until: float | None = None
+) -> None:
+    """Queue a second message about a sent notification, once; `held_until` as in `notify`."""
     values: JsonObject = {
         "alert_id": notification.alert_id,
         "transition_id": notification.transition_id,
@@ -239,6 +241,7 @@ def add_follow_up(session: Session, notification: NotificationRow, now: float) -
         "attempts": 0,
         "created_at": now,
         "next_attempt_at": now,
+        "held_until": held_until,
         "receipt": {},
     }
     insert_if_missing(session, NotificationRow, values)

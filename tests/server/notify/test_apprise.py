@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from memagent.errors import SettingError
@@ -56,6 +58,22 @@ def test_a_service_that_does_not_answer_is_given_up(channel, make_message, monke
     monkeypatch.setattr(apprise_channel, "EXCHANGE_TIMEOUT_S", 0.0)
     with pytest.raises(DeliveryFailedError, match="within 0 s"):
         channel.send(make_message())
+
+
+def test_an_exchange_that_never_ends_costs_one_thread(channel, make_message, monkeypatch):
+    is_over = threading.Event()
+    monkeypatch.setattr(apprise_channel, "EXCHANGE_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(channel._service, "notify", lambda **_: is_over.wait(60))
+    with pytest.raises(DeliveryFailedError, match="did not answer apprise"):
+        channel.send(make_message())
+    for _ in range(5):
+        with pytest.raises(DeliveryFailedError, match="has not ended the exchange"):
+            channel.send(make_message())
+    assert sum(thread.name == "apprise" for thread in threading.enumerate()) == 1
+    is_over.set()
+    channel._thread.join(60)
+    monkeypatch.undo()
+    assert channel.send(make_message()) == {"accepted": True}
 
 
 def test_an_address_that_apprise_does_not_know_is_final(make_message):

@@ -17,6 +17,7 @@ from memagent_server.store.models import DigestRow, NotificationRow
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.schedules import list_digests, put_schedule
+from memagent_server.store.waste import WasteSelection, waste
 from memagent_server.worker import Worker
 from tests.server.alerts.conftest import GIB, Bench
 from tests.server.notify.far_ends import MailService
@@ -172,6 +173,24 @@ def test_a_digest_a_day_and_a_week_of_waste_reach_mail_and_webhook_once(
         assert {item.last_error for item in list_digests(session)} == {None}
     now = EIGHT + DAY_S
     assert worker.send() and len(mails.messages) == 3
+
+
+@pytest.mark.parametrize("projects", [(), ("vision", "nlp")])
+def test_the_sums_of_a_weekly_mail_are_of_all_rows(
+    database, settings, mails, monkeypatch, projects
+):
+    monkeypatch.setattr("memagent_server.notify.digests.WASTE_ROWS", 1)
+    fill(database)
+    weekly = ChannelSchedule(waste_day="monday", digest_at="08:00", projects=projects)
+    schedule(database, EIGHT - 3600, email=weekly)
+    worker = Worker(database, settings, lambda: EIGHT, steady=lambda: EIGHT)
+    assert worker.send()
+    with database.read() as session:
+        week = WasteSelection(EIGHT - 7 * DAY_S, EIGHT)
+        total = waste(session, week, settings.gpu_prices).total
+    ((_, text),) = texts(mails)
+    assert f"of {total.available_gib_hours:,.0f} GiB-hours in {total.gpu_hours:,.0f}" in text
+    assert "and 1 more row" in text.splitlines()
 
 
 def test_brackets_of_a_project_are_no_pattern(database, settings, receiver):

@@ -9,8 +9,10 @@ from memagent.wire.messages import SnapshotMessage, Suspect
 from memagent_server.notify.dispatcher import FOLD_S, REFRESH_EVERY_S, Dispatcher
 from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.webhook import Webhook
+from memagent_server.schemas.schedules import ChannelSchedule
 from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow
 from memagent_server.store.outbox import ChannelFilter
+from memagent_server.store.schedules import put_schedule
 from memagent_server.store.snapshots import add_snapshot
 
 SUSPECT = Suspect(
@@ -124,3 +126,19 @@ def test_a_message_that_can_change_gets_the_line_by_an_edit(database, slack, bot
     turns(dispatcher, clock)
     (root,) = slack.roots
     assert "train.py:41" in root["text"] and SUSPECT.fix in root["text"] and root["edits"] == 1
+
+
+@pytest.mark.parametrize("kind", ["webhook"])
+def test_quiet_hours_hold_a_second_message(database, receiver, clock, warned, dispatcher):
+    clock.now = 100 * 86_400.0 + 12 * 3_600
+    with database.write() as session:
+        schedule = ChannelSchedule(quiet_from="00:00", quiet_to="23:00")
+        put_schedule(session, "test", schedule, clock.now)
+    warned()
+    turns(dispatcher, clock)
+    find_suspect(database)
+    turns(dispatcher, clock)
+    assert len(receiver.requests) == 1
+    clock.now = 100 * 86_400.0 + 23 * 3_600
+    turns(dispatcher, clock, 2)
+    assert len(receiver.requests) == 2 and b"train.py:41" in receiver.requests[1][2]

@@ -124,7 +124,7 @@ def main(file: str) -> int:
     steps.wrap(
         monitor.LeakMonitor,
         "after_step",
-        lambda item: item._has_finder and (item._finder.is_busy or item._check_step is not None),
+        lambda item: item._has_finder and (item._finder.is_busy or item._checks.is_active),
     )
     passes.wrap(suspension.Survey, "_pass", lambda _: True)
 

@@ -59,11 +59,21 @@ def uncollected() -> Iterator[None]:
     if not gc.isenabled():
         yield
         return
-    _SUSPENDED.append(True)
-    gc.disable()
     try:
+        _SUSPENDED.append(True)
+        gc.disable()
         yield
     finally:
+        gc.enable()
+        _SUSPENDED.clear()
+
+
+def resume() -> None:
+    """Let the collector go on if `uncollected` hasn't ended as it should.
+
+    A signal handler may raise where its end begins: before anything is undone.
+    """
+    if _SUSPENDED:
         gc.enable()
         _SUSPENDED.clear()
 
@@ -73,13 +83,7 @@ def _count() -> int:
     return sum(generation["collected"] for generation in gc.get_stats())
 
 
-def _enable_in_child() -> None:
-    if _SUSPENDED:
-        _SUSPENDED.clear()
-        gc.enable()
-
-
 _SUSPENDED: list[bool] = []
 """Has an entry while a search has disabled the collector."""
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_enable_in_child)
+    os.register_at_fork(after_in_child=resume)

@@ -19,9 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, limits, syntax
+from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, cyclic_garbage, limits, syntax
 from memagent.leaks.confirmation import COUNTED_KINDS, HOST_KINDS, GrowthCheck, HostGrowthCheck
-from memagent.leaks.cyclic_garbage import uncollected
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
@@ -224,6 +223,11 @@ class Finder(FinderState):
         if was_active:
             syntax.clear_cache()
 
+    @staticmethod
+    def resume_collection() -> None:
+        """Let the garbage collector go on, wherever a signal handler has interrupted a slice."""
+        cyclic_garbage.resume()
+
     def hurry(self) -> None:
         """Let the diagnosis that is requested or running go beyond the budget."""
         self._advance_s = math.inf
@@ -338,7 +342,7 @@ class Finder(FinderState):
         earlier_s = budget.used_s()
         budget.begin_slice(self.max_slice_s)
         try:
-            with untraced(), uncollected():
+            with untraced(), cyclic_garbage.uncollected():
                 yield
         except BaseException:
             self.close()

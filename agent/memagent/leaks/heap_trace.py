@@ -21,8 +21,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import CodeType, FrameType
 from typing import Any, ClassVar
@@ -70,6 +71,7 @@ class HeapTrace:
         self._are_scripts: dict[str, bool] = {}
         self._excluded: set[tuple[str, int]] = set()
         self._is_over = False
+        self._on_event: Any = None
         self._clear_step()
 
     def start(self) -> bool:
@@ -78,10 +80,11 @@ class HeapTrace:
             return False
         HeapTrace.active = self
         if "torch" in sys.modules:
-            skip_code(eval_frames(), _handle.__code__, callees=True)
+            skip_code(eval_frames(), _events.__code__, callees=True)
         self._stack = self.start_stack = self._positions(sys._getframe())
         self._last = self._read()
-        _set_trace(_on_event)
+        self._on_event = _new_callback()
+        _set_trace(self._on_event)
         return True
 
     def end_step(self) -> None:
@@ -92,7 +95,7 @@ class HeapTrace:
         if self._is_over:
             self._excluded.add(self._readings.most_common(1)[0][0])
             if self.is_here and not _is_traced():
-                _set_trace(_on_event)
+                _set_trace(self._on_event)
         else:
             self.steps.append(dict(self._sums))
         self._clear_step()
@@ -111,7 +114,7 @@ class HeapTrace:
         finally:
             if is_traced and HeapTrace.active is self and not _is_traced():
                 self._last = self._read()
-                _set_trace(_on_event)
+                _set_trace(self._on_event)
 
     def stop(self) -> None:
         """Stop tracing. If another thread calls it, the traced one stops at its next line."""
@@ -187,21 +190,41 @@ def _is_traced() -> bool:
     return bool(sys.gettrace() or sys.getprofile() or any(tools))
 
 
-def _handle(_: object, frame: FrameType, event: int, __: object) -> int:
+def _handle(frame: FrameType, event: int) -> None:
     trace = HeapTrace.active
-    try:
-        if trace is None or trace.thread != threading.get_ident():
-            _remove()
-        elif event == _CALL:
-            trace.skip_library(frame)
-        elif event in (_LINE, _RETURN):
-            trace.handle(frame, event)
-    except BaseException as error:  # noqa: BLE001 - a trace function in C can't raise
-        if trace is not None:
-            trace.stop()
-        if not _is_own(error):
-            _raise_later(error)
-    return 0
+    if trace is None or trace.thread != threading.get_ident():
+        _remove()
+    elif event == _CALL:
+        trace.skip_library(frame)
+    elif event in (_LINE, _RETURN):
+        trace.handle(frame, event)
+
+
+def _events() -> Generator[int, FrameType | int | None, None]:
+    """Take the arguments of each event, one by one, and handle it.
+
+    A generator, since a signal handler runs where a function begins: before its `try`. It goes on
+    within one. What the handler raises would be lost there, and the result of the event undefined.
+    """
+    frame: FrameType | None = None
+    while True:
+        try:
+            while True:  # the jump back is a place for a signal handler, too
+                argument = yield 0
+                if isinstance(argument, int):
+                    if frame is not None:
+                        _handle(frame, argument)
+                    frame = None  # nothing keeps it until the next event
+                else:
+                    frame = argument
+        except GeneratorExit:
+            return
+        except BaseException as error:  # noqa: BLE001 - a trace function in C can't raise
+            frame = None
+            if HeapTrace.active is not None:
+                HeapTrace.active.stop()
+            if not _is_own(error):
+                _raise_later(error)
 
 
 def _is_own(error: BaseException) -> bool:
@@ -262,7 +285,18 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
 
 
-# for good: the interpreter may call it until it's removed
-_on_event = ctypes.PYFUNCTYPE(
-    ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_int, ctypes.c_void_p
-)(_handle)
+def _new_callback() -> Any:
+    """Return a trace function in C for one thread.
+
+    `max` sends an object that is always None, the frame and the event. All count as 0, so it
+    returns the first one: that's 0 in C, too.
+    """
+    events = _events()
+    next(events)
+    prototype = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.py_object, ctypes.c_int)
+    _callbacks.append(prototype(partial(max, key=events.send)))
+    return _callbacks[-1]
+
+
+_callbacks: list[Any] = []
+"""Kept for good: a thread may call its trace function until its next line."""

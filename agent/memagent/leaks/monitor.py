@@ -49,11 +49,6 @@ if TYPE_CHECKING:
     from memagent.leaks.suspect import Diagnosis
 
 _RETRY_AFTER_STEPS = 20
-FIRST_CHECK_STEPS, CHECK_RATIO = 80, 1.25
-"""Steps after which suspects are checked, and by how much each later check is further from the one
-before: what fills up for half of a run is withdrawn before its end."""
-_NOTE_STEPS = 20
-"""Steps after which tensors are counted again: the end of a run compares with that."""
 METHODS_ADVANCE_S = 5.0
 """Processor time by which the methods of one run may be ahead of their share of it. Fitted to
 scripts of the eighth to the eleventh exam, of 20 to 100 s: a trace takes 1 to 3.5 s there."""
@@ -101,9 +96,7 @@ class LeakMonitor:
         """The newest forecast expects growth to end the run soon."""
         self._min_window = 0
         """Steps, if growth is rare."""
-        self._check_step: int | None = None
-        self._note_step = 0
-        self._check_distance: float = FIRST_CHECK_STEPS
+        self._checks = triggers.CheckSchedule()
         self._why = ""
         self._saves_record = False
         self._next_step = 0
@@ -245,6 +238,15 @@ class LeakMonitor:
                 self._look_for_early_growth()
         if not self._has_finder:
             return
+        try:
+            self._advance()
+        finally:
+            self._finder.resume_collection()
+        if self._finder.is_busy or self._checks.is_active:
+            self._sampler.request_work()
+
+    def _advance(self) -> None:
+        """Do the next slice of the diagnosis, or of a check of its suspects."""
         if self._finder.is_busy:
             why_not, self._why_not = self._why_not, "the diagnosis failed"
             with self._guard.section("leak diagnosis"):
@@ -256,15 +258,13 @@ class LeakMonitor:
                 if diagnosis is not None:
                     self._publish(diagnosis)
             self._emit_state()
-        elif self._check_step is not None and self._sampler.step >= self._check_step:
+        elif self._checks.is_check_due(self._sampler.step):
             with self._guard.section("leak check"):
                 self._check_suspects()
-        elif self._check_step is not None and self._sampler.step >= self._note_step:
+        elif self._checks.is_count_due(self._sampler.step):
             with self._guard.section("leak check"):
                 if self._finder.note_counts(self._sampler.step):
-                    self._note_step = self._sampler.step + _NOTE_STEPS
-        if self._finder.is_busy or self._check_step is not None:
-            self._sampler.request_work()
+                    self._checks.note_count(self._sampler.step)
 
     def _look_for_early_growth(self) -> None:
         """Request a diagnosis if memory rises from the beginning, as a short run has no later."""
@@ -328,9 +328,7 @@ class LeakMonitor:
         self._next_step = 2 * diagnosis.step
         if self._methods.go_on(diagnosis):
             self._next_step = 0  # the next request tries another method
-        self._check_distance = FIRST_CHECK_STEPS
-        self._note_step = self._sampler.step + _NOTE_STEPS
-        self._check_step = self._sampler.step + FIRST_CHECK_STEPS if diagnosis.suspects else None
+        self._checks.begin(self._sampler.step, has_suspects=bool(diagnosis.suspects))
         self._notices.set(diagnosis)
         grows = triggers.is_growth(self._device.kind, diagnosis.growth_bytes_per_step)
         grows = grows and self._finder.growing != "buffer"
@@ -349,10 +347,8 @@ class LeakMonitor:
         stopped = self._finder.withdraw_stopped(step)
         if stopped is None:  # it goes on after the next step
             return
-        self._check_distance *= CHECK_RATIO
-        # soon again if one more check is to confirm it: the run may be over before a later one
         is_soon = self._finder.may_have_stopped
-        self._check_step = step + (FIRST_CHECK_STEPS if is_soon else int(self._check_distance))
+        self._checks.note_check(step, is_soon=is_soon)
         if not stopped:
             if not is_soon:
                 self._notices.confirm(step)
@@ -363,7 +359,7 @@ class LeakMonitor:
         """Publish that suspects are withdrawn, on the terminal and the run's page."""
         step = self._sampler.step
         if not self.suspects:
-            self._check_step = None
+            self._checks.end()
         if self._finder.diagnosis is not None:
             self._notices.withdraw(stopped, self._finder.diagnosis)
         note = f"growth has stopped by step {step:,}: {len(stopped)} suspects are withdrawn"

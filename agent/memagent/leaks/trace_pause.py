@@ -117,9 +117,9 @@ def clear_free_lists() -> None:
     gc.collect(OLD_GENERATION - 1)  # else young garbage would be old
     # what the script has frozen must stay so
     hides_old = not gc.get_freeze_count()
-    if hides_old:
-        gc.freeze()
     try:
+        if hides_old:
+            gc.freeze()
         gc.collect()
     finally:
         if hides_old:

@@ -17,6 +17,8 @@ Which method follows a result:
 5. Suspects that explain next to nothing of measured growth are followed by a trace of Python's
    allocations, once: beside a list of small tensors, one of arrays may grow much faster.
 6. A diagnosis that was cut short says nothing.
+
+`CheckSchedule` says when suspects are checked: whether what they keep still grows.
 """
 
 from __future__ import annotations
@@ -49,6 +51,12 @@ MIN_OTHER_BYTES_PER_STEP = 16 * 2**10
 """A host's readings rise while allocators and caches warm up; CUDA's allocator counts exactly."""
 MIN_HEAP_BYTES_PER_STEP = 4 * 2**10
 """The same for what a process has allocated. The agent's own rows are up to 2 KiB a step."""
+
+FIRST_CHECK_STEPS, CHECK_RATIO = 80, 1.25
+"""Steps after which suspects are checked, and by how much each later check is further from the one
+before: what fills up for half of a run is withdrawn before its end."""
+NOTE_STEPS = 20
+"""Steps after which tensors are counted again: the end of a run compares with that."""
 
 MIN_EXPLAINED = 0.1
 """Least share of measured growth that suspects explain: that of a heap is a multiple of a leak's
@@ -250,3 +258,41 @@ def _detector_of_few(
     device_kind: str, block_steps: int, min_bytes_per_step: int = MIN_OTHER_BYTES_PER_STEP
 ) -> SlowGrowthDetector:
     return SlowGrowthDetector(device_kind, block_steps, FEW_RISING_BLOCKS, min_bytes_per_step)
+
+
+class CheckSchedule:
+    """Steps of the next check of the newest suspects, and of the next count between two checks."""
+
+    def __init__(self) -> None:
+        self.is_active = False
+        """There are suspects to check."""
+        self._check_step = 0
+        self._count_step = 0
+        self._distance: float = FIRST_CHECK_STEPS
+
+    def begin(self, step: int, *, has_suspects: bool) -> None:
+        """Begin after a diagnosis."""
+        self.is_active = has_suspects
+        self._distance = FIRST_CHECK_STEPS
+        self._check_step = step + FIRST_CHECK_STEPS
+        self._count_step = step + NOTE_STEPS
+
+    def is_check_due(self, step: int) -> bool:
+        return self.is_active and step >= self._check_step
+
+    def is_count_due(self, step: int) -> bool:
+        """Return True if tensors are to be counted, and no check does."""
+        return self.is_active and self._count_step <= step < self._check_step
+
+    def note_count(self, step: int) -> None:
+        self._count_step = step + NOTE_STEPS
+
+    def note_check(self, step: int, *, is_soon: bool) -> None:
+        """Note that a check is over. is_soon: the next one is to confirm it."""
+        self._distance *= CHECK_RATIO
+        # soon: the run may be over before a later one
+        self._check_step = step + (FIRST_CHECK_STEPS if is_soon else int(self._distance))
+
+    def end(self) -> None:
+        """Check no more: there are no suspects left."""
+        self.is_active = False

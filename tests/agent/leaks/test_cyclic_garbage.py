@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from memagent.leaks.cyclic_garbage import CyclicGarbage, uncollected
+from memagent.leaks.cyclic_garbage import CyclicGarbage, resume, uncollected
 
 STEPS = 10
 
@@ -91,3 +91,18 @@ def test_a_process_forked_meanwhile_collects_its_garbage():
             os._exit(0 if gc.isenabled() else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert not gc.isenabled()
+
+
+def test_the_collector_goes_on_where_the_end_of_a_search_is_interrupted():
+    gc.enable()
+    search = uncollected()
+    search.__enter__()  # and a signal handler raises before `__exit__` has begun
+    resume()
+    assert gc.isenabled()
+
+
+def test_a_script_that_has_disabled_the_collector_keeps_it_so():
+    with uncollected():
+        resume()
+    resume()
+    assert not gc.isenabled()

@@ -186,6 +186,30 @@ def test_what_a_signal_handler_raises_reaches_the_script(tmp_path):
     assert printed(script, tmp_path) == "('now', 1) None\n"
 
 
+def test_what_a_signal_handler_raises_is_never_lost(tmp_path):
+    """Wherever it comes: also where the trace function itself begins."""
+    script = """
+    import signal
+    class Interruption(Exception): pass
+    caught = 0
+    def interrupt(*_):
+        raise Interruption
+    signal.signal(signal.SIGALRM, interrupt)
+    for number in range(100):
+        trace = HeapTrace(native_reader())
+        trace.start()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 1e-4 + 1e-6 * number)
+            while True:
+                left = 1
+        except Interruption:
+            caught += 1
+        trace.stop()
+    print(caught, sys.gettrace())
+    """
+    assert printed(script, tmp_path) == "100 None\n"
+
+
 def test_a_function_with_too_many_readings_counts_as_its_caller(tmp_path):
     script = """
     def often():

@@ -21,9 +21,14 @@ from memagent.diagnostics import display_path
 from memagent.forecast import Forecast
 from memagent.leaks.confirmation import HostGrowthCheck
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
-from memagent.leaks.monitor import FIRST_CHECK_STEPS, METHODS_ADVANCE_S
+from memagent.leaks.monitor import METHODS_ADVANCE_S
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.triggers import HOST_METHODS, LONG_WINDOW_STEPS, MIDDLE_WINDOW_STEPS
+from memagent.leaks.triggers import (
+    FIRST_CHECK_STEPS,
+    HOST_METHODS,
+    LONG_WINDOW_STEPS,
+    MIDDLE_WINDOW_STEPS,
+)
 from memagent.leaks.variable_walk import VariableWalk
 from memagent.wire.messages import BatchReply, Command, Suspect
 

@@ -11,12 +11,16 @@ from memagent.leaks.finder_import import FinderImport
 from memagent.leaks.suspect import Diagnosis, build_suspect
 from memagent.leaks.triggers import (
     BLOCK_STEPS,
+    CHECK_RATIO,
     DEVICE_METHODS,
     EARLY_STEPS,
+    FIRST_CHECK_STEPS,
     HOST_METHODS,
     LONG_BLOCK_STEPS,
     MIDDLE_WINDOW_STEPS,
+    NOTE_STEPS,
     RISING_BLOCKS,
+    CheckSchedule,
     EarlyGrowth,
     MethodSequence,
     SlowGrowthDetector,
@@ -153,3 +157,39 @@ def test_6_a_diagnosis_that_was_cut_short_says_nothing():
     sequence = MethodSequence("host")
     assert not sequence.go_on(result(is_cut_short=True))
     assert sequence.current == HOST_METHODS[0]
+
+
+def test_each_check_is_further_from_the_one_before():
+    schedule = CheckSchedule()
+    schedule.begin(100, has_suspects=True)
+    first = 100 + FIRST_CHECK_STEPS
+    assert not schedule.is_check_due(first - 1) and schedule.is_check_due(first)
+    schedule.note_check(first, is_soon=False)
+    second = first + int(CHECK_RATIO * FIRST_CHECK_STEPS)
+    assert not schedule.is_check_due(second - 1) and schedule.is_check_due(second)
+
+
+def test_a_check_that_is_to_be_confirmed_is_followed_by_one_soon():
+    schedule = CheckSchedule()
+    schedule.begin(0, has_suspects=True)
+    for _ in range(5):
+        schedule.note_check(1_000, is_soon=True)
+    assert schedule.is_check_due(1_000 + FIRST_CHECK_STEPS)
+
+
+def test_tensors_are_counted_between_two_checks():
+    schedule = CheckSchedule()
+    schedule.begin(0, has_suspects=True)
+    assert schedule.is_count_due(NOTE_STEPS) and not schedule.is_count_due(NOTE_STEPS - 1)
+    schedule.note_count(NOTE_STEPS)
+    assert not schedule.is_count_due(NOTE_STEPS + 1)
+    assert not schedule.is_count_due(FIRST_CHECK_STEPS)
+
+
+def test_without_suspects_nothing_is_due():
+    schedule = CheckSchedule()
+    schedule.begin(0, has_suspects=False)
+    assert not schedule.is_check_due(10**6) and not schedule.is_count_due(50)
+    schedule.begin(0, has_suspects=True)
+    schedule.end()
+    assert not schedule.is_check_due(10**6)

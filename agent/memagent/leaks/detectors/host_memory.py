@@ -12,10 +12,11 @@ from functools import partial
 from memagent.components.live_objects import young_ids
 from memagent.leaks.block_trace import BlockTrace
 from memagent.leaks.census import MIN_SHARE
+from memagent.leaks.container_suspects import suspects_of_containers
 from memagent.leaks.cyclic_garbage import CyclicGarbage
 from memagent.leaks.detectors.base import CodePosition, Detector
 from memagent.leaks.free_memory import BoundCheck
-from memagent.leaks.growing_containers import ContainerCensus, suspects_of_containers
+from memagent.leaks.growing_containers import ContainerCensus
 from memagent.leaks.heap_trace import HeapTrace
 from memagent.leaks.host_suspects import (
     MIN_GROWTH_SHARE,

@@ -68,7 +68,7 @@ class DeliveryOutcome(Enum):
 
 
 class Sender:
-    """Delivers to `transport`; without one, everything stays in `file`.
+    """Delivers to `transport` after `start`; without one, everything stays in `file`.
 
     `on_reply` gets the replies to batches, `on_start` those to starts, on the sender's thread.
     """
@@ -96,15 +96,20 @@ class Sender:
         self._is_refused = False
         self._reported_rejections: set[str] = set()
         self._has_reported_disk = False
+        self._transport = transport
         self._thread: threading.Thread | None = None
-        if transport is not None:
-            self._thread = threading.Thread(
-                target=outlast_memory_errors,
-                args=(functools.partial(self._run, transport),),
-                name="memagent-sender",
-                daemon=True,
-            )
-            self._thread.start()
+
+    def start(self) -> None:
+        """Start the thread. Everything that the replies reach must exist by now."""
+        if self._transport is None:
+            return
+        self._thread = threading.Thread(
+            target=outlast_memory_errors,
+            args=(functools.partial(self._run, self._transport),),
+            name="memagent-sender",
+            daemon=True,
+        )
+        self._thread.start()
 
     def has_room(self) -> bool:
         return self._spool.has_room()

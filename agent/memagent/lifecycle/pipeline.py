@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
     from memagent.sampling.script_alerts import ScriptAlerts
 
 _PLAIN_ENDS = ("completed", "stopped", "failed")
-MAX_BUILD_S = 10.0
-"""Time for which a reply of the server waits until all parts are there."""
 FINISH_DEADLINE_S = 1.5
 """Time for the last delivery; the rest waits on the disk for `memagent sync`."""
 
@@ -92,9 +89,6 @@ class Pipeline:
         self._has_server = settings.server is not None
         self._is_live = settings.live is not None
         self.location = url if self._has_server else str(path)
-        # Replies of the server reach the leak monitor, and its snapshots the sender: the monitor
-        # comes first, since the sender's thread starts at once. It waits for the other parts.
-        self._is_built = threading.Event()
         snapshots = SnapshotWriter(
             identity, self.sampler, guard, self._send, settings.directory / file_name
         )
@@ -186,7 +180,8 @@ class Pipeline:
 
             self._commands = ScriptCommands(options.on_command, self.sampler, self.events, guard)
             self.instrumentation.add_step_listeners(self._commands.after_step)
-        self._is_built.set()
+        # Replies of the server reach any part, so its thread starts when all are there.
+        self._sender.start()
         self.events.start()
 
     @property
@@ -374,7 +369,6 @@ class Pipeline:
             self.events.emit(Event(kind="checkpoint", step=self.sampler.step, time_s=time.time()))
 
     def _handle_start(self, reply: StartReply) -> None:
-        self._is_built.wait(MAX_BUILD_S)
         if reply.predecessor is not None:
             self.forecast.note_predecessor(reply.predecessor)
 

@@ -97,6 +97,7 @@ def make_sender(drops, path):
         transport = HttpTransport(url, token) if url else None
         sender = Sender(file, transport, drops, ErrorGuard(raise_errors=True), replies.append)
         sender.replies = replies
+        sender.start()
         senders.append(sender)
         return sender
 
@@ -107,6 +108,31 @@ def make_sender(drops, path):
 
 def batch(seq: int, samples: int = 10):
     return seal("r1", Batch(seq=seq), samples=samples)
+
+
+def test_nothing_is_sent_before_it_starts(far_end, path, drops):
+    file = RunFile(path, seal("r1", RunStart(run_id="r1")))
+    replies, starts = [], []
+    sender = Sender(
+        file, HttpTransport(far_end.url, None), drops, ErrorGuard(raise_errors=True),
+        replies.append, starts.append,
+    )  # fmt: skip
+    sender.put(batch(0))
+    assert sender._thread is None and not far_end.requests
+    sender.start()
+    wait_until(lambda: replies)
+    sender.close(5.0)
+    assert far_end.batches() == [0] and not drops
+
+
+def test_one_that_never_started_leaves_its_queue_on_the_disk(far_end, path, drops):
+    file = RunFile(path, seal("r1", RunStart(run_id="r1")))
+    transport = HttpTransport(far_end.url, None)
+    sender = Sender(file, transport, drops, ErrorGuard(raise_errors=True), lambda _: None)
+    sender.put(batch(0))
+    sender.close(5.0)
+    assert not far_end.requests
+    assert [kind for kind, _ in read_frames(path)] == ["start", "batch"]
 
 
 def test_it_starts_the_run_then_sends_in_order(far_end, make_sender, drops):

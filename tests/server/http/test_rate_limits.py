@@ -120,6 +120,7 @@ def test_an_agent_waits_for_retry_after_and_loses_nothing(
         ErrorGuard(raise_errors=True),
         replies.append,
     )
+    sender.start()
     for seq in range(11):
         batch = Batch(seq=seq, chunks=[Chunk(stream="host", columns={"step": [seq]})])
         sender.put(seal("r", batch, samples=1))

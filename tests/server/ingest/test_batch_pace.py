@@ -124,6 +124,7 @@ def agent(busy_server, tmp_path, monkeypatch):
         refresh=lambda _: None,
         time_left_s=lambda: agent.time_left_s,
     )
+    sender.start()
     collector.start()
     yield agent
     collector.close()

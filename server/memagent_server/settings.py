@@ -81,6 +81,7 @@ class Settings:
     slack_webhook_url: str | None = field(default=None, repr=False)
     slack_bot_token: str | None = field(default=None, repr=False)
     slack_channel: str | None = None
+    slack_app_token: str | None = field(default=None, repr=False)
     slack_api_url: str = "https://slack.com/api/"
     webhook_url: str | None = field(default=None, repr=False)
     webhook_secret: str | None = field(default=None, repr=False)
@@ -174,6 +175,7 @@ class Settings:
             slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", values),
             slack_bot_token=values.get("MEMAGENT_SLACK_BOT_TOKEN"),
             slack_channel=values.get("MEMAGENT_SLACK_CHANNEL"),
+            slack_app_token=values.get("MEMAGENT_SLACK_APP_TOKEN"),
             slack_api_url=f"{slack_api_url}/",
             webhook_url=_url("MEMAGENT_WEBHOOK_URL", values),
             webhook_secret=values.get("MEMAGENT_WEBHOOK_SECRET"),
@@ -273,6 +275,11 @@ def _create_atomically(path: Path, content: str) -> None:
 def _check_dependencies(values: Mapping[str, str]) -> None:
     for name, required, meaning in (
         ("MEMAGENT_SLACK_BOT_TOKEN", "MEMAGENT_SLACK_CHANNEL", "the id of the channel to post to"),
+        (
+            "MEMAGENT_SLACK_APP_TOKEN",
+            "MEMAGENT_SLACK_BOT_TOKEN",
+            "the token that posts the buttons",
+        ),
         ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_TO", "the recipients, separated by commas"),
         ("MEMAGENT_SMTP_URL", "MEMAGENT_EMAIL_FROM", "the sender's address"),
     ):

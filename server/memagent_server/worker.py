@@ -22,9 +22,11 @@ from memagent_server.notify import channels
 from memagent_server.notify.channel import Channel, MissingChannel
 from memagent_server.notify.digests import DigestSender
 from memagent_server.notify.dispatcher import Dispatcher
+from memagent_server.notify.slack_actions import SlackActions
 from memagent_server.settings import SEVERITIES, Settings
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SQLAlchemyError, problem_of, reason_of
+from memagent_server.store.models import NotificationRow
 from memagent_server.store.outbox import ChannelFilter
 from memagent_server.store.retention import Maintenance
 from memagent_server.store.runs import is_silent_since, last_seen_of_running, lose_contact
@@ -46,6 +48,8 @@ time doesn't count: one that has much to do is slow, but not starved.
 JOIN_TIMEOUT_S = 15.0
 MAINTENANCE = "upkeep"
 """The shard key of the work that one worker does for all."""
+SLACK_ACTIONS = "slack-actions"
+"""The shard key of the connection to Slack."""
 
 Pause = Callable[[bool, float], float]
 """Seconds until the next turn, given whether the last one did anything and how long it took."""
@@ -96,6 +100,28 @@ class Worker:
         """By run: its last_seen_at, and the steady time at which this worker first read that
         value.
         """
+
+    def slack_actions(self) -> SlackActions | None:
+        """Return the connection for the buttons of Slack's messages, if there are any."""
+        settings = self._settings
+        if settings.slack_app_token is None or settings.slack_bot_token is None:
+            return None
+        dispatchers = {dispatcher.name: dispatcher for dispatcher in self.dispatchers}
+
+        def refresh(notification: NotificationRow) -> None:
+            # channels may have been removed from the settings
+            if notification.channel in dispatchers:
+                dispatchers[notification.channel].refresh(notification)
+
+        return SlackActions(
+            self._database,
+            settings.slack_app_token,
+            settings.slack_bot_token,
+            base_url=settings.slack_api_url,
+            holds=partial(self._share.holds, SLACK_ACTIONS),
+            refresh=refresh,
+            clock=self._clock,
+        )
 
     def turn(self) -> bool:
         """Evaluate, send and maintain once."""
@@ -191,9 +217,14 @@ def run_worker(settings: Settings, stop: threading.Event) -> None:
         send = partial(worker.send_one, dispatcher)
         threads.append(_start_thread(f"notify-{dispatcher.name}", send, stop, _pause_if_idle))
     threads.append(_start_thread("upkeep", worker.maintain, stop, _pause_if_idle))
+    actions = worker.slack_actions()
+    if actions is not None:
+        threads.append(_start_thread("slack-actions", actions.turn, stop, _pause_if_idle))
     _repeat(worker.evaluate, stop, lambda _did, took_s: min(max(IDLE_S, took_s), MAX_PAUSE_S))
     for thread in threads:
         thread.join(JOIN_TIMEOUT_S)
+    if actions is not None:
+        actions.close()
     with suppress(SQLAlchemyError):  # otherwise the lease expires
         share.release()
     database.close()

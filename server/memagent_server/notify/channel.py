@@ -91,6 +91,9 @@ class AlertMessage:
     acked_by: str | None = None
     """Name of the person who acknowledged the alert; `somebody` if it's unknown."""
     snoozed_until: float | None = None
+    false_alarm_at: float | None = None
+    handling: tuple[str, ...] = ()
+    """A line for each thing that people did about the alert, with their names."""
     error: str | None = None
     failure: tuple[str, ...] = ()
     """How often the same failure was seen, and whether it has come back."""

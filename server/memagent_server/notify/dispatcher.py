@@ -134,6 +134,11 @@ class Dispatcher:
             self._deliver(leased)
         return leased is not None
 
+    def refresh(self, notification: NotificationRow) -> None:
+        """Edit a sent message now, because somebody has acted on its alert."""
+        if self._channel.can_refresh:
+            self._refresh_message(notification, self._clock())
+
     def _lease(self, now: float) -> list[NotificationRow] | None:
         """Lease the next message: several notifications if the channel folds, none while they
         wait for others. Return None if nothing is due.

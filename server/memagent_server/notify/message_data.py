@@ -9,6 +9,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any
 
 from memagent.diagnostics import display_path, display_roots
@@ -31,6 +32,7 @@ from memagent_server.store.engine import Session
 from memagent_server.store.events import last_checkpoint_step
 from memagent_server.store.failures import failures_of
 from memagent_server.store.forecasts import FORECAST_COLUMNS
+from memagent_server.store.incidents import feedback_on
 from memagent_server.store.models import (
     AlertRow,
     ForecastRow,
@@ -101,6 +103,8 @@ def load_message(
         suspect=_suspect(session, run),
         acked_by=(incident.acked_by or "somebody") if incident and incident.acked_at else None,
         snoozed_until=incident.snoozed_until if incident else None,
+        false_alarm_at=incident.false_alarm_at if incident else None,
+        handling=_handling_lines(session, incident, now) if incident else (),
         error=run.error,
         failure=_failure_lines(session, run, now) if transition.to_state in DEATHS else (),
         autopsy=_oom_report_lines(session, run, stream) if transition.to_state == "oom" else (),
@@ -182,8 +186,7 @@ def edit_fingerprint(message: AlertMessage) -> JsonObject:
         "steps_left": steps_left,
         "ranks": list(message.ranks),
         "suspect": message.suspect.location if message.suspect is not None else None,
-        "acked_by": message.acked_by,
-        "snoozed_until": message.snoozed_until,
+        "handling": list(message.handling),
     }
 
 
@@ -222,6 +225,23 @@ def _saving(advice: Sequence[Any]) -> EstimatedSaving | None:
     return EstimatedSaving(
         str(first.get("change", "")), int(first["saving_bytes"]), str(first.get("cost") or "")
     )
+
+
+def _handling_lines(session: Session, incident: IncidentRow, now: float) -> tuple[str, ...]:
+    people = {item.kind: item.by for item in feedback_on(session, incident.id)}
+
+    def by(kind: str) -> str:
+        return f" by {people[kind]}" if people.get(kind) else ""
+
+    lines = []
+    if incident.acked_at is not None:
+        lines.append(f"Acknowledged by {incident.acked_by or 'somebody'}")
+    if incident.snoozed_until is not None and incident.snoozed_until > now:
+        until = datetime.fromtimestamp(incident.snoozed_until, timezone.utc)
+        lines.append(f"Snoozed until {until:%Y-%m-%d %H:%M} UTC{by('snooze')}")
+    if incident.false_alarm_at is not None:
+        lines.append(f"Marked as a false alarm{by('false_alarm')}")
+    return tuple(lines)
 
 
 def _failure_lines(session: Session, run: RunRow, now: float) -> tuple[str, ...]:

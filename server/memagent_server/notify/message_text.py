@@ -92,8 +92,8 @@ def details(message: AlertMessage) -> list[str]:
         return ["`memagent notify test` or a test button requested this message."]
     is_warning = message.to_state == "firing"
     lines = _warning_details(message) if is_warning else _outcome_details(message)
-    if is_warning and message.acked_by:
-        lines.append(f"Acknowledged by {message.acked_by}")
+    if is_warning:
+        lines += message.handling
     if message.is_repeat:
         lines.append(_REPEAT)
     if message.delayed_s > LATE_S:

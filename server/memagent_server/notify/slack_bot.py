@@ -47,7 +47,7 @@ MAX_CLOCK_SKEW_S = 60.0
 """Between Slack's clock and the server's."""
 EVENT_TYPE = "memagent_notification"
 
-_FINAL_ERRORS = (
+FINAL_ERRORS = (
     "invalid_auth",
     "not_authed",
     "account_inactive",
@@ -79,12 +79,18 @@ def from_settings(settings: Settings) -> Channel | None:
     if not settings.slack_bot_token or not settings.slack_channel:
         return None
     return SlackBot(
-        settings.slack_bot_token, settings.slack_channel, base_url=settings.slack_api_url
+        settings.slack_bot_token,
+        settings.slack_channel,
+        base_url=settings.slack_api_url,
+        can_act=settings.slack_app_token is not None,
     )
 
 
 class SlackBot(Channel):
-    """`base_url` is Slack's Web API; `sleep` keeps the interval between two messages."""
+    """`base_url` is Slack's Web API; `sleep` keeps the interval between two messages.
+
+    `can_act`: messages have buttons that act on the alert, see `slack_actions`.
+    """
 
     can_refresh = True
 
@@ -94,12 +100,14 @@ class SlackBot(Channel):
         channel: str,
         *,
         base_url: str = "https://slack.com/api/",
+        can_act: bool = False,
         draw: ChartImage | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         # No retries by the client: the outbox retries, also after a crash.
-        self._client = _BoundedClient(token, base_url=base_url, retry_handlers=[])
+        self._client = BoundedClient(token, base_url=base_url, retry_handlers=[])
         self._channel = channel
+        self._can_act = can_act
         self._pace = Pace(sleep)
         self._chart = draw or ChartImage()
         self._can_search = True
@@ -118,7 +126,7 @@ class SlackBot(Channel):
             else:
                 posted = self._find_posted(message) if message.is_repeat else None
                 posted = posted or self._post(
-                    channel=self._channel, **_content(self._marked(message))
+                    channel=self._channel, **self._content(self._marked(message))
                 )
                 ts, channel = posted["ts"], posted["channel"]
             self._upload_chart(message, channel, ts)
@@ -135,7 +143,7 @@ class SlackBot(Channel):
         """Edit a message; return False if it can't be edited any more. Raises SlackApiError."""
         self._pace.wait()
         try:
-            content = _content(replace(message, is_repeat=False))
+            content = self._content(replace(message, is_repeat=False))
             self._client.chat_update(channel=channel, ts=ts, **content)
         except SlackApiError as error:
             if _code(error) in _NOT_EDITABLE:
@@ -186,6 +194,13 @@ class SlackBot(Channel):
                 return {"ts": post["ts"], "channel": channel}
         return None
 
+    def _content(self, message: AlertMessage) -> JsonObject:
+        return {
+            "text": text(message),
+            "blocks": blocks(message, can_act=self._can_act),
+            "metadata": _metadata(message),
+        }
+
     def _marked(self, message: AlertMessage) -> AlertMessage:
         """Return a message that says that it may be a repeat only if the search for one failed."""
         return replace(message, is_repeat=message.is_repeat and not self._can_search)
@@ -209,7 +224,7 @@ class SlackBot(Channel):
             log.warning("Slack did not accept the chart of run %s: %s", message.run_id, reason)
 
 
-class _BoundedClient(WebClient):
+class BoundedClient(WebClient):
     """Slack's client on the HTTP client of all channels, with its deadline and its bound."""
 
     def _perform_urllib_http_request_internal(self, url: str, req: Request) -> JsonObject:
@@ -242,15 +257,11 @@ def _delivery_errors() -> Iterator[None]:
         raise DeliveryFailedError(
             f"Slack answered {code}{remedy}",
             retry_after_s=retry_after_s(error.response.headers),
-            is_final=code in _FINAL_ERRORS,
+            is_final=code in FINAL_ERRORS,
         ) from None
     except SlackClientError as error:
         reason = type(error).__name__
         raise DeliveryFailedError(f"Slack could not be reached: {reason}") from None
-
-
-def _content(message: AlertMessage) -> JsonObject:
-    return {"text": text(message), "blocks": blocks(message), "metadata": _metadata(message)}
 
 
 def _metadata(message: AlertMessage) -> JsonObject:

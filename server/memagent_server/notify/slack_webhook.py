@@ -7,7 +7,7 @@ screen readers and logs show it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from memagent_server.notify.channel import AlertMessage, Channel, Receipt
 from memagent_server.notify.http_client import WebhookChannel
@@ -23,6 +23,7 @@ from memagent_server.notify.message_text import (
 )
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import Settings
+from memagent_server.store.incidents import IncidentAction
 
 SECTION_LIMIT = 3000
 """Slack's limit on sections and context elements."""
@@ -35,6 +36,14 @@ URL_LIMIT = 3000
 MESSAGE_INTERVAL_S = 1.0
 """Slack accepts about one message a second per channel or webhook (docs: rate limits)."""
 
+ACTION_PREFIX = "memagent-"
+"""Of the ids of buttons that change something; the ids of links have none."""
+ACTION_LABELS: Mapping[IncidentAction, str] = {
+    "ack": "Acknowledge",
+    "snooze": "Snooze for an hour",
+    "false-alarm": "False alarm",
+}
+
 _MARKS = {
     "averted": "🟢",
     "finished": "🟢",
@@ -42,6 +51,15 @@ _MARKS = {
     "lost_contact": "⚪",
     "test": "🔔",
     "digest": "🗒️",
+}
+_FALSE_ALARM_DIALOG: JsonObject = {
+    "title": {"type": "plain_text", "text": "Is it a false alarm?"},
+    "text": {
+        "type": "plain_text",
+        "text": "You will hear no more of this alert, unless the run dies.",
+    },
+    "confirm": {"type": "plain_text", "text": "False alarm"},
+    "deny": {"type": "plain_text", "text": "Cancel"},
 }
 
 
@@ -55,8 +73,11 @@ def short_text(message: AlertMessage) -> str:
     return truncate_escaped("\n".join([headline(message), *details(message)]), TEXT_LIMIT)
 
 
-def blocks(message: AlertMessage) -> list[JsonObject]:
-    """Return Block Kit blocks: headline, origin, facts, cause with code, and buttons."""
+def blocks(message: AlertMessage, *, can_act: bool = False) -> list[JsonObject]:
+    """Return Block Kit blocks: headline, origin, facts, cause with code, and buttons.
+
+    `can_act`: memagent hears of a pressed button, by `slack_actions`.
+    """
     title = truncate(f"{_mark(message)} {headline(message)}", HEADER_LIMIT)
     origin_text = truncate_escaped(origin(message), SECTION_LIMIT)
     result: list[JsonObject] = [
@@ -69,7 +90,7 @@ def blocks(message: AlertMessage) -> list[JsonObject]:
     suggestion = "\n".join(_suggestion_lines(message))
     if suggestion:
         result.append(_section(truncate(suggestion, SECTION_LIMIT)))
-    return [*result, {"type": "actions", "elements": _buttons(message)}]
+    return [*result, {"type": "actions", "elements": _buttons(message, can_act)}]
 
 
 def escape(text: str) -> str:
@@ -101,17 +122,37 @@ def _suggestion_lines(message: AlertMessage) -> list[str]:
     return [*lines, escape(saving)] if saving else lines
 
 
-def _buttons(message: AlertMessage) -> list[JsonObject]:
+def _buttons(message: AlertMessage, can_act: bool) -> list[JsonObject]:
     if message.folded:
         return [_button("open", "Open alerts", message.run_url, "primary")]
     if message.to_state in ("test", "digest"):
         return [_button("open", "Open memagent", message.run_url, "primary")]
     buttons = [_button("open", "Open run", message.run_url, "primary")]
-    if message.to_state == "firing":
+    if message.to_state == "firing" and can_act:
+        buttons += _action_buttons(message)
+    elif message.to_state == "firing":
         buttons.append(_button("snooze", "Snooze or acknowledge", message.alert_url))
     if needs_runbook(message):
         buttons.append(_button("runbook", "What to do", message.runbook_url))
     return buttons
+
+
+def _action_buttons(message: AlertMessage) -> list[JsonObject]:
+    """Return the buttons for what people have not done yet; their value finds the alert again."""
+    if message.false_alarm_at is not None:
+        return []
+    done = {"ack"} if message.acked_by else set()
+    return [
+        {
+            "type": "button",
+            "action_id": f"{ACTION_PREFIX}{action}",
+            "text": _plain(label),
+            "value": message.dedup_key,
+            **({"confirm": _FALSE_ALARM_DIALOG} if action == "false-alarm" else {}),
+        }
+        for action, label in ACTION_LABELS.items()
+        if action not in done
+    ]
 
 
 def _button(action: str, label: str, url: str, style: str | None = None) -> JsonObject:

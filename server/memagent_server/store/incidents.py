@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
@@ -21,6 +23,13 @@ from memagent_server.store.models import (
     StreamRow,
 )
 from memagent_server.store.reading import newest_page, to_schema
+
+SNOOZE_S = 3600.0
+IncidentAction = Literal["ack", "snooze", "false-alarm"]
+
+
+class IncidentClosedError(Exception):
+    """Raised with the state of an incident that is over, and so can't be snoozed."""
 
 
 def join_incident(
@@ -96,6 +105,41 @@ def lock_incident(session: Session, alert_id: int) -> IncidentRow | None:
         .join(AlertRow, AlertRow.incident_id == IncidentRow.id)
         .where(AlertRow.id == alert_id)
     )
+
+
+def handle_incident(
+    session: Session,
+    incident: IncidentRow,
+    action: IncidentAction,
+    *,
+    by: str | None,
+    note: str | None = None,
+    now: float,
+    snooze_s: float = SNOOZE_S,
+) -> None:
+    """Record what a person did about a locked incident.
+
+    Raises IncidentClosedError for a snooze of one that is over.
+    """
+    if action == "snooze":
+        if incident.closed_at is not None:
+            raise IncidentClosedError(incident.state)
+        snooze(session, incident, until=now + snooze_s, by=by, note=note, now=now)
+    elif action == "ack":
+        acknowledge(session, incident, by=by, note=note, now=now)
+    else:
+        mark_false(session, incident, by=by, note=note, now=now)
+
+
+def feedback_on(session: Session, incident_id: int) -> list[FeedbackRow]:
+    """Return people's feedback on an incident: the newest of each kind, the oldest first."""
+    newest = (
+        select(func.max(FeedbackRow.id))
+        .where(FeedbackRow.incident_id == incident_id)
+        .group_by(FeedbackRow.kind)
+    )
+    query = select(FeedbackRow).where(FeedbackRow.id.in_(newest)).order_by(FeedbackRow.id)
+    return list(session.scalars(query))
 
 
 def acknowledge(

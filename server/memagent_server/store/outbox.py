@@ -188,8 +188,19 @@ def mark_failed(
 
 def last_receipt(session: Session, notification: NotificationRow) -> JsonObject:
     """Return the channel's receipt of a topic's newest sent notification, or {}."""
+    newest = newest_sent(session, notification)
+    return newest.receipt if newest is not None else {}
+
+
+def notification_of(session: Session, dedup_key: str) -> NotificationRow | None:
+    """Return the notification with a dedup key, or None."""
+    return session.scalar(select(NotificationRow).where(NotificationRow.dedup_key == dedup_key))
+
+
+def newest_sent(session: Session, notification: NotificationRow) -> NotificationRow | None:
+    """Return the newest notification that was sent about a topic to the same channel."""
     query = (
-        select(NotificationRow.receipt)
+        select(NotificationRow)
         .where(
             _is_of_topic(notification),
             NotificationRow.channel == notification.channel,
@@ -198,7 +209,7 @@ def last_receipt(session: Session, notification: NotificationRow) -> JsonObject:
         .order_by(NotificationRow.id.desc())
         .limit(1)
     )
-    return session.scalar(query) or {}
+    return session.scalar(query)
 
 
 def is_overtaken(session: Session, notification: NotificationRow) -> bool:

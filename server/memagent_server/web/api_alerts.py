@@ -5,7 +5,7 @@ The pages share its functions.
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, cast, get_args
 
 import msgspec
 from flask import Blueprint, Response, request
@@ -36,15 +36,20 @@ from memagent_server.settings import SEVERITIES
 from memagent_server.store.alert_accuracy import scoreboard
 from memagent_server.store.alerts import describe_alert, list_alerts
 from memagent_server.store.engine import Session
-from memagent_server.store.incidents import acknowledge, lock_incident, mark_false, snooze
+from memagent_server.store.incidents import (
+    SNOOZE_S,
+    IncidentAction,
+    IncidentClosedError,
+    handle_incident,
+    lock_incident,
+)
 from memagent_server.store.notifications import list_notifications, retry
 from memagent_server.store.rules import EVERY_PROJECT, forget_rules, put_rule
 from memagent_server.web import query
 
 blueprint = Blueprint("api_alerts", __name__, url_prefix="/api/v1")
 
-ALERT_ACTIONS = ("ack", "snooze", "false-alarm")
-SNOOZE_S = 3600.0
+ALERT_ACTIONS: tuple[IncidentAction, ...] = get_args(IncidentAction)
 _MAX_ID = 2**62
 
 
@@ -120,7 +125,7 @@ def get_alerts() -> Response:
 @operation(
     "alerts", "read", schemas.Alert, body=AlertAction, is_body_optional=True, problems=(409,)
 )
-def post_alert(alert_id: int, action: str) -> Response:
+def post_alert(alert_id: int, action: IncidentAction) -> Response:
     """Acknowledge an alert, snooze it, or mark it as a false alarm.
 
     This acts on the alert's whole incident. `for_s` is the length of a snooze; 409 if a snoozed
@@ -130,7 +135,9 @@ def post_alert(alert_id: int, action: str) -> Response:
     return json_answer(act_on_alert(alert_id, action, details))
 
 
-def act_on_alert(alert_id: int, action: str, details: AlertAction) -> schemas.Alert | None:
+def act_on_alert(
+    alert_id: int, action: IncidentAction, details: AlertAction
+) -> schemas.Alert | None:
     """Do one of ALERT_ACTIONS to an alert's incident; return the alert.
 
     Raises Problem 404 or 409.
@@ -142,16 +149,14 @@ def act_on_alert(alert_id: int, action: str, details: AlertAction) -> schemas.Al
         incident = lock_incident(session, alert_id) if alert_id < _MAX_ID else None
         if incident is None:
             raise Problem(404, f"Unknown alert {alert_id}. Its run may have been deleted.")
-        if action == "snooze" and incident.closed_at is not None:
-            raise Problem(
-                409, f"Alert {alert_id} is over ({incident.state}), so it cannot be snoozed."
+        try:
+            handle_incident(
+                session, incident, action, by=by, note=note, now=now, snooze_s=details.for_s
             )
-        if action == "ack":
-            acknowledge(session, incident, by=by, note=note, now=now)
-        elif action == "snooze":
-            snooze(session, incident, until=now + details.for_s, by=by, note=note, now=now)
-        else:
-            mark_false(session, incident, by=by, note=note, now=now)
+        except IncidentClosedError as error:
+            raise Problem(
+                409, f"Alert {alert_id} is over ({error}), so it cannot be snoozed."
+            ) from None
         session.flush()
         return describe_alert(session, alert_id)
 

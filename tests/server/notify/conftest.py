@@ -97,6 +97,8 @@ class Slack:
     """
 
     token = "xoxb-1-secret"
+    app_token: str | None = None
+    socket_url = ""
     channel = "C1"
 
     def __init__(self) -> None:
@@ -105,6 +107,7 @@ class Slack:
         self.refusals: dict[str, list[tuple[int, str, dict[str, str]]]] = {}
         self.scopes = {"chat:write", "files:write", "channels:history"}
         self.posted_at: list[float] = []
+        self.ephemeral: list[dict[str, Any]] = []
         self._uploads: dict[str, dict[str, Any]] = {}
         self._number = 1700000000
         slack = self
@@ -153,7 +156,8 @@ class Slack:
             return 200, b"OK", {}
         method = path.removeprefix("/api/")
         self.calls.append(method)
-        if headers.get("Authorization") != f"Bearer {self.token}":
+        wanted = self.app_token if method == "apps.connections.open" else self.token
+        if headers.get("Authorization") != f"Bearer {wanted}":
             return 200, {"ok": False, "error": "invalid_auth"}, {}
         if self.refusals.get(method):
             status, error, extra = self.refusals[method].pop(0)
@@ -183,6 +187,14 @@ class Slack:
         message = self.messages[fields["ts"]]
         message.update(fields, edits=message["edits"] + 1)
         return {"ts": fields["ts"], "channel": self.channel}
+
+    def _chat_postEphemeral(self, fields: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 - as Slack calls it
+        self._check(fields, "chat:write")
+        self.ephemeral.append(fields)
+        return {"message_ts": "1.1"}
+
+    def _apps_connections_open(self, fields: dict[str, Any]) -> dict[str, Any]:
+        return {"url": self.socket_url}
 
     def _conversations_history(self, fields: dict[str, Any]) -> dict[str, Any]:
         self._need("channels:history")
@@ -297,11 +309,26 @@ def _actions(block: dict[str, Any]) -> list[str]:
         faults += _text(element.get("text"), ("plain_text",), 75)
         if element.get("type") != "button" or len(element.get("url", "")) > 3000:
             faults.append("no button, or its address is too long")
+        if not 1 <= len(element.get("value", "1")) <= 2000:
+            faults.append("a value has 1 to 2000 characters")
+        if "confirm" in element:
+            faults += _dialog(element["confirm"])
         if not re.match("https?://", element.get("url", "http://")):
             faults.append("its address is none")
         if element.get("style", "primary") not in ("primary", "danger"):
             faults.append("unknown style")
     return faults
+
+
+def _dialog(confirm: dict[str, Any]) -> list[str]:
+    limits = {"title": 100, "text": 300, "confirm": 30, "deny": 30}
+    if set(confirm) != set(limits):
+        return ["a dialog has title, text, confirm and deny"]
+    return [
+        fault
+        for name, limit in limits.items()
+        for fault in _text(confirm[name], ("plain_text",), limit)
+    ]
 
 
 @pytest.fixture

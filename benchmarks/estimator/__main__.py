@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.verb == "fit":
         from benchmarks.estimator import fitting
 
-        return fitting.main(options.only)
+        return fitting.main(options.only, rehearse=options.rehearse)
     if options.verb == "agreement":
         from benchmarks.estimator import agreement
 
@@ -84,6 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import sharded
 
         return sharded.main(rehearse=options.rehearse, only=options.only)
+    if options.verb == "quantised":
+        from benchmarks.estimator import quantised
+
+        return quantised.main(rehearse=options.rehearse, only=options.only)
     if options.verb == "text-models":
         from benchmarks.estimator import text_models
 
@@ -175,6 +179,7 @@ def _parser() -> argparse.ArgumentParser:
     speed.add_argument("--only", nargs="+", metavar="MODEL", help="some of the models")
     fit = verbs.add_parser("fit", help="steps that die on a card, fitted to it and rehearsed")
     fit.add_argument("--only", default="", metavar="TEXT", help="models with TEXT in the name")
+    fit.add_argument("--rehearse", action="store_true", help="rehearse the pairs that are missing")
     rehearsals = verbs.add_parser(
         "rehearsals", help="the published rows, trained by their own code on the rehearsal device"
     )
@@ -183,6 +188,13 @@ def _parser() -> argparse.ArgumentParser:
     sharded = verbs.add_parser("sharded", help="the formula beside rehearsals of FSDP")
     sharded.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in the name")
     sharded.add_argument(
+        "--rehearse", action="store_true", help="rehearse the cases with the libraries at hand"
+    )
+    quantised = verbs.add_parser(
+        "quantised", help="the formula beside rehearsals of adapters on quantised weights"
+    )
+    quantised.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in the name")
+    quantised.add_argument(
         "--rehearse", action="store_true", help="rehearse the cases with the libraries at hand"
     )
     text_models = verbs.add_parser(

@@ -3,18 +3,26 @@
 Each model is rehearsed on a card with enough memory, then on cards with some of what it took. Where
 the unchanged step runs out of memory, it is fitted to the card and rehearsed again: torch's own
 allocator says whether it runs at the first try. `memagent.fit` itself runs inside the rehearsal.
+The results are kept in `fit.json` with the libraries' versions; `--rehearse` adds what is missing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
+
+import msgspec
 
 import memagent
 from memagent.errors import RehearsalError
 from memagent.rehearsal.report import Rehearsal
 from memagent.units import format_bytes
 
+RESULTS = Path(__file__).with_name("fit.json")
 STEP = Path(__file__).with_name("fit_step.py")
 BATCHES = {
     "decoder12": 8,
@@ -25,10 +33,28 @@ BATCHES = {
     "vit": 32,
     "llama": 8,
     "lstm": 16,
+    "encoder": 16,
+    "resnet": 16,
+    "unet": 16,
+    "qwen": 8,
+    "gemma": 8,
+    "phi": 8,
+    "gpt_neox": 8,
+    "opt": 8,
+    "roberta": 16,
+    "distilbert": 16,
+    "electra": 16,
+    "t5": 8,
+    "bart": 8,
+    "deit": 32,
+    "convnext": 32,
 }
+SEEN = ("decoder12", "decoder24", "mlp", "bert", "gpt2", "vit", "llama", "lstm")
+"""The models that `fit` was written beside."""
 SHARES = (0.85, 0.7, 0.6, 0.5)
 """The cards, in what the unchanged step takes of the device."""
 _LARGE = "card:80GiB"
+_LIBRARIES = ("torch", "transformers")
 
 
 @dataclass(frozen=True)
@@ -36,35 +62,65 @@ class Fitted:
     """One pair; `unchanged` and `fitted` say how the step ends without and with the changes."""
 
     model: str
+    share: float
     card_bytes: int
     unchanged: str
     fitted: str
+
+    @property
+    def dies_unchanged(self) -> bool:
+        return self.unchanged == "oom"
+
+    @property
+    def is_made_to_run(self) -> bool:
+        return self.fitted == "runs"
 
     def row(self) -> str:
         card = format_bytes(self.card_bytes)
         return f"{self.model:<12}{card:>10}  unchanged: {self.unchanged:<10} fitted: {self.fitted}"
 
 
-def main(only: str = "") -> int:
+def main(only: str = "", *, rehearse: bool = False) -> int:
     """Print a row for each pair, and how many of those that die run at the first try."""
-    pairs = [pair for name in BATCHES if only in name for pair in _pairs(name)]
-    dying = [pair for pair in pairs if pair.unchanged == "oom"]
-    print(f"{sum(pair.fitted == 'runs' for pair in dying)} of {len(dying)} run when fitted")
+    if rehearse:
+        _rehearse_all(only)
+    pairs = [pair for pair in read() if only in pair.model]
+    for pair in pairs:
+        print(pair.row())
+    for label, is_seen in (("seen", True), ("unseen", False)):
+        some = [p for p in pairs if p.dies_unchanged and (p.model in SEEN) is is_seen]
+        ends = Counter("runs" if pair.is_made_to_run else pair.fitted for pair in some)
+        others = "".join(f"; {count} {end}" for end, count in ends.items() if end != "runs")
+        print(f"{ends['runs']} of {len(some)} {label} run when fitted{others}")
     return 0
 
 
-def _pairs(name: str) -> list[Fitted]:
-    needed = _rehearse(name, _LARGE).device_bytes[1]
-    pairs = []
-    for share in SHARES:
+def read() -> list[Fitted]:
+    """Return the kept pairs."""
+    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    return [msgspec.convert(pair, Fitted) for pairs in kept.values() for pair in pairs]
+
+
+def _rehearse_all(only: str) -> None:
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES)
+    for name in BATCHES:
+        if only in name:
+            for pair in _missing_pairs(name):
+                kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+                kept.setdefault(versions, []).append(asdict(pair))
+                RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+                print(pair.row(), flush=True)
+
+
+def _missing_pairs(name: str) -> Iterator[Fitted]:
+    known = {pair.share for pair in read() if pair.model == name}
+    shares = [share for share in SHARES if share not in known]
+    needed = _rehearse(name, _LARGE).device_bytes[1] if shares else 0
+    for share in shares:
         card_bytes = round(share * needed)
         card = f"card:{card_bytes >> 20}MiB"
-        pair = Fitted(
-            name, card_bytes, _end(name, card), _end(name, card, f"{card_bytes >> 20}MiB")
-        )
-        print(pair.row(), flush=True)
-        pairs.append(pair)
-    return pairs
+        unchanged, fitted = _end(name, card), _end(name, card, f"{card_bytes >> 20}MiB")
+        yield Fitted(name, share, card_bytes, unchanged, fitted)
 
 
 def _end(name: str, card: str, *limit: str) -> str:

@@ -94,8 +94,8 @@ def spec_of(row: Mapping[str, Any]) -> TrainingSpec:
     2. Quantised rows ran with `bf16=True`: autocast, whose LayerNorm returns fp32, and accelerate,
        which casts the output to fp32. It makes no difference if the norm is RMSNorm and the loss is
        in fp32 already.
-    3. `baseline-peft-bnb` prepared the model by peft's function, with fp32 norms; the accelerated
-       rows keep them in bf16.
+    3. `baseline-peft-bnb` prepared the model by peft's function, within TRL's trainer; the
+       accelerated rows keep norms in bf16.
     4. FOAK's cross-entropy overwrites the logits, and its RMSNorm keeps its input alone.
     """
     coder = "santacoder" in row["model"]
@@ -109,7 +109,7 @@ def spec_of(row: Mapping[str, Any]) -> TrainingSpec:
         options |= {"logits_upcast": False, "cache_survives": True}
         options |= {"precision": "bf16-amp"} if row["quantised"] else {}
     if _is_prepared(row):
-        options["residual_bytes"] = 4.0
+        options |= {"kbit_training": "trl", "precision": "bf16-amp"}
     if row["fused_kernels"]:
         options |= {"loss": "inplace", "fused_norms": True}
     return TrainingSpec(

@@ -22,7 +22,8 @@ from typing import Any
 from benchmarks.estimator.corpus import Measured
 from benchmarks.estimator.estimators import prediction_of
 from memagent.estimator.formula.from_config import from_config
-from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.formula.parallel import Parallel
+from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 
 SOURCE = "sharded"

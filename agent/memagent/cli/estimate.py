@@ -15,12 +15,12 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 from memagent.cli.estimate_request import build_request, fit_command, title_of
 from memagent.cli.estimate_view import Style, render, render_grid
 from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
-from memagent.estimator.formula.spec import LOOPS
+from memagent.estimator.formula.spec import LOOPS, KbitTraining
 from memagent.estimator.request import EstimateRequest, TraceRequest
 from memagent.live.progress import Progress
 from memagent.units import format_bytes
@@ -168,6 +168,12 @@ def _add_training(training: Any) -> None:
     training.add_argument(
         "--quantised",
         help="hold the frozen weights as int8, int4, nf4 or nf4-double (with --lora-rank)",
+    )
+    training.add_argument(
+        "--kbit-training",
+        choices=get_args(KbitTraining),
+        help="with --quantised: norms, embeddings and head are fp32, as after peft's "
+        "prepare_model_for_kbit_training; trl narrows embeddings and head to bf16 again",
     )
     for name, help_text in (
         ("optimizer", "hold the optimizer's states on the host"),

@@ -11,22 +11,21 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from memagent.cli.device_options import card_of, context_bytes_of, limit_bytes_of
 from memagent.errors import EstimateError, SettingError, UnknownModelError
-from memagent.estimator.cards import CARDS, card_named, find_card
 from memagent.estimator.formula.from_config import from_config, read_config
+from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import default_precision
 from memagent.estimator.formula.presets import PRESETS, canonical_name, model_config, preset
 from memagent.estimator.formula.shapes import ModelShape
-from memagent.estimator.formula.spec import USUAL_LOOP, Parallel, TrainingSpec
+from memagent.estimator.formula.spec import USUAL_LOOP, TrainingSpec
 from memagent.estimator.huggingface import request_for_config
+from memagent.estimator.quantised_model import TRACED_QUANTISATIONS
 from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
 from memagent.estimator.vision_models import VisionModel, classification_loss, vision_model
-from memagent.units import parse_bytes
 
 _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")
 _INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
-_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[kmgt](?:i?b)?", re.IGNORECASE)
-"""A memory; a number without a unit is none."""
 _SIZES = (
     "batch",
     "sequence",
@@ -40,7 +39,6 @@ _SIZES = (
 _FORMULA_ONLY = (
     "checkpoint_every",
     "loss",
-    "quantised",
     "offload",
     "zero",
     "ranks",
@@ -115,7 +113,7 @@ def _formula_request(
     else:
         shape = preset(model)
     return FormulaRequest(
-        _spec(arguments, shape), _limit_bytes(arguments), _context_bytes(arguments)
+        _spec(arguments, shape), limit_bytes_of(arguments), context_bytes_of(arguments)
     )
 
 
@@ -175,6 +173,7 @@ def _untraced_reason(
         )
     if untraced:
         return f"a trace does not support {untraced}"
+    libraries = (*libraries, "bitsandbytes") if arguments.quantised else libraries
     missing = [name for name in libraries if find_spec(name) is None]
     if missing and arguments.method is None:
         return f"not installed: {' and '.join(missing)}"
@@ -194,6 +193,8 @@ def _untraced_options(arguments: argparse.Namespace) -> str:
         names.add("checkpointing")
     if arguments.attention == "math":
         names.add("attention")
+    if arguments.quantised not in (None, *TRACED_QUANTISATIONS):
+        names.add("quantised")
     if "8bit" in arguments.optimizer or arguments.optimizer in ("paged_adamw", "lion"):
         names.add("optimizer")
     return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
@@ -214,6 +215,8 @@ def _config_request(
         loop=arguments.loop or USUAL_LOOP,
         lora_rank=arguments.lora_rank,
         lora_targets=_traced_targets(arguments, fallback),
+        quantised=arguments.quantised,
+        kbit_training=arguments.kbit_training,
         **_device_fields(arguments),
     )
 
@@ -249,9 +252,9 @@ def _factory_request(arguments: argparse.Namespace, path: Path) -> TraceRequest:
 def _device_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     from memagent.estimator.api import device_fields
 
-    card = _card(arguments)
-    limit = None if card else _limit_bytes(arguments)
-    fields = device_fields(gpu=card, limit_bytes=limit, context_bytes=_context_bytes(arguments))
+    card = card_of(arguments)
+    limit = None if card else limit_bytes_of(arguments)
+    fields = device_fields(gpu=card, limit_bytes=limit, context_bytes=context_bytes_of(arguments))
     return {**fields, "timeout_s": arguments.timeout}
 
 
@@ -281,9 +284,10 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
             "lora_rank": arguments.lora_rank,
             "lora_targets": _lora_targets(arguments, shape),
             "quantised": arguments.quantised,
+            "kbit_training": arguments.kbit_training,
         }
-    elif arguments.quantised or arguments.lora_targets:
-        raise SettingError("--quantised and --lora-targets need --lora-rank RANK")
+    elif name := _adapter_option(arguments):
+        raise SettingError(f"{name} needs --lora-rank RANK")
     return TrainingSpec(
         model=shape,
         batch=1 if arguments.batch is None else arguments.batch,
@@ -308,13 +312,22 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
         ),
         offload_optimizer=arguments.offload != "none",
         offload_parameters=arguments.offload == "parameters",
-        gpu=_card(arguments),
+        gpu=card_of(arguments),
         **adapters,
     )
 
 
+def _adapter_option(arguments: argparse.Namespace) -> str:
+    """Return the first given option that has a meaning with adapters only, "" if none is."""
+    names = ("quantised", "kbit_training", "lora_targets")
+    flags = (f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name))
+    return next(flags, "")
+
+
 def _precision(arguments: argparse.Namespace) -> str:
-    usual = default_precision(lora_rank=arguments.lora_rank, zero=arguments.zero)
+    usual = default_precision(
+        lora_rank=arguments.lora_rank, zero=arguments.zero, kbit_training=arguments.kbit_training
+    )
     return str(arguments.precision or usual)
 
 
@@ -343,25 +356,6 @@ def _is_config(model: str) -> bool:
 def _config_name(model: str) -> str:
     path = Path(model)
     return path.name if path.is_dir() else path.parent.name or path.name
-
-
-def _card(arguments: argparse.Namespace) -> str | None:
-    """Return the key of the card that --gpu names, None for a memory."""
-    text = arguments.gpu
-    if text is None or (_SIZE.fullmatch(text.strip()) and find_card(text) is None):
-        return None
-    return card_named(text).key
-
-
-def _limit_bytes(arguments: argparse.Namespace) -> int | None:
-    card = _card(arguments)
-    if arguments.gpu is None or card:
-        return CARDS[card].total_bytes if card else None
-    return parse_bytes(arguments.gpu)
-
-
-def _context_bytes(arguments: argparse.Namespace) -> int | None:
-    return None if arguments.context is None else parse_bytes(arguments.context)
 
 
 def fit_command(arguments: argparse.Namespace, defaults: argparse.Namespace) -> str:

@@ -37,6 +37,7 @@ _TRAINING = (
     "loop",
     "lora",
     "quantised",
+    "kbit_training",
     "parallel",
 )
 """Assumptions to show in the heading."""
@@ -100,7 +101,7 @@ def _heading(estimate: Estimate, title: str) -> Iterator[str]:
     if title or size:
         yield f"{title or assumptions.get('model', '')}{size}"
     options = [
-        f"{name} {assumptions[name]}"
+        f"{name.replace('_', ' ')} {assumptions[name]}"
         for name in _TRAINING
         if isinstance(assumptions.get(name), str)
     ]

@@ -41,6 +41,8 @@ from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceReq
 from memagent.estimator.trace.events import Trace
 from memagent.estimator.trace.tracing import record_trace
 
+_DISTINCT_FORWARDS = 2
+"""Of an accumulated step: before the first there are no gradients, and all others are alike."""
 TRAINER_CLIP_NORM = 1.0
 """The norm that the Trainer clips gradients to (`TrainingArguments.max_grad_norm`)."""
 
@@ -79,7 +81,7 @@ def record(request: TraceRequest) -> Trace:
         loss=request.loss,
         autocast=request.autocast,
         scaler=request.scaler,
-        accumulate=request.accumulation,
+        accumulate=min(request.accumulation, _DISTINCT_FORWARDS),
         set_to_none=request.set_to_none,
         **_loop_options(request),
         device=request.device,
@@ -133,13 +135,15 @@ def _adapters(model: Any) -> dict[str, str]:
         return {}
     targets = model.lora_targets or "peft's choice"
     places = targets if isinstance(targets, str) else ", ".join(targets)
-    return {"lora": f"rank {model.lora_rank} at {places}"}
+    options = {"quantised": model.quantised, "kbit_training": model.kbit_training}
+    weights = {name: value for name, value in options.items() if value is not None}
+    return {"lora": f"rank {model.lora_rank} at {places}", **weights}
 
 
 def _versions() -> dict[str, str]:
     """Return the versions of the libraries at hand: what they do is what was traced."""
     versions = {}
-    for name in ("torch", "transformers", "peft"):
+    for name in ("torch", "transformers", "peft", "bitsandbytes"):
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     return versions

@@ -15,8 +15,9 @@ from typing import Any, Literal
 from memagent.errors import EstimateError
 from memagent.estimator.config_inputs import inputs_of
 from memagent.estimator.formula.from_config import Config, read_config
-from memagent.estimator.formula.spec import Loop, check_loop
+from memagent.estimator.formula.spec import KbitTraining, Loop, check_kbit_training, check_loop
 from memagent.estimator.input_specs import TensorSpec
+from memagent.estimator.quantised_model import TRACED_QUANTISATIONS, narrow, prepare, quantise
 from memagent.estimator.request import TraceRequest
 
 _PRECISIONS: dict[str, tuple[str, Literal["bf16", "fp16"] | None]] = {
@@ -46,6 +47,8 @@ class ConfiguredModel:
     - checkpointing: recompute each layer.
     - lora_rank: freeze the model and add adapters to `lora_targets`: names, "all-linear", or None
       for peft's choice for the family.
+    - quantised: hold the linear layers as bitsandbytes' "nf4" or "nf4-double". kbit_training: how
+      such a model was prepared, see `TrainingSpec`. has_autocast: TRL prepares by it.
     """
 
     config: Config
@@ -54,6 +57,9 @@ class ConfiguredModel:
     checkpointing: Literal["reentrant", "non_reentrant"] | None = None
     lora_rank: int | None = None
     lora_targets: Sequence[str] | str | None = None
+    quantised: str | None = None
+    kbit_training: KbitTraining | None = None
+    has_autocast: bool = False
 
     def __call__(self) -> Any:
         """Build the model in training mode.
@@ -73,9 +79,16 @@ class ConfiguredModel:
         options[_dtype_keyword()] = getattr(sys.modules["torch"], self.dtype)
         model = model_class._from_config(config, **options)
         model.train()
+        if self.quantised is not None:
+            model = quantise(model, self.quantised)
+        if self.kbit_training is not None:
+            model = prepare(model)
         if self.checkpointing is not None:
             enable_checkpointing(model, use_reentrant=self.checkpointing == "reentrant")
-        return model if self.lora_rank is None else self._adapted(model)
+        model = model if self.lora_rank is None else self._adapted(model)
+        if self.kbit_training == "trl" and self.has_autocast:
+            narrow(model)
+        return model
 
     def _adapted(self, model: Any) -> Any:
         try:
@@ -135,6 +148,8 @@ def request_for_config(
     loop: Loop = "trainer",
     lora_rank: int | None = None,
     lora_targets: Sequence[str] | str | None = None,
+    quantised: str | None = None,
+    kbit_training: KbitTraining | None = None,
     **device: Any,
 ) -> ConfigRequest:
     """Return the request to trace the model of a config.json (its path, folder or content).
@@ -146,6 +161,7 @@ def request_for_config(
     - attention: None is transformers' own choice. checkpointing: recompute each layer.
     - loop: "trainer" is transformers' Trainer; "plain" and "step" as of `memagent.estimate`.
     - lora_rank: train adapters only, on lora_targets (names, "all-linear", None for peft's choice).
+    - quantised: "nf4" or "nf4-double", with lora_rank. kbit_training: "peft" or "trl".
     - device: the fields of `TraceRequest` for the device: device, allocator, limit_bytes,
       workspace_bytes, context_bytes, timeout_s.
 
@@ -157,9 +173,24 @@ def request_for_config(
     if precision not in _PRECISIONS:
         choices = ", ".join(_PRECISIONS)
         raise EstimateError(f"precision {precision!r} cannot be traced: use one of {choices}")
+    check_kbit_training(kbit_training, quantised)
+    if quantised not in (None, *TRACED_QUANTISATIONS):
+        choices = ", ".join(TRACED_QUANTISATIONS)
+        raise EstimateError(f"quantised {quantised!r} cannot be traced: use one of {choices}")
     dtype, autocast = _PRECISIONS[precision]
+    model = ConfiguredModel(
+        content,
+        dtype,
+        attention,
+        checkpointing,
+        lora_rank,
+        lora_targets,
+        quantised,
+        kbit_training,
+        has_autocast=autocast is not None,
+    )
     return ConfigRequest(
-        model=ConfiguredModel(content, dtype, attention, checkpointing, lora_rank, lora_targets),
+        model=model,
         inputs=inputs_for(content, batch=batch, sequence=sequence, dtype=dtype),
         optimizer=optimizer,
         autocast=autocast,

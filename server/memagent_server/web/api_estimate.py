@@ -14,10 +14,11 @@ from memagent.estimator.advice.script_profile import lora_targets
 from memagent.estimator.cards import Card, card_named
 from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.optimizers import optimizer_named
+from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import default_precision, precision_named, quantised_bytes
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.shapes import ModelShape
-from memagent.estimator.formula.spec import USUAL_LOOP, FsdpWrap, Loop, Parallel, TrainingSpec
+from memagent.estimator.formula.spec import USUAL_LOOP, FsdpWrap, KbitTraining, Loop, TrainingSpec
 from memagent.estimator.formula.training import estimate_formula
 from memagent.estimator.request import FormulaRequest
 from memagent.estimator.search import largest_batch
@@ -72,6 +73,7 @@ class EstimateBody(msgspec.Struct, kw_only=True):
     lora_rank: Size | None = None
     lora_targets: Annotated[list[Name], Meta(min_length=1, max_length=50)] | None = None
     quantised: Name | None = None
+    kbit_training: KbitTraining | None = None
     transformers: Name | None = None
     ranks: Ranks = 1
     zero: Annotated[int, Meta(ge=0, le=3)] = 0
@@ -101,6 +103,7 @@ _TRAINING = (
     "use_cache",
     "lora_rank",
     "quantised",
+    "kbit_training",
     "transformers",
     "fsdp_wrap",
     "offload_optimizer",
@@ -116,7 +119,9 @@ def answer(session: Session, body: EstimateBody) -> Estimate:
     """
     shape = _model(body)
     _look_up("optimizer", optimizer_named, body.optimizer)
-    precision = body.precision or default_precision(lora_rank=body.lora_rank, zero=body.zero)
+    precision = body.precision or default_precision(
+        lora_rank=body.lora_rank, zero=body.zero, kbit_training=body.kbit_training
+    )
     _look_up("precision", precision_named, precision)
     if body.quantised is not None:
         _look_up("quantised", quantised_bytes, body.quantised)

@@ -127,6 +127,34 @@ def test_lora_on_quantised_weights(by_formula):
     assert "c_attn" in json.loads(out)["assumptions"]["lora"]
 
 
+def test_a_quantised_model_prepared_for_training(by_formula):
+    command = ("--model", "llama-7b", "--lora", "16", "--quantised", "nf4")
+    _, out, _ = by_formula(*command, "--kbit-training", "trl")
+    assert "precision bf16-amp" in out and "kbit training trl" in out
+    assert "also enables checkpointing" in out
+
+
+@pytest.mark.parametrize("option", ["--quantised nf4", "--lora-targets q_proj"])
+def test_options_of_adapters_need_a_rank(estimate, config, option):
+    for model in ("gpt2", config(SMALL)):
+        status, _, err = estimate("--model", model, *option.split())
+        assert status == 2 and f"{option.split()[0]} needs --lora-rank RANK" in err
+
+
+def test_a_preparation_needs_quantised_weights(estimate, config):
+    for model in ("gpt2", config(SMALL)):
+        status, _, err = estimate("--model", model, "--lora", "8", "--kbit-training", "peft")
+        assert status == 2 and "kbit_training is for quantised weights" in err
+
+
+@traced
+def test_quantised_weights_are_traced(estimate, config):
+    pytest.importorskip("bitsandbytes")
+    step = ("--model", config(SMALL), "--lora", "8", "--quantised", "nf4", "--json")
+    output = json.loads(estimate(*step)[1])
+    assert output["method"] == "trace" and output["assumptions"]["quantised"] == "nf4"
+
+
 def test_trace_and_formula_train_the_same_adapters(estimate, config):
     command = ("--model", config(SMALL), "--lora", "8", "--json")
     traced, by_formula = (
@@ -343,7 +371,7 @@ def test_a_factory_is_swept_over_its_batch(estimate, factory):
         (["--model", "gpt2", "--batch", "0"], "--batch is 0: give 1 or more"),
         (["--model", "gpt2", "--seq", "-5"], "--sequence is -5"),
         (["--model", "gpt2", "--transformers", "new"], "give a version such as 4.48"),
-        (["--model", "gpt2", "--quantised", "nf4"], "need --lora-rank"),
+        (["--model", "gpt2", "--quantised", "nf4"], "needs --lora-rank"),
         (["--model", "gpt2", "--lora", "8", "--lora-targets", "q_proj"], "match no layer"),
         (["--model", "gpt2", "--dtype", "fp3"], "fp3"),
         (["--model", "gpt2", "--optimizer", "adamm"], "adamm"),

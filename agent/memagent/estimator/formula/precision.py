@@ -82,11 +82,14 @@ def sharded_precision(sizes: Precision) -> Precision:
     return Precision(sizes.name, 4, 4, 2, 2, 4, autocast=sizes.autocast)
 
 
-def default_precision(*, lora_rank: int | None, zero: int) -> str:
+def default_precision(*, lora_rank: int | None, zero: int, kbit_training: str | None = None) -> str:
     """Return the usual precision: frozen weights are loaded in bf16, and ZeRO's masters are fp32.
 
-    Without either, and with FSDP, weights are fp32 under autocast.
+    Without either, and with FSDP, weights are fp32 under autocast. A model prepared for k-bit
+    training has fp32 parts, so it's trained under autocast.
     """
+    if kbit_training is not None:
+        return "bf16-amp"
     return "bf16" if lora_rank else "mixed" if zero in (1, 2) else "amp"
 
 

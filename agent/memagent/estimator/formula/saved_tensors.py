@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from memagent.estimator.formula.shapes import Matrix, matrices
+from memagent.estimator.formula.shapes import Matrix, ModelShape, matrices
 from memagent.estimator.formula.spec import TrainingSpec
 
 _ACTIVATION_INPUTS = {
@@ -347,17 +347,20 @@ def cast_bytes(spec: TrainingSpec, *, head: bool = True) -> float:
     if asked to.
 
     These are all linear layers' under autocast (only the adapters' if the rest is frozen in that
-    dtype), and fp8's two copies.
+    dtype, and an fp32 head's), and fp8's two copies.
     """
     casts, shape = spec.dtype_bytes.casts, spec.model
     if not casts:
         return 0.0
     if spec.lora_rank is not None:
-        return casts * sum(
-            spec.lora_rank * (m.rows + m.cols) * m.copies for m in spec.lora_matrices()
-        )
-    kinds = ("linear", "head") if head else ("linear",)
-    values = sum(m.copies * m.rows * m.cols for m in matrices(shape) if m.kind in kinds)
-    if head and shape.head_kind in ("lm", "mlm") and shape.is_tied:
-        values += shape.vocab * shape.hidden
-    return casts * values
+        values = sum(spec.lora_rank * (m.rows + m.cols) * m.copies for m in spec.lora_matrices())
+        values += _head_values(shape) if head and spec.has_wide_edges else 0
+        return casts * values
+    values = sum(m.copies * m.rows * m.cols for m in matrices(shape) if m.kind == "linear")
+    return casts * (values + (_head_values(shape) if head else 0))
+
+
+def _head_values(shape: ModelShape) -> int:
+    """Count the values of the head's matrices, one of which may be that of the embeddings."""
+    tied = shape.vocab * shape.hidden if shape.head_kind in ("lm", "mlm") and shape.is_tied else 0
+    return tied + sum(m.copies * m.rows * m.cols for m in matrices(shape) if m.kind == "head")

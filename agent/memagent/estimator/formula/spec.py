@@ -1,11 +1,4 @@
-"""A training step as data: the model, how it is trained, and how it is spread over ranks.
-
-Sources of `Parallel`: Rajbhandari et al. 2020 (ZeRO, table 1: what each stage divides), Zhao et al.
-2023 (FSDP: gathered units, prefetch, resharding), Korthikanti et al. 2022 (tensor and sequence
-parallel, equations 2 and 4), Narayanan et al. 2021 (1F1B holds `pipeline` micro-batches on the
-first stage), torch/csrc/distributed/c10d/reducer.cpp (DDP's buckets are as large as all gradients,
-unless gradients are views of them).
-"""
+"""A training step as data: the model, how it is trained, and how it is spread over ranks."""
 
 from __future__ import annotations
 
@@ -18,6 +11,7 @@ from memagent.errors import EstimateError
 from memagent.estimator.cards import Card, card_named
 from memagent.estimator.formula.families import family_named
 from memagent.estimator.formula.optimizers import OptimizerRule, StepImplementation, optimizer_named
+from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import (
     Precision,
     precision_named,
@@ -25,7 +19,6 @@ from memagent.estimator.formula.precision import (
     sharded_precision,
 )
 from memagent.estimator.formula.shapes import Matrix, ModelShape, matrices
-from memagent.units import MIB
 
 Checkpointing = Literal["none", "full", "selective"]
 Attention = Literal["eager", "math", "sdpa"]
@@ -33,6 +26,7 @@ Loss = Literal["eager", "inplace", "chunked", "fused"]
 Loop = Literal["trainer", "plain", "step"]
 
 FsdpWrap = Literal["peft", "layers"]
+KbitTraining = Literal["peft", "trl"]
 LOOPS: tuple[Loop, ...] = get_args(Loop)
 USUAL_LOOP: Loop = "trainer"
 """The loop of a model by name or config.json: of 32 published trainings of three models, the
@@ -40,62 +34,6 @@ formula is off by 0.2 % (median) with it, and by 7.7 % with a plain one."""
 ALL_LINEAR = "all-linear"
 FUSED_SINCE = (5, 0)
 """The release of transformers since which the Trainer's AdamW is torch's fused one."""
-
-
-@dataclass(frozen=True)
-class Parallel:
-    """The spread of a model over ranks.
-
-    - data: ranks that share the batch.
-    - zero: 0 is DDP. Stages 1 to 3 divide optimizer state, gradients and parameters among the data
-      ranks (FSDP is 3). Under stage 3, `gathered_units` layers are whole at once: the one in use
-      and those prefetched. Without `reshard` all stay whole from forward to backward.
-    - tensor: ranks that share each matrix; `sequence` divides norms and dropout among them too.
-    - pipeline: stages that share the layers.
-    """
-
-    data: int = 1
-    zero: int = 0
-    tensor: int = 1
-    sequence: bool = False
-    pipeline: int = 1
-    microbatches: int | None = None
-    prefetch: int = 1
-    reshard: bool = True
-    bucket_bytes: int = 25 * MIB
-    gradients_as_views: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("data", "tensor", "pipeline"):
-            if getattr(self, name) < 1:
-                raise EstimateError(f"{name} is {getattr(self, name)} ranks: give 1 or more")
-        if not 0 <= self.zero <= 3:
-            raise EstimateError(f"zero is {self.zero}: give a stage from 1 to 3, or 0 for none")
-
-    @property
-    def groups(self) -> tuple[int, ...]:
-        """Return the ranks of each communicator: one for each way to share the work."""
-        return tuple(ranks for ranks in (self.data, self.tensor, self.pipeline) if ranks > 1)
-
-    def shards(self, stage: int) -> int:
-        """Return the number of pieces that ZeRO cuts the tensors of `stage` into."""
-        return self.data if self.zero >= stage else 1
-
-    @property
-    def gathered_units(self) -> int:
-        return 1 + self.prefetch if self.shards(3) > 1 else 0
-
-    def in_flight(self) -> int:
-        """Return the micro-batches whose activations the first stage of a 1F1B pipeline holds."""
-        return min(self.pipeline, self.microbatches or self.pipeline)
-
-    def bucket_total(self, gradients_bytes: float) -> float:
-        """Return reduction buckets: a copy of all gradients for DDP, two buckets for ZeRO-2."""
-        if self.data == 1:
-            return 0.0
-        if self.zero >= 2:
-            return min(gradients_bytes, 2 * self.bucket_bytes)
-        return 0.0 if self.gradients_as_views else gradients_bytes
 
 
 @dataclass(frozen=True)
@@ -128,8 +66,11 @@ class TrainingSpec:
       before 5.
     - lora_rank freezes the model and trains adapters at `lora_targets`; `quantised` holds its
       linear layers in fewer bits.
-    - residual_bytes overrides the size of the stream between layers: 4 with peft's
-      `prepare_model_for_kbit_training`, whose fp32 norms widen it after the first layer.
+    - kbit_training: how a quantised model was prepared. `peft` is its
+      `prepare_model_for_kbit_training`, which converts what isn't quantised to fp32: norms,
+      embeddings and head. `trl` is the same with TRL's trainers, which convert embeddings and head
+      back under autocast. GPTQ's weights (int4) are left as they are.
+    - residual_bytes overrides the size of the stream between layers.
     """
 
     model: ModelShape
@@ -158,6 +99,7 @@ class TrainingSpec:
     lora_bytes: float = 4.0
     lora_dropout: float = 0.0
     quantised: str | None = None
+    kbit_training: KbitTraining | None = None
     residual_bytes: float | None = None
     logits_upcast: bool | None = None
     output_bytes: float | None = None
@@ -191,6 +133,7 @@ class TrainingSpec:
         check_loop(self.loop)
         if self.fsdp_wrap not in (None, *get_args(FsdpWrap)):
             raise EstimateError(f'fsdp_wrap is {self.fsdp_wrap!r}: use "peft", "layers" or None')
+        check_kbit_training(self.kbit_training, self.quantised)
         self.optimizer_rule, self.dtype_bytes, self.card  # noqa: B018
         if self.quantised is not None:
             quantised_bytes(self.quantised)
@@ -225,10 +168,33 @@ class TrainingSpec:
             sizes = sharded_precision(sizes)
         residual = self.residual_bytes
         layernorm = self.model.style.norm == "layernorm"
-        if residual is None and self.quantised and sizes.autocast and layernorm:
-            # autocast's LayerNorm returns fp32, and quantised layers return their input's dtype
+        # quantised layers return their input's dtype, and autocast's LayerNorm returns fp32
+        is_wide = self.has_wide_norms or (self.quantised and sizes.autocast and layernorm)
+        if residual is None and is_wide:
             residual = 4.0
+        if self.has_wide_norms and not sizes.autocast:
+            sizes = structs.replace(sizes, compute=4.0)
         return sizes if residual is None else structs.replace(sizes, residual=residual)
+
+    @property
+    def quantises_experts(self) -> bool:
+        """Return True if experts are quantised: bitsandbytes knows layers, not one tensor of all.
+
+        Since transformers 5 they are one tensor (transformers/integrations/moe.py).
+        """
+        is_fused = not self.expert_loop and self.quantised in ("int8", "nf4", "nf4-double")
+        return self.quantised is not None and not is_fused
+
+    @property
+    def has_wide_norms(self) -> bool:
+        """Return True if a quantised model's norms were converted to fp32."""
+        return self.kbit_training is not None and self.quantised != "int4"
+
+    @property
+    def has_wide_edges(self) -> bool:
+        """Return True if its embeddings and head were, too, and stayed so."""
+        is_narrowed = self.kbit_training == "trl" and precision_named(self.precision).autocast
+        return self.has_wide_norms and not is_narrowed
 
     @property
     def card(self) -> Card | None:
@@ -313,9 +279,15 @@ class TrainingSpec:
         return self.dtype_bytes.compute if self.quantised is None else self.dtype_bytes.residual
 
     @property
+    def dequantised_bytes(self) -> float:
+        """Return bytes a value of a quantised layer's weight in its product."""
+        return precision_named(self.precision).compute
+
+    @property
     def first_input_bytes(self) -> float:
         """Return bytes a value of the first layer's input, in the dtype of the embeddings."""
-        return self.dtype_bytes.residual if self.quantised is None else self.dtype_bytes.compute
+        is_wide = self.quantised is None or self.has_wide_edges
+        return self.dtype_bytes.residual if is_wide else self.dtype_bytes.compute
 
     @property
     def attention_dropout(self) -> float:
@@ -368,6 +340,14 @@ def check_loop(value: Any) -> None:
     if value not in LOOPS:
         choices = ", ".join(f'"{name}"' for name in LOOPS)
         raise EstimateError(f"loop is {value!r}: use {choices}")
+
+
+def check_kbit_training(value: Any, quantised: str | None) -> None:
+    """Raise EstimateError if it isn't a known preparation, or nothing is quantised."""
+    if value not in (None, *get_args(KbitTraining)):
+        raise EstimateError(f'kbit_training is {value!r}: use "peft", "trl" or None')
+    if value is not None and quantised is None:
+        raise EstimateError("kbit_training is for quantised weights: give quantised as well")
 
 
 def _release(version: str) -> tuple[int, int]:

@@ -102,9 +102,13 @@ def _share(spec: TrainingSpec, matrix: Matrix, *, first: bool, last: bool) -> fl
 
 def _weight_bytes(spec: TrainingSpec, matrix: Matrix) -> float:
     sizes = spec.dtype_bytes
-    can_be_quantised = matrix.layered and matrix.kind in ("linear", "expert")
-    if spec.quantised is not None and can_be_quantised and matrix.role != "router":
+    is_expert = matrix.kind == "expert"
+    can_be_quantised = spec.quantises_experts if is_expert else matrix.kind == "linear"
+    is_inner = matrix.layered and matrix.role != "router"
+    if spec.quantised is not None and can_be_quantised and is_inner:
         return quantised_bytes(spec.quantised)
+    if spec.has_wide_edges or (spec.has_wide_norms and (is_expert or matrix.kind == "norm")):
+        return 4.0
     if spec.quantised is not None or (spec.lora_rank is not None and spec.precision != "fp32"):
         return min(sizes.weight, sizes.compute)
     return sizes.weight

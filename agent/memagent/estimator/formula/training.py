@@ -12,6 +12,7 @@ Each part has a module with its sources:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -164,15 +165,12 @@ def _assumptions(spec: TrainingSpec) -> dict[str, Any]:
         assumptions["transformers"] = spec.transformers
     if spec.lora_rank is not None:
         assumptions["lora"] = f"rank {spec.lora_rank} at {', '.join(spec.lora_targets)}"
-    if spec.is_wrapping_open:
-        assumptions["fsdp_wrap"] = (
-            "not given: six bytes for each frozen weight, as published runs held; peft's policy, "
-            "the Trainer's own, holds two"
-        )
-    elif spec.fsdp_wrap is not None:
+    if spec.fsdp_wrap is not None:
         assumptions["fsdp_wrap"] = spec.fsdp_wrap
     if spec.quantised is not None:
         assumptions["quantised"] = spec.quantised
+    if spec.kbit_training is not None:
+        assumptions["kbit_training"] = spec.kbit_training
     if spec.optimizer_rule.paged:
         assumptions["optimizer_state"] = "paged: counted in full, may move to the host"
     if plan.data * plan.tensor * plan.pipeline > 1:
@@ -182,4 +180,22 @@ def _assumptions(spec: TrainingSpec) -> dict[str, Any]:
         )
     if shape.activation_name not in _KNOWN_ACTIVATIONS:
         assumptions["activation"] = f"{shape.activation_name} is assumed to save its input"
+    if notes := list(_notes(spec)):
+        assumptions["notes"] = notes
     return assumptions
+
+
+def _notes(spec: TrainingSpec) -> Iterator[str]:
+    """Yield what the answer depends on and the spec doesn't say."""
+    if spec.is_wrapping_open:
+        yield (
+            "fsdp_wrap is not given: six bytes are counted for each frozen weight, as published "
+            "runs held, whose set-up is unknown; peft's policy, the Trainer's own, holds two"
+        )
+    if spec.quantised and spec.model.experts and not spec.quantises_experts:
+        yield (
+            "since transformers 5 experts are one tensor, which bitsandbytes does not quantise; "
+            "transformers 4 has layers, which it does"
+        )
+    if spec.kbit_training and spec.checkpointing != "full":
+        yield "peft's function also enables checkpointing, by default: checkpointing full"

@@ -38,7 +38,7 @@ def working_bytes(spec: TrainingSpec) -> float:
         values = spec.batch * shape.heads / spec.parallel.tensor * spec.positions**2
         scores = 2 * values * max(4, sizes.compute)
     if spec.quantised is not None:  # one layer's weights, dequantised for its product
-        feed_forward += shape.ffn_width * shape.hidden * sizes.compute
+        feed_forward += shape.ffn_width * shape.hidden * spec.dequantised_bytes
     return max(feed_forward, scores) + 2 * spec.tokens * shape.hidden * sizes.residual
 
 

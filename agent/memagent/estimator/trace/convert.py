@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -20,6 +21,10 @@ from memagent.errors import TraceError
 
 InputSpec = tuple[tuple[int, ...], str]
 """An input by shape and dtype name: `((8, 1024), "int64")`."""
+
+
+_QUANTISATION = "quant_state"
+"""bitsandbytes' attribute of a quantised weight that has its scales."""
 
 
 class Converter:
@@ -49,13 +54,24 @@ class Converter:
             for name, value in vars(parameter).items():
                 # a fake has its own mode and device; tensors among the attributes would stay real
                 if name not in ("fake_mode", "fake_device") and not isinstance(value, torch.Tensor):
-                    setattr(fake, name, value)
+                    is_holder = name == _QUANTISATION and value is not None
+                    setattr(fake, name, self._holder(value) if is_holder else value)
             hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
             for hook in hooks.values() if hooks else ():
                 fake.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
             self._tensors[id(parameter)] = fake
             self.originals.append(parameter)
         return fake  # type: ignore[return-value]
+
+    def _holder(self, value: Any) -> Any:
+        """Return a copy of a quantised weight's scales and tables with fake tensors."""
+        fake = copy.copy(value)
+        for name, part in list(vars(value).items()):
+            if isinstance(part, torch.Tensor):
+                setattr(fake, name, self.tensor(part))
+            elif type(part) is type(value):  # the scales' own
+                setattr(fake, name, self._holder(part))
+        return fake
 
     def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
         if is_traceable_wrapper_subclass(tensor):
@@ -99,6 +115,14 @@ class Converter:
             self._storages[key] = owner
             self.originals.append(storage)
         return owner
+
+
+def quantisation_tensors(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the scales and tables of a quantised weight, which aren't parameters."""
+    holder = getattr(parameter, _QUANTISATION, None)
+    while holder is not None:
+        yield from (part for part in vars(holder).values() if isinstance(part, torch.Tensor))
+        holder = getattr(holder, "state2", None)
 
 
 def convert_module(module: torch.nn.Module, converter: Converter) -> None:

@@ -31,6 +31,8 @@ _MIN_PRODUCTS = 64
 _HOPPER_MULTIPROCESSORS, _POSITIONS_OF_A_PART = 132, 3500
 """An H200's, and the fewest positions of images that one of them adds up for a convolution's
 weights: between 3,136 and 3,584 in recorded nets."""
+_FEW_ROWS = 8
+"""Up to which bitsandbytes multiplies by a 4-bit weight as it is, on all GPUs."""
 _SORT_THRESHOLD = 3072
 """Above this number of tokens, the backward of an embedding sorts them."""
 
@@ -271,6 +273,19 @@ def _grouped_gradient_bytes(query: Any, key: Any) -> int:
     return int(2 * batch * key.shape[2] * heads * size * query.element_size())
 
 
+def _four_bit_product_bytes(args: tuple[Any, ...], _: Any) -> int:
+    """Return the dequantised weight and scales of bitsandbytes' product, which few rows don't need.
+
+    Source: bitsandbytes/backends/cuda/ops.py, `gemm_4bit`.
+    """
+    values, (rows, columns) = args[0], args[2]
+    if values.numel() // columns <= _FEW_ROWS:
+        return 0
+    weight = rows * columns * values.element_size()
+    has_double_scales = len(args) > 7 and args[7] is not None
+    return int(weight + (8 * rows * columns // args[4] if has_double_scales else 0))
+
+
 _SCRATCH: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
     "aten::convolution": lambda args, output: _convolution_bytes(
         args[0], args[1], output, groups=args[8]
@@ -285,6 +300,7 @@ _SCRATCH: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
     "aten::_scaled_dot_product_efficient_attention_backward": lambda args, _: (
         _efficient_backward_bytes(args[1], args[2])
     ),
+    "bitsandbytes::gemm_4bit": _four_bit_product_bytes,
     "aten::embedding_dense_backward": _embedding_backward_bytes,
     "aten::sum.dim_IntList": _sum_bytes,
 }

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from memagent.errors import TraceError
+from memagent.estimator.trace.convert import quantisation_tensors
 from memagent.estimator.trace.recorder import StorageRecorder, plain_tensors
 
 _DTYPE_BY_SHORT_NAME = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
@@ -80,6 +81,8 @@ def record_model(recorder: StorageRecorder, model: torch.nn.Module) -> None:
     """Record the model's storages, and have each new gradient assigned to its parameter."""
     for name, parameter in model.named_parameters():
         for part in plain_tensors(parameter):
+            recorder.add(part, "", "parameters", name)
+        for part in quantisation_tensors(parameter):
             recorder.add(part, "", "parameters", name)
         if parameter.requires_grad and parameter.is_leaf:
             parameter.register_post_accumulate_grad_hook(_GradientHook(recorder, name))  # type: ignore[no-untyped-call]

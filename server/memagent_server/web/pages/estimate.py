@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from flask import Blueprint, Response, request
@@ -20,7 +20,7 @@ from memagent.estimator.cards import CARDS
 from memagent.estimator.formula.optimizers import OPTIMIZERS
 from memagent.estimator.formula.precision import PRECISIONS, QUANTISED
 from memagent.estimator.formula.presets import PRESETS
-from memagent.estimator.formula.spec import LOOPS, USUAL_LOOP
+from memagent.estimator.formula.spec import LOOPS, USUAL_LOOP, KbitTraining
 from memagent.units import format_bytes, parse_bytes
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
@@ -48,6 +48,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "loss": ("eager", "inplace", "chunked", "fused"),
     "loop": LOOPS,
     "quantised": tuple(QUANTISED),
+    "kbit_training": get_args(KbitTraining),
     "zero": ("0", "1", "2", "3"),
     "fsdp_wrap": ("peft", "layers"),
 }

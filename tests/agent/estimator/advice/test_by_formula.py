@@ -6,8 +6,9 @@ import re
 from dataclasses import replace
 
 from memagent.estimator.advice import by_formula
+from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
-from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_formula, estimate_training
 from memagent.estimator.request import FormulaRequest
 from memagent.estimator.search import largest_batch

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from memagent.errors import EstimateError
+from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
-from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 
 RANKS = 4
@@ -42,8 +43,8 @@ def test_without_the_wrapping_the_interval_begins_at_peft_s_and_the_answer_says_
     unsaid, peft = (estimate_training(replace(SPEC, fsdp_wrap=wrap)) for wrap in (None, "peft"))
     assert unsaid.intervals["allocated"][0] <= peft.peak_allocated_bytes
     assert unsaid.peak_allocated_bytes <= unsaid.intervals["allocated"][1]
-    assert "not given" in unsaid.assumptions["fsdp_wrap"]
-    assert peft.assumptions["fsdp_wrap"] == "peft"
+    assert "set-up is unknown" in unsaid.assumptions["notes"][0]
+    assert peft.assumptions["fsdp_wrap"] == "peft" and "notes" not in peft.assumptions
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from memagent.estimator.cards import CARDS
 from memagent.estimator.devices import CONTEXT_BYTES
 from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.optimizers import OPTIMIZERS
+from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import PRECISIONS, QUANTISED
 from memagent.estimator.formula.presets import PRESETS, preset
 from memagent.estimator.formula.saved_tensors import cast_bytes, layer_saved
 from memagent.estimator.formula.shapes import matrices
-from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.transients import loss_bytes
 from memagent.wire.fields import COMPONENTS

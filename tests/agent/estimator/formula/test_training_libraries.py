@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from memagent.estimator.formula.optimizers import OPTIMIZERS
+from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.saved_tensors import cast_bytes, layer_saved
 from memagent.estimator.formula.shapes import matrices
-from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.formula.transients import (
     LossBytes,

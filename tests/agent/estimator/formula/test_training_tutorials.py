@@ -11,9 +11,10 @@ from dataclasses import replace
 import pytest
 
 from memagent.estimator.advice import by_formula
+from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.saved_tensors import layer_saved
-from memagent.estimator.formula.spec import Parallel, TrainingSpec
+from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_formula, estimate_training
 from memagent.estimator.formula.transients import activation_stack
 from memagent.estimator.request import FormulaRequest

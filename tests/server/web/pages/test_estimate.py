@@ -66,7 +66,7 @@ def test_it_names_the_command_that_traces_the_same_step(client, query, command):
 def test_every_choice_reaches_the_estimator():
     form = {
         "model": "llama-2-7b", "batch": "2", "sequence": "1024", "precision": "bf16-amp", "optimizer": "lion", "checkpointing": "full",
-        "attention": "math", "loss": "fused", "lora_rank": "16", "quantised": "nf4", "ranks": "8", "zero": "3", "tensor": "2",
+        "attention": "math", "loss": "fused", "lora_rank": "16", "quantised": "nf4", "kbit_training": "trl", "ranks": "8", "zero": "3", "tensor": "2",
         "pipeline": "4", "offload_optimizer": "1", "offload_parameters": "1", "gpu": "a100", "limit": "24GiB",
     }  # fmt: skip
     body = read_form(form).request
@@ -74,6 +74,12 @@ def test_every_choice_reaches_the_estimator():
         wanted = 24 * GIB if name == "limit" else value
         result = getattr(body, "limit_bytes" if name == "limit" else name)
         assert str(result) == str(True if name.startswith("offload") else wanted), name
+
+
+def test_it_says_what_the_answer_depends_on(client):
+    form = {"model": "llama-2-7b", "lora_rank": "8", "ranks": "4", "zero": "3"}
+    assert "fsdp_wrap is not given" in page(client, **form)
+    assert "fsdp_wrap is not given" not in page(client, **form, fsdp_wrap="peft")
 
 
 def test_a_custom_shape_is_read(client):

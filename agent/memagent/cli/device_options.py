@@ -1,0 +1,36 @@
+"""The device of an estimate, from the options `--gpu` and `--context`."""
+
+from __future__ import annotations
+
+import argparse
+import re
+
+from memagent.estimator.cards import CARDS, card_named, find_card
+from memagent.units import parse_bytes
+
+_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[kmgt](?:i?b)?", re.IGNORECASE)
+"""A memory; a number without a unit is none."""
+
+
+def card_of(arguments: argparse.Namespace) -> str | None:
+    """Return the key of the card that --gpu names, None for a memory.
+
+    Raises EstimateError if there is no such card.
+    """
+    text = arguments.gpu
+    if text is None or (_SIZE.fullmatch(text.strip()) and find_card(text) is None):
+        return None
+    return card_named(text).key
+
+
+def limit_bytes_of(arguments: argparse.Namespace) -> int | None:
+    """Return the memory of the card, or the memory that --gpu names."""
+    card = card_of(arguments)
+    if arguments.gpu is None or card:
+        return CARDS[card].total_bytes if card else None
+    return parse_bytes(arguments.gpu)
+
+
+def context_bytes_of(arguments: argparse.Namespace) -> int | None:
+    """Return the measured size of the context, None for the usual one."""
+    return None if arguments.context is None else parse_bytes(arguments.context)

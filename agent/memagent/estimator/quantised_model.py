@@ -1,0 +1,80 @@
+"""Quantised weights of a traced model: bitsandbytes' layers, and how libraries prepare them.
+
+Runs in the tracing process only. The weights are on the meta device: no value is quantised.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from memagent.errors import EstimateError
+
+TRACED_QUANTISATIONS = ("nf4", "nf4-double")
+"""Names of `--quantised` that a trace knows. bitsandbytes' int8 depends on the weights' values."""
+_NARROWED = ("lm_head", "embed_tokens", "wte", "wpe")
+"""Names in the paths of modules that TRL's `peft_module_casting_to_bf16` converts to bf16."""
+
+
+def quantise(model: Any, name: str) -> Any:
+    """Replace all linear layers but the head's, as transformers does when it loads a model.
+
+    Raises EstimateError without bitsandbytes.
+    """
+    try:
+        import bitsandbytes
+    except ImportError:
+        raise EstimateError(
+            "tracing quantised weights needs bitsandbytes: pip install bitsandbytes"
+        ) from None
+    for path, layer in list(_linear_layers(model)):
+        model.set_submodule(path, _quantised(bitsandbytes.nn, layer, name == "nf4-double"))
+    model.is_loaded_in_4bit = True
+    return model
+
+
+def _linear_layers(model: Any) -> Iterator[tuple[str, Any]]:
+    torch = sys.modules["torch"]
+    head = model.get_output_embeddings()
+    for path, module in model.named_modules():
+        # GPT-2's Conv1D holds (in, out)
+        is_linear = type(module) is torch.nn.Linear or type(module).__name__ == "Conv1D"
+        if is_linear and module is not head:
+            yield path, module
+
+
+def _quantised(nn: Any, layer: Any, has_double_scales: bool) -> Any:
+    torch = sys.modules["torch"]
+    weight = layer.weight if isinstance(layer, torch.nn.Linear) else layer.weight.T
+    rows, columns = weight.shape
+    options = {"compress_statistics": has_double_scales, "quant_type": "nf4"}
+    quantised = nn.Linear4bit(
+        columns, rows, layer.bias is not None, weight.dtype, device="meta", **options
+    )
+    values = nn.Params4bit(weight.detach(), requires_grad=False, module=quantised, **options)
+    with torch.device("cpu"):  # it reads the values of its tables
+        quantised.weight = values._quantize("meta")
+    if layer.bias is not None:
+        quantised.bias = layer.bias
+    return quantised.requires_grad_(False)
+
+
+def prepare(model: Any) -> Any:
+    """Prepare a quantised model by peft's own function, without checkpointing."""
+    try:
+        from peft import prepare_model_for_kbit_training
+    except ImportError:
+        raise EstimateError("tracing kbit_training needs peft: pip install peft") from None
+    prepared = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    prepared.enable_input_require_grads()
+    return prepared
+
+
+def narrow(model: Any) -> None:
+    """Convert embeddings and head back to bf16, as TRL does under autocast."""
+    torch = sys.modules["torch"]
+    for path, module in model.named_modules():
+        has_weight = getattr(module, "weight", None) is not None
+        if has_weight and any(name in path for name in _NARROWED):
+            module.to(torch.bfloat16)

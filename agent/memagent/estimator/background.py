@@ -10,7 +10,8 @@
 3. Several models or optimizers at once, and sharded models (their hooks hold the shards), are not
    traced. Neither are processes too large to fork without a pause, nor on hosts that are nearly
    full. The formula's estimate then has the reason.
-4. A job of many ranks is traced on the first one: a fork next to its communicators is what every
+4. Under transformers' Trainer the step is traced as its loop runs it (`calling_loop`).
+5. A job of many ranks is traced on the first one: a fork next to its communicators is what every
    DataLoader worker is, and the child never uses the network.
 """
 
@@ -37,6 +38,7 @@ from memagent.probe import Probe
 from memagent.probe.detached import forks_wait
 
 if TYPE_CHECKING:
+    from memagent.estimator.calling_loop import CallingLoop
     from memagent.estimator.devices import ContextSize
     from memagent.estimator.estimate import Estimate
     from memagent.estimator.input_specs import TensorSpec
@@ -216,7 +218,7 @@ class BackgroundEstimator:
         if keywords and arguments:
             signature = inspect.signature(model.forward)
             inputs = dict(signature.bind_partial(*arguments, **keywords).arguments)
-        autocast = _current_autocast(device)
+        autocast, calling = _current_autocast(device), _calling_loop()
         capability = self._capability()  # CUDA refuses this call in a child
 
         def build() -> TraceRequest:
@@ -228,6 +230,8 @@ class BackgroundEstimator:
                 inputs=inputs,
                 optimizer=optimizer,
                 autocast=autocast,
+                accumulation=calling.accumulation,
+                loop=calling.loop,
                 device=device,
                 allocator=os.environ.get("PYTORCH_ALLOC_CONF")
                 or os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
@@ -254,6 +258,12 @@ class BackgroundEstimator:
             return None
         major, minor = sys.modules["torch"].cuda.get_device_capability(self._probe.device.index)
         return major, minor
+
+
+def _calling_loop() -> CallingLoop:
+    from memagent.estimator.calling_loop import calling_loop
+
+    return calling_loop()
 
 
 def _workspace_bytes(capability: tuple[int, int] | None) -> int:

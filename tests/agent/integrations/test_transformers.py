@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from memagent.estimator.trace.isolation import can_fork
+from tests.waiting import wait_until
+
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 pytestmark = pytest.mark.filterwarnings(
@@ -103,6 +106,22 @@ def test_accumulated_batches_are_one_step(trainer, callback, recording):
     recorded = recording()
     assert recorded.columns()["step"] == [0, 1, 2] and recorded.start.total_steps == 2
     assert recorded.columns()["input_size"][1:] == [4 * INPUT] * 2
+
+
+@pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
+def test_the_prediction_is_of_the_trainers_loop(trainer, callback, recording):
+    from transformers import TrainerCallback
+
+    class Patience(TrainerCallback):
+        def on_step_end(self, *_, **__):
+            wait_until(lambda: len(recording().predictions) > 1)
+
+    training = trainer(callback, gradient_accumulation_steps=4, max_steps=2)
+    training.add_callback(Patience())
+    training.train()
+    traced = recording().predictions[-1]
+    assert traced.method == "trace"
+    assert (traced.assumptions["loop"], traced.assumptions["accumulation"]) == ("trainer", 4)
 
 
 def test_evaluating_and_saving_are_phases(trainer, callback, recording):

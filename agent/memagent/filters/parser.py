@@ -79,7 +79,7 @@ def _tokens(text: str) -> list[Lexeme]:
             rest = text[position:].lstrip()
             raise FilterError(f"where: cannot read {rest[:20]!r} (character {_at(text, rest)}).")
         kind, piece = str(match.lastgroup), str(match[match.lastgroup or 0])
-        # keywords and marks are kinds of their own
+        # keywords and marks have separate kinds
         if kind == "mark" or (kind == "name" and piece.lower() in _KEYWORDS):
             kind = piece.lower()
         elif kind == "name" and piece.lower() in _CONSTANTS:

@@ -51,5 +51,5 @@ class TraceBudget:
         return max(MIN_TRACE_S, left_s)
 
     def add(self, processor_s: float) -> None:
-        """Count what a trace has taken of its own process."""
+        """Count what a trace has taken of this process."""
         self._traced_s += processor_s

@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import erfc, expm1, log, log1p, sqrt
 
 MIN_VALUES = 4
-"""Values from which a spread can be told."""
+"""Values needed to estimate a spread."""
 MIN_SPREAD = 0.12
 """Standard deviation of the logarithms below which sizes don't vary."""
 MIN_EXTREMENESS = 0.6

@@ -82,7 +82,7 @@ def torch_functions_disabled() -> Any:
 
 
 def graph_task() -> Callable[[], int]:
-    """Return a function that tells the backward on this thread, or NO_GRAPH_TASK outside of any.
+    """Return a function that returns the backward on this thread, or NO_GRAPH_TASK outside of any.
 
     Recomputed forwards, for one, are inside a backward.
     """

@@ -204,7 +204,7 @@ def _require_gradients(arguments: Sequence[Any]) -> bool:
 
 
 def _one_mode() -> int:
-    """Stand in for a torch that doesn't tell: there may be a mode."""
+    """Stand in for a torch that can't count modes: there may be one."""
     return 1
 
 

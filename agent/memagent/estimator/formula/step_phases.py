@@ -106,7 +106,7 @@ def _phases(
 def _tied_gradients(spec: TrainingSpec, static: StaticBytes) -> float:
     """Return what a tied embedding's gradient takes beside `gradients`, while its parts add up.
 
-    Autograd adds in place only to a tensor of its own storage. Under autocast the head's part is
+    Autograd adds in place only to a tensor with its own storage. Under autocast the head's part is
     such a copy; else it is a view, so both parts and their sum are held at once. Accumulated
     gradients are held besides.
     """

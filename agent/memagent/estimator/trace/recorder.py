@@ -165,7 +165,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = list(_output_tensors(output))
         for tensor in reversed(tensors) if name == _DROPOUT else tensors:
             self.add(tensor, name)
-            if name == _CONVOLUTION_BACKWARD:  # each gradient has a kernel of its own
+            if name == _CONVOLUTION_BACKWARD:  # each gradient has a separate kernel
                 self._record_scratch(name, args, tensor)
         if self._is_fake:
             self.producers.update(name, output, args)

@@ -17,10 +17,10 @@ import gc
 import operator
 import sys
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import chain, compress, count, islice, repeat, starmap
-from typing import Any
+from typing import Any, NamedTuple
 
 OLD_GENERATION = 2 if sys.version_info < (3, 14) else 1
 """Where the garbage collector moves what survives a collection of the generation before it."""
@@ -47,17 +47,61 @@ def of_types(kinds: Iterable[type]) -> list[Any]:
     """Return the live objects of exactly these classes: faster than `instances`. No tuples."""
     lists: list[list[Any]] = []
     matches: list[Any] = []
-    # by id: a metaclass may have a hash in Python
-    wanted = frozenset(id(kind) for kind in kinds if not issubclass(kind, tuple))
-    are_wanted = map(wanted.__contains__, map(id, _types(lists)))
     steps = (
         map(lists.append, map(gc.get_objects, _NO_GENERATION)),
-        map(matches.extend, [compress(contents(lists, 0), are_wanted)]),
+        map(matches.extend, [compress(contents(lists, 0), _are_exactly(lists, kinds))]),
     )
     exhaust(steps, lists)
     others = [item for item in matches if item is not matches]
     matches.clear()  # it has itself, and would wait for the collector with all of them
     return others
+
+
+class LengthReading(NamedTuple):
+    """Lengths of containers of exactly some classes by id, and objects of other classes."""
+
+    ids: list[int]
+    lengths: list[int]
+    longer: list[Any]
+    """The containers that are longer than before. The others aren't kept alive."""
+    others: list[Any]
+
+
+def tensors_and_lengths(
+    plain: Iterable[type],
+    others: Iterable[type],
+    earlier: Mapping[int, int] | None = None,
+    least: int = 0,
+) -> tuple[list[Any], LengthReading]:
+    """Return the live tensors, and how long containers are, by one pass. No tuples.
+
+    plain: classes with `len` in C. earlier: lengths by id, so that those that are longer are
+    returned; None for none of them. least: the length of those that aren't in it.
+    """
+    torch = sys.modules.get("torch")
+    lists: list[list[Any]] = []
+    tensors: list[Any] = []
+    reading = LengthReading([], [], [], [])
+    numbers = [reading.ids, reading.lengths]
+    earlier_lengths = map((earlier or {}).get, contents(numbers, 0), repeat(least))
+    are_longer = map(operator.gt, contents(numbers, 1), earlier_lengths)
+    are_tensors = repeat(False) if torch is None else _are_instances(lists, (torch.Tensor,))
+    steps = (
+        map(lists.append, map(gc.get_objects, _NO_GENERATION)),
+        map(tensors.extend, [compress(contents(lists, 0), are_tensors)]),
+        map(lists.append, map(list, [compress(contents(lists, 0), _are_exactly(lists, plain))])),
+        map(reading.ids.extend, [map(id, contents(lists, 1))]),
+        map(reading.lengths.extend, [map(len, contents(lists, 1))]),
+        map(
+            reading.longer.extend,
+            [() if earlier is None else compress(contents(lists, 1), are_longer)],
+        ),
+        map(reading.others.extend, [compress(contents(lists, 0), _are_exactly(lists, others))]),
+    )
+    exhaust(steps, lists)
+    own = {*map(id, reading), id(lists), id(tensors), id(numbers)}
+    reading.longer[:] = [item for item in reading.longer if id(item) not in own]
+    return [item for item in tensors if not issubclass(type(item), tuple)], reading
 
 
 def with_ids(ids: Collection[int]) -> list[Any]:
@@ -135,6 +179,12 @@ def _are_instances(lists: list[list[Any]], bases: Sequence[type]) -> Iterator[bo
     others = (base for base in bases if type(base) is not type)
     checks += [map(is_subclass, repeat(base), _types(lists)) for base in others]
     return reduce(partial(map, operator.or_), checks)
+
+
+def _are_exactly(lists: list[list[Any]], kinds: Iterable[type]) -> Iterator[bool]:
+    # by id: a metaclass may have a hash in Python
+    wanted = frozenset(id(kind) for kind in kinds if not issubclass(kind, tuple))
+    return map(wanted.__contains__, map(id, _types(lists)))
 
 
 def _types(lists: list[list[Any]]) -> Iterator[type]:

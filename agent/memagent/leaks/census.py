@@ -301,6 +301,9 @@ def _with_early(growth: GroupGrowth, first: Census, middle: Census, last: Census
 
 
 _MIN_CONTINUED_SHARE = 0.25
+MAX_SLOW_SHARE = 0.7
+"""Share of its first rate up to which the growth of a table has slowed down: if keys come at random
+from a finite set, a third of it is full then."""
 _MAX_FREED_SHARE = 0.5
 """Share of a window's growth that may be freed at the end of a run. Of a leak, all is."""
 
@@ -313,6 +316,8 @@ class GroupCount:
     step: int
     count: int
     per_step: float
+    burst: int = 0
+    """The most that came between two readings of the window, perhaps at once."""
 
     def at(self, later: Census) -> GroupCount:
         """Return the count of a later census, with the first rate."""
@@ -323,6 +328,12 @@ class GroupCount:
         expected = self.per_step * (later.step - self.step)
         return later.groups()[self.group] - self.count >= max(1.0, _MIN_CONTINUED_SHARE * expected)
 
+    def has_slowed_since(self, later: Census) -> bool:
+        """Return True if so much less was added than by its rate that no pause explains it."""
+        expected = self.per_step * (later.step - self.step)
+        added = later.groups()[self.group] - self.count
+        return added < MAX_SLOW_SHARE * expected and expected - added > self.burst
+
     def has_lost_any(self, later: Census, window_steps: int) -> bool:
         """Return True if what grew in a window of that many steps has been freed since."""
         freed = self.count - later.groups()[self.group]
@@ -330,12 +341,14 @@ class GroupCount:
 
 
 def group_counts(
-    growths: Iterable[GroupGrowth], first: Census, last: Census
+    growths: Iterable[GroupGrowth], first: Census, middle: Census | None, last: Census
 ) -> tuple[GroupCount, ...]:
-    """Return the counts of groups that grew between two censuses."""
-    before, now = first.groups(), last.groups()
+    """Return the counts of groups that grew between two censuses. middle: one between them."""
+    readings = [item.groups() for item in (first, middle or first, last)]
     steps = max(1, last.step - first.step)
-    return tuple(
-        GroupCount(group, last.step, now[group], (now[group] - before[group]) / steps)
-        for group in dict.fromkeys(growth.group for growth in growths)
-    )
+    counts = []
+    for group in dict.fromkeys(growth.group for growth in growths):
+        before, halfway, now = (reading[group] for reading in readings)
+        burst = max(halfway - before, now - halfway)
+        counts.append(GroupCount(group, last.step, now, (now - before) / steps, burst))
+    return tuple(counts)

@@ -6,6 +6,8 @@
 2. Later censuses show whether the tensors of a diagnosis still become more. If none of its groups
    does, its suspects are withdrawn, but for those of other evidence.
 3. Suspects of host memory are withdrawn if what is allocated grows by much less than they say.
+4. A table that is filled by key is withdrawn earlier: if it grows more slowly than at first. Of a
+   leak, each key is new, so it doesn't slow down.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any
 
 from memagent.components import live_objects
 from memagent.leaks import census, limits
-from memagent.leaks.census import Census, GroupCount
+from memagent.leaks.census import MAX_SLOW_SHARE, Census, GroupCount
 from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.suspension import Survey
 from memagent.leaks.window import ReadingWindow
@@ -71,12 +73,23 @@ class HostGrowthCheck:
     used_bytes: at `step`, None if unknown. It has stopped if it grew by less than MIN_HOST_SHARE of
     their rate both since then and since the last check, or between two checks in a row: a cache
     that was full at half of the run has grown a lot since. One check isn't enough: something else
-    may have been freed.
+    may have been freed. table_bytes_per_step: measured growth, if the suspects are tables that are
+    filled by key. These must go on with most of the smaller one of both rates.
     """
 
-    def __init__(self, suspects: Sequence[Suspect], step: int, used_bytes: int | None) -> None:
+    def __init__(
+        self,
+        suspects: Sequence[Suspect],
+        step: int,
+        used_bytes: int | None,
+        table_bytes_per_step: int | None = None,
+    ) -> None:
         rates = [item.bytes_per_step or 0 for item in suspects if item.kind in HOST_KINDS]
-        self._min_rate = MIN_HOST_SHARE * max(rates, default=0)
+        rate = max(rates, default=0)
+        self._min_rate = MIN_HOST_SHARE * rate
+        if table_bytes_per_step:
+            lower = min(rate, table_bytes_per_step)
+            self._min_rate = max(self._min_rate, MAX_SLOW_SHARE * lower)
         self._first = self._last = (step, used_bytes)
         self._checks = self._flat_checks = 0
 
@@ -125,10 +138,14 @@ def has_grown(since: Reading, now: Reading, min_rate: float) -> bool:
 
 
 class GrowthCheck:
-    """Checks whether the groups of tensors that grew in a diagnosis still do."""
+    """Checks whether the groups of tensors that grew in a diagnosis still do.
 
-    def __init__(self, counts: Sequence[GroupCount] = ()) -> None:
+    is_keyed: they are in a table that is filled by key.
+    """
+
+    def __init__(self, counts: Sequence[GroupCount] = (), *, is_keyed: bool = False) -> None:
         self._counts = tuple(counts)
+        self._is_keyed = is_keyed
         self._notes: deque[tuple[GroupCount, ...]] = deque(maxlen=_MAX_NOTES)
         """The newest counts, also from between two checks."""
         self._survey: Survey | None = None
@@ -138,7 +155,11 @@ class GrowthCheck:
 
     def goes_on(self, later: Census | None) -> bool:
         """Return True if a group has grown up to a later census."""
-        return later is not None and any(count.has_grown_since(later) for count in self._counts)
+        return later is not None and any(self._goes_on(count, later) for count in self._counts)
+
+    def _goes_on(self, count: GroupCount, later: Census) -> bool:
+        has_slowed = self._is_keyed and count.has_slowed_since(later)
+        return count.has_grown_since(later) and not has_slowed
 
     def prepare(self) -> bool:
         """Begin a census. Return False if one has begun before."""
@@ -171,7 +192,7 @@ class GrowthCheck:
         # from any of the notes on: growth may have stopped after the last check
         return any(
             _is_late(counts, step, window_steps, has_limit=has_limit)
-            and not any(count.has_grown_since(now) for count in counts)
+            and not any(self._goes_on(count, now) for count in counts)
             and not any(count.has_lost_any(now, window_steps) for count in counts)
             for counts in (self._counts, *self._notes)
         )

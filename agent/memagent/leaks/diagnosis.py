@@ -63,7 +63,7 @@ def diagnose(
     longer = lengthening_tensors(first, before_last, last, tensors, middle)[:_MAX_GROUPS]
     more_nodes = _more_nodes(first, middle, last)
     steps = max(1, last.step - first.step)
-    counts = census.group_counts(growths, first, last)
+    counts = census.group_counts(growths, first, middle, last)
     if not growths and not longer and more_nodes < steps // 2:
         return [], counts
     search = ReferrerSearch(UserScopes(), {id(growths)}, budget)

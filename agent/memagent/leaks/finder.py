@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -54,6 +54,7 @@ class Finder(FinderState):
         beyond_budget: bool = False,
         advance_s: float = 0.0,
         window: int | None = None,
+        containers: bool = False,
     ) -> None:
         """Start a diagnosis as soon as the budget allows, or at once if `beyond_budget`.
 
@@ -61,11 +62,11 @@ class Finder(FinderState):
         as long as the one before it.
         history: also record the CUDA allocator. host: also trace Python's own allocations, which
         makes small steps take two to five times as long. window: steps, if not the usual ones; use
-        more for what grows rarely. Replaces an earlier request that hasn't
-        started; a running diagnosis isn't disturbed.
+        more for what grows rarely. containers: also look for those of the host that grow.
+        Replaces an earlier request that hasn't started; a running diagnosis isn't disturbed.
         """
         self._advance_s = math.inf if beyond_budget else advance_s
-        self._requested = WindowRequest(window or self.window, history, host)
+        self._requested = WindowRequest(window or self.window, history, host, containers)
 
     def after_step(self, step: int) -> Diagnosis | None:
         """Advance the diagnosis after `step`. Return it in the step that completes it."""
@@ -205,7 +206,20 @@ class Finder(FinderState):
         rest, stopped = confirmation.without(diagnosis, kinds)
         if stopped:
             self.diagnosis = rest
+        for item in stopped:
+            if (item.file, item.line) in self._keyed:
+                self._slowed[item.file, item.line] = item.bytes_per_step or 0
         return stopped
+
+    def _are_keyed(self, suspects: Sequence[Suspect], kinds: frozenset[str]) -> bool:
+        """Return True if all suspects of these kinds are filled by key."""
+        places = {(item.file, item.line) for item in suspects if item.kind in kinds}
+        return bool(places) and places <= self._keyed
+
+    def _has_slowed(self, suspect: Suspect) -> bool:
+        """Return True for a table that was withdrawn, unless it grows as fast as before."""
+        earlier = self._slowed.get((suspect.file, suspect.line))
+        return earlier is not None and (suspect.bytes_per_step or 0) < earlier
 
     def close(self) -> None:
         """Drop the requested diagnosis or the running one."""
@@ -289,7 +303,11 @@ class Finder(FinderState):
         suspects = without_tensors(suspects, of_tensors)
         growths = (detector.growth_bytes_per_step for detector in detectors)
         suspects = with_opaque_holders(suspects, next(filter(None, growths), 0))
-        return [item for item in suspects if not limits.ends_by_itself(item)]
+        return [
+            item
+            for item in suspects
+            if not limits.ends_by_itself(item) and not self._has_slowed(item)
+        ]
 
     def _continue_search(self) -> Diagnosis | None:
         """Search for one slice. Return the diagnosis if that was the last one."""
@@ -315,8 +333,12 @@ class Finder(FinderState):
             is_unsure = may_confirm and confirmation.is_unsure(
                 suspects, window, self.confirming_window
             )
+            self._keyed = frozenset(
+                (item.file, item.line) for item in suspects if limits.is_keyed(item)
+            )
             self.close()
-        self._check = GrowthCheck([count for detector in detectors for count in detector.counts])
+        counts = [count for detector in detectors for count in detector.counts]
+        self._check = GrowthCheck(counts, is_keyed=self._are_keyed(suspects, COUNTED_KINDS))
         if is_unsure:  # begin again with new detectors of the same kinds
             self._begin(window.request.over(self.confirming_window), window.last_step)
             self._unconfirmed = diagnosis
@@ -331,7 +353,14 @@ class Finder(FinderState):
         elif diagnosis.native_bytes_per_step:  # only some methods measure it
             self._native_rate = diagnosis.native_bytes_per_step
             self._native_since = diagnosis.step, used_bytes
-        self._host_check = HostGrowthCheck(diagnosis.suspects, diagnosis.step, used_bytes)
+        self._host_check = HostGrowthCheck(
+            diagnosis.suspects,
+            diagnosis.step,
+            used_bytes,
+            diagnosis.growth_bytes_per_step
+            if self._are_keyed(diagnosis.suspects, HOST_KINDS)
+            else None,
+        )
         self._has_limit = unconfirmed is not None
         return diagnosis
 

@@ -84,6 +84,10 @@ class FinderState:
         self._unconfirmed: Diagnosis | None = None
         self._is_filling = False
         """Most growth of the newest diagnosis was below its bounds."""
+        self._keyed: frozenset[tuple[str, int | None]] = frozenset()
+        """Lines of the newest suspects that fill a table by key."""
+        self._slowed: dict[tuple[str, int | None], float] = {}
+        """Bytes per step of tables that were withdrawn, by line."""
         self._has_limit = False
         """The source has a limit for what the newest diagnosis found."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import operator
+import sys
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,7 +16,12 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from memagent.components import safe_reads
-from memagent.components.live_objects import of_types, with_ids, with_subclasses
+from memagent.components.live_objects import (
+    of_types,
+    tensors_and_lengths,
+    with_ids,
+    with_subclasses,
+)
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.length_notes import LengthNote, length_note
 from memagent.leaks.object_sizes import BUFFERS, is_opaque, item_bytes, newest_item
@@ -65,28 +71,74 @@ class ContainerCensus:
        and then may look longer by chance, and so may the input of each step.
     3. Estimate the size of an item from the newest ones: arrays, bytes, numbers, objects. The
        census of tensors counts those.
+    4. Another thread may note what the collector tracks, during the step before each reading. Only
+       what has grown by the last one is kept until then.
     """
 
     def __init__(self) -> None:
         self._first_step = 0
+        self._has_begun = False
+        self._is_noted = False
+        """Another thread has noted what the next reading needs."""
         self._first: dict[int, int] = {}
         self._least = 0
         """Length up to which containers aren't noted."""
         self._middle_step = 0
         self._middle: dict[int, LengthNote] = {}
+        self._longer: list[Any] | None = None
+        """Containers that have grown since the middle, if they were noted."""
+
+    def note(self) -> list[Any]:
+        """Note the containers for the next reading, in another thread. Return all tensors."""
+        kinds = [kind for kind in container_kinds() if kind not in _KINDS]
+        tensors, reading = tensors_and_lengths(_KINDS, kinds, *self._earlier())
+        lengths = list(map(_length, reading.others))
+        if not self._has_begun:
+            ids = [*reading.ids, *map(id, reading.others)]
+            self._note_first(ids, reading.lengths + lengths)
+        elif not self._middle_step:
+            longer = reading.longer + reading.others
+            self._note_middle(longer, list(map(len, reading.longer)) + lengths)
+        else:
+            self._longer = reading.longer + reading.others
+        self._is_noted = True
+        return tensors
+
+    def _earlier(self) -> tuple[dict[int, int] | None, int]:
+        """Return lengths by id, and that of others, beyond which containers are looked at now."""
+        if not self._has_begun:
+            return None, 0
+        if not self._middle_step:
+            return self._first, self._least
+        return {key: note.length for key, note in self._middle.items()}, sys.maxsize
 
     def begin(self, step: int) -> None:
         self._first_step = step
-        self._first = {}
-        containers, lengths = _containers()
-        self._least = _least_length(lengths)
-        containers, lengths = _longer_than(self._least, containers, lengths)
-        self._first = dict(zip(map(id, containers), lengths, strict=True))
+        if not self._take_noted():
+            containers, lengths = _with_lengths(_tracked())
+            self._note_first(list(map(id, containers)), lengths)
+        self._has_begun = True
+        self._first.update((id(item), _length(item)) for item in _untracked())
 
     def middle(self, step: int) -> None:
+        if not self._take_noted():
+            # in two statements: the arguments of one call would be a list among the containers
+            containers, lengths = _with_lengths(_tracked())
+            self._note_middle(containers, lengths)
         self._middle_step = step
-        # in two statements: the arguments of one call would be a list among the containers
-        containers, lengths = _containers()
+        untracked = list(_untracked())
+        self._note_middle(untracked, list(map(_length, untracked)))
+
+    def _take_noted(self) -> bool:
+        is_noted, self._is_noted = self._is_noted, False
+        return is_noted
+
+    def _note_first(self, ids: list[int], lengths: list[int]) -> None:
+        self._least = _least_length(lengths)
+        ids, lengths = _longer_than(self._least, ids, lengths)
+        self._first = dict(zip(ids, lengths, strict=True))
+
+    def _note_middle(self, containers: list[Any], lengths: list[int]) -> None:
         containers, lengths = _longer_than(self._least, containers, lengths)
         earlier = list(map(self._first.get, map(id, containers), repeat(0)))
         are_longer = map(operator.gt, lengths, earlier)
@@ -94,12 +146,7 @@ class ContainerCensus:
         # to note the items of each new one took 16 s with 200,000 of them
         old = nlargest(_MAX_LONGER, (item for item in longer if item[2]), key=_added)
         new = nlargest(_MAX_NEW, (item for item in longer if not item[2]), key=_added)
-        self._middle = {id(item): length_note(item, length) for item, length, _ in old + new}
-
-    @property
-    def has_middle(self) -> bool:
-        """Return True once the reading in the middle was taken."""
-        return self._middle_step > 0
+        self._middle.update((id(item), length_note(item, length)) for item, length, _ in old + new)
 
     def growth_of(self, container: Any) -> int | None:
         """Return how many entries a list, dict, set or deque has more than in the middle.
@@ -127,10 +174,19 @@ class ContainerCensus:
         among the young: a step with many objects ages them.
         """
         growing = []
-        for item in _containers_with(self._middle.keys() - set(young)):
+        for item in self._candidates(self._middle.keys() - set(young)):
             if growth := self._growth(item, _length(item), step, young, is_new):
                 growing.append(growth)
         return sorted(growing, key=lambda item: -item.bytes_per_step)
+
+    def _candidates(self, ids: Collection[int]) -> list[Any]:
+        """Return the containers with these ids, or those of them that have grown."""
+        longer, self._longer = self._longer, None
+        if not self._take_noted() or longer is None:
+            kinds = (*_KINDS, *BUFFERS)
+            longer = [item for item in with_ids(ids) if issubclass(type(item), kinds)]
+        candidates = [item for item in longer if id(item) in ids]
+        return candidates + [item for item in _untracked() if id(item) in ids]
 
     def _growth(
         self,
@@ -155,23 +211,25 @@ class ContainerCensus:
         return GrowingContainer(item, growth / steps, known)
 
 
-def _containers() -> tuple[list[Any], list[int]]:
-    """Return the containers and their lengths.
+def container_kinds() -> list[type]:
+    """Return the classes of containers, with those derived from them."""
+    return with_subclasses((*_KINDS, *BUFFERS))
+
+
+def _tracked() -> list[Any]:
+    return of_types(container_kinds())
+
+
+def _with_lengths(tracked: list[Any]) -> tuple[list[Any], list[int]]:
+    """Return containers with their lengths.
 
     A process may have millions, so these are read within a few calls in C.
     """
-    tracked = of_types(with_subclasses((*_KINDS, *BUFFERS)))
     are_plain = list(map(_KIND_IDS.__contains__, map(id, map(type, tracked))))
     containers = list(compress(tracked, are_plain))
     lengths = list(map(len, containers))
-    others = [*compress(tracked, map(operator.not_, are_plain)), *_untracked()]
+    others = list(compress(tracked, map(operator.not_, are_plain)))
     return containers + others, lengths + list(map(_length, others))
-
-
-def _containers_with(ids: Collection[int]) -> list[Any]:
-    """Return the containers with these ids: faster than to list all."""
-    tracked = [item for item in with_ids(ids) if issubclass(type(item), (*_KINDS, *BUFFERS))]
-    return [*tracked, *(item for item in _untracked() if id(item) in ids)]
 
 
 def _least_length(lengths: Collection[int]) -> int:

@@ -11,6 +11,8 @@ only a longer window shows that.
    < n`, `name = (name + x)[-n:]`, also where such a condition returns before.
 3. It's the state of an optimizer or a cache of results: they grow until all parameters or arguments
    are known. Threads become more until a pool is full.
+4. It's added once for each key: `if word not in numbers`, where the word gets a number. Of what is
+   kept by key (`is_keyed`), less and less is added if keys come again.
 
 What grows only while something is left that the source counts down ends by itself: `if budget > 0`.
 """
@@ -42,6 +44,7 @@ _TAKING_METHODS = frozenset(
     ("clear", "pop", "popleft", "popitem", "discard", "remove", "reset", "flush", "move_to_end")
 )
 _QUEUE_METHODS = frozenset(("get", "get_nowait"))
+_KEY_METHODS = frozenset(("setdefault", "add"))
 _TAKING_FUNCTIONS = frozenset(("heappop", "heappushpop", "heapreplace"))
 _NEW_CONTAINERS = frozenset(
     ("list", "dict", "set", "deque", "defaultdict", "OrderedDict", "Counter")
@@ -55,26 +58,57 @@ def may_stop_growing(suspect: Suspect) -> bool:
     """Return True if the source has a limit for what a suspect names."""
     if suspect.kind in _LIMITED_KINDS:
         return True
-    tree = syntax_tree(suspect.file)
+    statements = _statements(suspect)
+    names = _names(suspect, statements)
+    return any(
+        _is_keyed(node)
+        or _crops_itself(node, names)
+        or _depends_on(node, parents, names)
+        or _is_once_per_key(node, parents)
+        for node, parents in statements
+    ) or any(
+        takes_out(node, parents, names, suspect.line) for node, parents in _nodes(suspect.file)
+    )
+
+
+def is_keyed(suspect: Suspect) -> bool:
+    """Return True for what is kept by key, or once for each key: one that comes again adds nothing.
+
+    The line may be another one, so the name of the holder counts as well.
+    """
+    if suspect.kind == "cache":
+        return True
+    statements = _statements(suspect)
+    holder = _HOLDER.search(suspect.holder)
+    names = {holder[1]} if holder else set()
+    return any(
+        _is_keyed(node) or _is_once_per_key(node, parents) for node, parents in statements
+    ) or any(_stores_by_key(node, names) for node, _ in _nodes(suspect.file))
+
+
+def _statements(suspect: Suspect) -> list[tuple[ast.stmt, Parents]]:
+    """Return the statements at a suspect's line, and what uses the variables that they set."""
     statements = [
         (node, parents)
-        for node, parents in walk(tree)
+        for node, parents in walk(syntax_tree(suspect.file))
         if isinstance(node, ast.stmt) and node.lineno == suspect.line
     ]
-    statements += [later for node, parents in statements for later in later_uses(node, parents)]
+    return statements + [
+        later for node, parents in statements for later in later_uses(node, parents)
+    ]
+
+
+def _names(suspect: Suspect, statements: list[tuple[ast.stmt, Parents]]) -> set[str]:
     names = {name for node, _ in statements for name in _growing_names(node)}
     if holder := _HOLDER.search(suspect.holder):
         names.add(holder[1])
-    names.discard("")
-    files = dict.fromkeys((suspect.file, main_file() or suspect.file))
-    return any(
-        _is_keyed(node) or _crops_itself(node, names) or _depends_on(node, parents, names)
-        for node, parents in statements
-    ) or any(
-        takes_out(node, parents, names, suspect.line)
-        for file in files
-        for node, parents in walk(syntax_tree(file))
-    )
+    return names - {""}
+
+
+def _nodes(file: str) -> Iterator[tuple[ast.AST, Parents]]:
+    """Yield the nodes of a file, and of the main one."""
+    for item in dict.fromkeys((file, main_file() or file)):
+        yield from walk(syntax_tree(item))
 
 
 def ends_by_itself(suspect: Suspect) -> bool:
@@ -151,6 +185,39 @@ def _is_keyed(node: ast.stmt) -> bool:
     """Return True for `rows[key] = x`: keys may come again."""
     targets = assignment_targets(node) if isinstance(node, ast.Assign) else ()
     return any(isinstance(item, ast.Subscript) for item in targets)
+
+
+def _stores_by_key(node: ast.AST, names: set[str]) -> bool:
+    """Return True for `rows[key] = x`, `rows.setdefault(key, x)` and `rows.add(key)`."""
+    if isinstance(node, ast.Assign):
+        stored = [item for item in assignment_targets(node) if isinstance(item, ast.Subscript)]
+        return any(mention_of(item) in names and _is_computed(item.slice) for item in stored)
+    is_method = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    return (
+        is_method
+        and node.func.attr in _KEY_METHODS  # type: ignore[attr-defined]
+        and mention_of(node.func.value) in names  # type: ignore[attr-defined]
+    )
+
+
+def _is_computed(key: ast.expr) -> bool:
+    return not isinstance(key, ast.Constant | ast.Slice)
+
+
+def _is_once_per_key(node: ast.stmt, parents: Parents) -> bool:
+    """Return True if a condition asks for a key that the same function stores."""
+    tests = [item.test for item in parents if isinstance(item, ast.If)]
+    tables = {
+        mention_of(value)
+        for test in (*tests, *_tests_before(node, parents))
+        for part in ast.walk(test)
+        if isinstance(part, ast.Compare)
+        for operator, value in zip(part.ops, part.comparators, strict=True)
+        if isinstance(operator, ast.In | ast.NotIn)
+    } - {""}
+    function = next((item for item in reversed(parents) if isinstance(item, FUNCTIONS)), None)
+    scope = function or next(iter(parents), None)
+    return bool(tables and scope) and any(_stores_by_key(part, tables) for part in ast.walk(scope))  # type: ignore[arg-type]
 
 
 def _crops_itself(node: ast.stmt, names: set[str]) -> bool:

@@ -190,6 +190,7 @@ class LeakMonitor:
             beyond_budget=is_next and self._is_threatened,
             advance_s=METHODS_ADVANCE_S if is_next else 0.0,
             window=max(self._min_window, method.window or 0) or None,
+            containers=self._device.kind == "host",
         )
         self._sampler.request_work()
 

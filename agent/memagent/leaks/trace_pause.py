@@ -92,21 +92,38 @@ class TracePause:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Leave what is allocated meanwhile out of the trace, also by other threads."""
-    if not tracemalloc.is_tracing() or not TracePause.is_alone():
-        yield
-        return
-    hooked = {domain: _allocator_of(domain) for domain in TracePause.plain}
-    paused = {key: _without_hooks(hooked[key], plain) for key, plain in TracePause.plain.items()}
-    for domain, allocator in paused.items():
-        _set_allocator(domain, allocator)
+    """Leave what is allocated meanwhile out of the trace, also by other threads.
+
+    Two threads may be in one at a time: the last one ends it.
+    """
+    if not _UNTRACED and tracemalloc.is_tracing() and TracePause.is_alone():
+        _REPLACED.clear()
+        for domain, plain in TracePause.plain.items():
+            hooked = _allocator_of(domain)
+            _REPLACED[domain] = hooked, _without_hooks(hooked, plain)
+        for domain, (_, paused) in _REPLACED.items():
+            _set_allocator(domain, paused)
+    _UNTRACED.append(True)
     try:
         yield
     finally:
-        for domain, allocator in paused.items():
-            # tracemalloc may have been stopped, and started again
-            if _values(_allocator_of(domain)) == _values(allocator):
-                _set_allocator(domain, hooked[domain])
+        _UNTRACED.pop()
+        if not _UNTRACED:
+            _trace_again()
+
+
+def _trace_again() -> None:
+    for domain, (hooked, paused) in list(_REPLACED.items()):
+        # tracemalloc may have been stopped, and started again
+        if _values(_allocator_of(domain)) == _values(paused):
+            _set_allocator(domain, hooked)
+    _REPLACED.clear()
+
+
+_UNTRACED: list[bool] = []
+"""Has an entry for each thread that leaves out what is allocated."""
+_REPLACED: dict[int, tuple[_Allocator, _Allocator]] = {}
+"""The allocators with the hooks, and those in their place meanwhile."""
 
 
 def clear_free_lists() -> None:

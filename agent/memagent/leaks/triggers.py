@@ -46,6 +46,8 @@ MAX_RISE_RATIO = 4.0
 MIDDLE_WINDOW_STEPS = 80
 LONG_WINDOW_STEPS = 160
 """Windows for growth at every twentieth and fiftieth step: they contain three such steps."""
+RARE_WINDOW_STEPS = 400
+"""Window for growth at irregular steps: at the ends of episodes, or of files."""
 MIN_CUDA_BYTES_PER_STEP = 32
 MIN_OTHER_BYTES_PER_STEP = 16 * 2**10
 """A host's readings rise while allocators and caches warm up; CUDA's allocator counts exactly."""
@@ -75,14 +77,20 @@ HOST_METHODS = (
     Method(traces_host=True),
     Method(window=LONG_WINDOW_STEPS),
     Method(traces_host=True, window=MIDDLE_WINDOW_STEPS),
+    Method(window=RARE_WINDOW_STEPS),
 )
 DEVICE_METHODS = (Method(), Method(window=LONG_WINDOW_STEPS))
 """One follows the other while no suspect was found."""
 
 
 def censuses_first(methods: tuple[Method, ...], tried: int) -> tuple[Method, ...]:
-    """Return the methods with those that only count tensors first among the ones not yet tried."""
-    return *methods[:tried], *sorted(methods[tried:], key=lambda item: item.traces_host)
+    """Return the methods with those that only count tensors first among the ones not yet tried.
+
+    The longest window stays the last.
+    """
+    return *methods[:tried], *sorted(
+        methods[tried:], key=lambda item: (item.window == RARE_WINDOW_STEPS, item.traces_host)
+    )
 
 
 def is_growth(device_kind: str, bytes_per_step: int | None) -> bool:

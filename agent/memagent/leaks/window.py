@@ -14,6 +14,7 @@ from memagent.leaks import WINDOW_STEPS
 from memagent.leaks.census import Census
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import CodePosition, Detector
+from memagent.leaks.detectors.containers import ContainerDetector
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.detectors.loader_workers import LoaderWorkerDetector
 from memagent.leaks.detectors.tensors import TensorDetector
@@ -39,6 +40,8 @@ class WindowRequest:
     """Record the CUDA allocator, too."""
     host: bool = False
     """Trace Python's own allocations, too."""
+    containers: bool = False
+    """Look for containers of the host that grow, also without a trace."""
 
     def over(self, steps: int) -> WindowRequest:
         """Return the same over another number of steps."""
@@ -61,7 +64,13 @@ class WindowRequest:
         if self.history:
             detectors.append(AllocatorHistoryDetector())
         if self.host:
-            detectors.append(HostMemoryDetector(sites, bounds, schedule))
+            host = HostMemoryDetector(sites, bounds, schedule)
+            tensors.list_tensors = host.list_tensors
+            detectors.append(host)
+        elif self.containers:
+            containers = ContainerDetector(used_bytes, bounds)
+            tensors.list_tensors = containers.list_tensors
+            detectors.append(containers)
         return tuple(detectors)
 
 
@@ -143,6 +152,8 @@ class ReadingWindow:
             self.first_step = step
             for detector in self.detectors:
                 detector.begin(step)
+            for detector in self.detectors:
+                detector.read_used_bytes()
         elif self._is_middle(self.observed_steps):
             self._is_past_middle = True
             for detector in self.detectors:

@@ -13,6 +13,7 @@ from memagent.components.live_objects import (
     live_tensors,
     of_types,
     referrers,
+    tensors_and_lengths,
     with_ids,
     young_ids,
 )
@@ -116,3 +117,21 @@ def test_a_class_that_has_no_hash_is_no_error() -> None:
 
     model = Model(2, 2)
     assert any(found is model for found in instances(torch.nn.Module))
+
+
+def test_one_pass_lists_tensors_and_the_lengths_of_containers():
+    class Rows(list):
+        pass
+
+    tensor, rows, short, derived = torch.ones(2), [1, 2, 3], {"a": [1]}, Rows([1])
+    tensors, reading = tensors_and_lengths([list, dict], [Rows], {id(short): 0, id(rows): 3}, 10**6)
+    assert any(item is tensor for item in tensors)
+    lengths = dict(zip(reading.ids, reading.lengths, strict=True))
+    assert (lengths[id(rows)], lengths[id(short)]) == (3, 1)
+    assert [item is short for item in reading.longer] == [True]
+    assert any(item is derived for item in reading.others) and id(derived) not in lengths
+
+
+def test_without_earlier_lengths_a_pass_keeps_no_container():
+    _, reading = tensors_and_lengths([list], [])
+    assert reading.ids and not reading.longer

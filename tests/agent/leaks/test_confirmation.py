@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from memagent.leaks.confirmation import HOST_KINDS, HostGrowthCheck, without
+from memagent.leaks import census
+from memagent.leaks.census import GroupCount
+from memagent.leaks.confirmation import HOST_KINDS, GrowthCheck, HostGrowthCheck, without
 from memagent.leaks.suspect import Diagnosis
 from memagent.wire.messages import Suspect
 
@@ -61,6 +64,31 @@ def test_a_check_without_growth_is_to_be_confirmed_soon():
     for step, used, expected in ((100, 100, False), (200, 110, True), (300, 210, False)):
         check.has_stopped(step, grown(used)[0])
         assert check.may_have_stopped is expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "growth", "expected"),
+    [
+        ((60, 120), 900, True),
+        ((60, 120), 400, False),
+        ((80, 160), 900, False),
+        ((60, 120), None, False),
+    ],
+    ids=["slower", "as measured", "as fast", "no table"],
+)
+def test_4_a_table_that_grows_more_slowly_is_withdrawn(steps, growth, expected):
+    check = HostGrowthCheck(HOST, 50, FIRST, growth)
+    verdicts = [
+        check.has_stopped(150 + 100 * index, used) for index, used in enumerate(grown(*steps))
+    ]
+    assert verdicts[-1] is expected
+
+
+def test_4_tensors_in_a_table_no_longer_grow_once_they_have_slowed_down():
+    count = GroupCount(("cpu", "float32", 1), 0, 0, 1.0, 10)
+    later = census.take(100, [torch.zeros(1) for _ in range(50)])
+    assert GrowthCheck([count]).goes_on(later)
+    assert not GrowthCheck([count], is_keyed=True).goes_on(later)
 
 
 def test_only_host_suspects_are_withdrawn():

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import zlib
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
 from mmap import mmap
 
@@ -26,6 +27,28 @@ def growing(add, steps=20, **at_the_end):
         if 2 * step == steps:
             census.middle(step)
     return census.end(steps, **at_the_end)
+
+
+def test_4_another_thread_may_note_what_a_reading_needs():
+    """What is made and dropped meanwhile isn't kept."""
+    rows, others, census = [], [], ContainerCensus()
+
+    def noted():
+        with ThreadPoolExecutor(1) as thread:
+            assert any(item is tensor for item in thread.submit(census.note).result())
+
+    tensor = torch.ones(2)
+    noted()
+    census.begin(0)
+    for step in range(1, 21):
+        rows.append(bytes(5_000))
+        others[:] = [bytes(5_000)] * step
+        if step in (9, 19):
+            noted()
+        if step == 10:
+            census.middle(step)
+    found = [item.container for item in census.end(20)]
+    assert [item is rows for item in found] == [True]
 
 
 @pytest.mark.parametrize(

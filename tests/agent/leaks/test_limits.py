@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.leaks.limits import ends_by_itself, may_stop_growing
+from memagent.leaks.limits import ends_by_itself, is_keyed, may_stop_growing
 from memagent.leaks.suspect import build_suspect
 
 LIMITED = {
@@ -200,6 +200,48 @@ def test_1_the_name_of_the_holder_counts_as_well(tmp_path):
 @pytest.mark.parametrize("kind", ["optimizer", "cache"])
 def test_3_parameters_and_arguments_may_all_be_known(tmp_path, kind):
     assert may_stop_growing(suspect_in(tmp_path, UNLIMITED["begun once"], kind))
+
+
+ONCE_PER_KEY = """
+class Vocabulary:
+    def number(self, word):
+        if word not in self.numbers:
+            self.numbers[word] = len(self.entries)
+            entry = describe(word)
+            self.entries.append(entry)  # here
+        return self.numbers[word]
+"""
+
+
+def test_4_what_is_added_once_for_each_key_may_stop(tmp_path):
+    assert may_stop_growing(suspect_in(tmp_path, ONCE_PER_KEY))
+
+
+@pytest.mark.parametrize(
+    ("source", "holder"),
+    [
+        (LIMITED["by key"], "masks: dict of 3"),
+        (LIMITED["known before"], "Tokenizer.cache: dict of 3"),
+        (LIMITED["deleted"], "store: dict of 3"),
+        (ONCE_PER_KEY, "Vocabulary.entries: list of 3"),
+        (
+            "def table(key):\n    rows = make(key)  # here\n    memo[key] = rows\n",
+            "memo: dict of 3",
+        ),
+    ],
+    ids=["if not in", "else returned", "setdefault", "beside the table", "made before"],
+)
+def test_4_a_table_is_filled_by_key(tmp_path, source, holder):
+    assert is_keyed(suspect_in(tmp_path, source, "dict", holder))
+
+
+@pytest.mark.parametrize("case", ["flushed", "cropped", "by number", "lists by key, anew"])
+def test_4_other_limits_are_no_keys(tmp_path, case):
+    assert not is_keyed(suspect_in(tmp_path, LIMITED[case]))
+
+
+def test_4_a_cache_of_results_is_filled_by_its_arguments(tmp_path):
+    assert is_keyed(suspect_in(tmp_path, UNLIMITED["begun once"], "cache"))
 
 
 COUNTED_DOWN = """

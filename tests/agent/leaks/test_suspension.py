@@ -33,18 +33,18 @@ def test_a_tensor_that_becomes_old_after_the_pass_is_listed(survey):
 
 def test_a_tensor_made_while_another_thread_begins_a_collection_is_listed(survey):
     """A callback of the collector runs Python code, during which the training thread goes on."""
-    has_begun, may_go_on = threading.Event(), threading.Event()
+    read_used_bytes, may_go_on = threading.Event(), threading.Event()
 
     def pause(phase, _info):
         if phase == "start" and threading.current_thread() is other:
-            has_begun.set()
+            read_used_bytes.set()
             may_go_on.wait(30)
 
     other = threading.Thread(target=gc.collect)
     gc.callbacks.append(pause)  # after the survey's
     try:
         other.start()
-        assert has_begun.wait(30)
+        assert read_used_bytes.wait(30)
         tensor = torch.ones(2)
         may_go_on.set()
         other.join()

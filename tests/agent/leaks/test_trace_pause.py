@@ -32,7 +32,7 @@ def are_traced(items):
 def test_what_is_allocated_in_a_pause_is_not_traced():
     before = [bytes(400)]
     with untraced():
-        meanwhile = [bytes(400), {f"{number}": number for number in range(9)}]
+        meanwhile = [bytes(400), bytearray(400)]
     after = [bytes(400)]
     assert are_traced([*before, *after]) == [True, True]
     assert are_traced(meanwhile) == [False, False]
@@ -58,6 +58,17 @@ def test_the_hooks_are_back_after_an_error_and_after_a_pause_in_a_pause():
         inner = bytes(400)
         raise ValueError("within")
     assert are_traced([inner, bytes(400)]) == [False, True]
+
+
+@pytest.mark.usefixtures("_tracing")
+def test_of_two_threads_the_last_one_ends_a_pause():
+    first, second = untraced(), untraced()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    meanwhile = bytes(400)
+    second.__exit__(None, None, None)
+    assert are_traced([meanwhile, bytes(400)]) == [False, True]
 
 
 @pytest.mark.usefixtures("_tracing")

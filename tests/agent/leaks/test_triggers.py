@@ -103,9 +103,9 @@ def test_early_growth_is_over_unless_a_diagnosis_of_it_waits(monkeypatch):
 
 
 def test_a_longer_census_comes_before_a_trace_where_tensors_grow():
-    first, trace, longer, longer_trace = HOST_METHODS
+    first, trace, longer, longer_trace, rare = HOST_METHODS
     assert trace.traces_host and not longer.traces_host
-    assert censuses_first(HOST_METHODS, 1) == (first, longer, trace, longer_trace)
+    assert censuses_first(HOST_METHODS, 1) == (first, longer, trace, longer_trace, rare)
     assert censuses_first(HOST_METHODS, 2) == HOST_METHODS
 
 

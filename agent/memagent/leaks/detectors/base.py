@@ -113,6 +113,9 @@ class Detector:
     def begin(self, step: int) -> None:
         """Start the window after `step`."""
 
+    def read_used_bytes(self) -> None:
+        """Read the memory in use once all have begun, with what their readings keep."""
+
     def after_step(self, took_s: float | None = None) -> None:
         """Note the end of a step of the window, before a reading after it.
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext as no_pause
 from functools import partial
+from typing import Any
 
 from memagent.components.live_objects import young_ids
 from memagent.leaks.block_trace import BlockTrace
@@ -32,7 +33,7 @@ from memagent.leaks.native_growth import HalfWindow, untraced_growth
 from memagent.leaks.native_suspects import suspects_of_trace
 from memagent.leaks.object_sizes import newest_item
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.trace_pause import clear_free_lists
+from memagent.leaks.trace_pause import clear_free_lists, untraced
 from memagent.leaks.trace_schedule import TraceSchedule
 from memagent.leaks.traced_blocks import (
     TracedBlocks,
@@ -135,15 +136,18 @@ class HostMemoryDetector(Detector):
         # before the middle: together, the two take the longest of all boundaries
         if self._is_active and not self._middle_step:
             self._garbage.collect(step - self._first_step)
-            self._containers.middle(step)
+
+    def list_tensors(self) -> list[Any]:
+        """Return all tensors. Note the lengths of containers by the same pass, in its thread."""
+        with untraced():
+            return self._containers.note()
 
     def middle(self, step: int) -> None:
         if self._is_active:
             self._garbage.collect(step - self._first_step)
             self._middle_step = step
             growth = (self._allocated_bytes() or 0) - (self._first_bytes or 0)
-            if not self._containers.has_middle:
-                self._containers.middle(step)
+            self._containers.middle(step)
             blocks, tensors = traced_blocks(self._tensor_bytes)
             steps = step - self._first_step
             self._first_traced_steps = self._blocks.traced_steps(steps)

@@ -41,10 +41,12 @@ class TensorDetector(Detector):
         self._first_used_bytes: int | None = None
         self._survey: Survey | None = None
         self._registrations = Registrations()
+        self.list_tensors: Callable[[], list[Any]] = live_objects.live_tensors
+        """Makes the pass of each reading in another thread. It may read containers by it."""
 
     def prepare(self, step: int) -> None:
         if self._survey is None and "torch" in sys.modules:
-            self._survey = Survey()
+            self._survey = Survey(self.list_tensors)
 
     def _allocated_bytes(self) -> int | None:
         """Return memory in use, without what a trace of Python's allocations takes."""
@@ -71,9 +73,11 @@ class TensorDetector(Detector):
         return replace(result, newest_node=autograd_graphs.newest_node(tensors))
 
     def begin(self, step: int) -> None:
-        self._first_used_bytes = self._allocated_bytes()
         self._first = self._take_with_nodes(step)
         self._registrations.start()
+
+    def read_used_bytes(self) -> None:
+        self._first_used_bytes = self._allocated_bytes()
 
     def middle(self, step: int) -> None:
         self.middle_census = self._take_with_nodes(step)
@@ -131,3 +135,4 @@ class TensorDetector(Detector):
         self._before_last = None
         self._first_used_bytes = None
         self._sites = {}
+        self.list_tensors = live_objects.live_tensors

@@ -1,0 +1,57 @@
+"""Containers of the host that grow, without a trace of allocations."""
+
+from __future__ import annotations
+
+import pytest
+
+from memagent.leaks.detectors.containers import ContainerDetector
+from memagent.leaks.free_memory import BoundCheck
+from memagent.leaks.time_budgets import TimeBudget
+
+ROW_BYTES = 80_000
+
+
+class Episodes:
+    def __init__(self):
+        self.history = []
+        self.used_bytes = 10**8
+
+    def finish(self, number):
+        self.history.append({"number": number, "rows": bytes(ROW_BYTES)})
+        self.used_bytes += ROW_BYTES
+
+
+def suspects(episodes, ends, steps=160):
+    detector = ContainerDetector(lambda: episodes.used_bytes, BoundCheck())
+    detector.begin(0)
+    detector.read_used_bytes()
+    for step in range(1, steps + 1):
+        if step in ends:
+            episodes.finish(step)
+        if 2 * step == steps:
+            detector.middle(step)
+    found = detector.end(steps, TimeBudget())
+    detector.close()
+    return found
+
+
+@pytest.mark.parametrize("ends", [(21, 37, 90, 140), (3, 66, 75, 81, 150)])
+def test_it_names_what_grows_at_irregular_steps(ends):
+    episodes = Episodes()
+    (suspect,) = suspects(episodes, ends)
+    assert suspect.holder.startswith("Episodes.history: list")
+    assert suspect.file == __file__
+    assert suspect.line == Episodes.finish.__code__.co_firstlineno + 1
+    rate = ROW_BYTES * len(ends) / 160
+    assert 0.5 * rate <= suspect.bytes_per_step <= rate
+
+
+@pytest.mark.parametrize("ends", [(20, 40), (100, 140), (120,)])
+def test_what_grows_in_one_half_only_is_no_suspect(ends):
+    assert not suspects(Episodes(), ends)
+
+
+def test_what_memory_does_not_show_is_no_suspect():
+    episodes = Episodes()
+    episodes.finish = lambda number: episodes.history.append({"rows": bytes(ROW_BYTES)})
+    assert not suspects(episodes, (21, 37, 90, 140))

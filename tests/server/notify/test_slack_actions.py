@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 
@@ -287,6 +288,48 @@ def test_a_wrong_token_is_one_sentence_and_pauses_grow(
     waits = [record.args[1] for record in caplog.records if "don't work" in record.msg]
     assert waits == [5.0, 10.0, 20.0]
     assert "check MEMAGENT_SLACK_APP_TOKEN" in caplog.text and "xapp-wrong" not in caplog.text
+
+
+# the client drops the socket of a failed handshake without closing it
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        b"",
+        b"HTTP/1.1 500 Oops\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\nSec-WebSocket-Accept: no\r\n\r\n",
+        b"\xff\xfe" * 50,
+    ],
+    ids=["silent", "ended", "refused", "of another key", "nonsense"],
+)
+def test_a_failed_handshake_is_retried_later(warned, slack, dispatcher, clock, caplog, answer):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        slack.app_token = APP_TOKEN
+        slack.socket_url = f"ws://127.0.0.1:{listener.getsockname()[1]}/"
+        peers = []
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            peers.append(connection)
+            if answer is not None:
+                connection.recv(4096)
+                connection.sendall(answer)
+                connection.shutdown(socket.SHUT_WR)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        actions = SlackActions(
+            warned, APP_TOKEN, slack.token, base_url=slack.url, holds=lambda: True,
+            refresh=dispatcher.refresh, clock=clock,
+        )  # fmt: skip
+        actions.turn()
+        thread.join(PATIENCE_S)
+        assert not actions.is_connected
+        assert "Slack did not accept the connection; retrying in 5 s" in caplog.text
+        actions.close()
+        for peer in peers:
+            peer.close()
 
 
 def test_an_address_without_tls_is_refused(warned, slack, dispatcher):

@@ -115,19 +115,28 @@ class ContainerCensus:
     def begin(self, step: int) -> None:
         self._first_step = step
         if not self._take_noted():
-            containers, lengths = _with_lengths(_tracked())
-            self._note_first(list(map(id, containers)), lengths)
+            self._read_first()
         self._has_begun = True
         self._first.update((id(item), _length(item)) for item in _untracked())
 
     def middle(self, step: int) -> None:
         if not self._take_noted():
-            # in two statements: the arguments of one call would be a list among the containers
-            containers, lengths = _with_lengths(_tracked())
-            self._note_middle(containers, lengths)
+            self._read_middle()
         self._middle_step = step
         untracked = list(_untracked())
         self._note_middle(untracked, list(map(_length, untracked)))
+
+    # In functions of their own: a list of all containers has the variables of running functions,
+    # too, and a reading of these leaves them behind if anything else refers to them.
+
+    def _read_first(self) -> None:
+        containers, lengths = _with_lengths(_tracked())
+        self._note_first(list(map(id, containers)), lengths)
+
+    def _read_middle(self) -> None:
+        # in two statements: the arguments of one call would be a list among the containers
+        containers, lengths = _with_lengths(_tracked())
+        self._note_middle(containers, lengths)
 
     def _take_noted(self) -> bool:
         is_noted, self._is_noted = self._is_noted, False
@@ -181,12 +190,12 @@ class ContainerCensus:
 
     def _candidates(self, ids: Collection[int]) -> list[Any]:
         """Return the containers with these ids, or those of them that have grown."""
+        untracked = [item for item in _untracked() if id(item) in ids]
         longer, self._longer = self._longer, None
         if not self._take_noted() or longer is None:
             kinds = (*_KINDS, *BUFFERS)
             longer = [item for item in with_ids(ids) if issubclass(type(item), kinds)]
-        candidates = [item for item in longer if id(item) in ids]
-        return candidates + [item for item in _untracked() if id(item) in ids]
+        return [item for item in longer if id(item) in ids] + untracked
 
     def _growth(
         self,

@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.verb == "quantised":
         from benchmarks.estimator import quantised
 
-        return quantised.main(rehearse=options.rehearse, only=options.only)
+        return quantised.main(rehearse=options.rehearse, trace=options.trace, only=options.only)
     if options.verb == "text-models":
         from benchmarks.estimator import text_models
 
@@ -194,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         "quantised", help="the formula beside rehearsals of adapters on quantised weights"
     )
     quantised.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in the name")
+    quantised.add_argument("--trace", action="store_true", help="also trace the cases")
     quantised.add_argument(
         "--rehearse", action="store_true", help="rehearse the cases with the libraries at hand"
     )

@@ -20,9 +20,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from memagent.estimator import engine
+from memagent.estimator.api import device_fields
 from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.huggingface import request_for_config
+from memagent.estimator.quantised_model import TRACED_QUANTISATIONS
 
 RESULTS = Path(__file__).parent / "quantised.json"
 _SCRIPT = Path(__file__).parent / "quantised_training.py"
@@ -188,15 +192,39 @@ def spec_of(case: Case, transformers: str) -> TrainingSpec:
     )
 
 
-def main(*, rehearse: bool, only: str = "") -> int:
-    """Print the table and its medians; rehearse the cases with `only` in their names if asked to."""
+def traced_bytes(case: Case) -> int | None:
+    """Return the peak of tensors by trace with the libraries at hand; None if it isn't traced."""
+    if case.quantised not in TRACED_QUANTISATIONS:
+        return None
+    request = request_for_config(
+        dict(case.config),
+        batch=case.batch,
+        sequence=case.length,
+        precision=case.precision,
+        attention="sdpa",
+        checkpointing="non_reentrant" if case.checkpointing == "full" else None,
+        lora_rank=case.lora_rank,
+        lora_targets=case.lora_targets,
+        quantised=case.quantised,
+        kbit_training=case.kbit_training,  # type: ignore[arg-type]  # one of its literals
+        **device_fields(gpu=_CARD),
+    )
+    return engine.estimate_trace(request, engine.record(request)).peak_allocated_bytes
+
+
+def main(*, rehearse: bool, trace: bool = False, only: str = "") -> int:
+    """Print the table and its medians; rehearse and trace the cases with `only` in their names if
+    asked to.
+    """
     if rehearse:
         _rehearse_all(only)
     found = [row for row in rows() if only in row.case.name]
-    print("| | | rehearsed GiB | peak in | formula |")
-    print("| --- | --- | --- | --- | --- |")
+    print("| | | rehearsed GiB | peak in | formula | trace |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for row in found:
-        print(row.line())
+        peak = traced_bytes(row.case) if trace else None
+        ratio = "" if peak is None else f"{100 * (peak / row.rehearsed - 1):+.3f} %"
+        print(row.line(), ratio, "|", flush=True)
     for label, is_seen in (("seen", True), ("unseen", False)):
         some = [row for row in found if (row.case.family in SEEN) is is_seen]
         errors = sorted(abs(row.error_ratio) for row in some)

@@ -94,6 +94,8 @@ def _check_sizes(arguments: argparse.Namespace) -> None:
         size = getattr(arguments, name)
         if size is not None and size < 1:
             raise SettingError(f"--{name.replace('_', '-')} is {size}: give 1 or more")
+    if not arguments.timeout > 0:  # nan, too
+        raise SettingError(f"--timeout is {arguments.timeout:g}: give more than 0 seconds")
 
 
 def _from_hub(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -112,9 +114,9 @@ def _formula_request(
         shape = from_config(config, name=model if arguments.hub else _config_name(model))
     else:
         shape = preset(model)
-    return FormulaRequest(
-        _spec(arguments, shape), limit_bytes_of(arguments), context_bytes_of(arguments)
-    )
+    spec = _spec(arguments, shape)
+    spec.check_positions()
+    return FormulaRequest(spec, limit_bytes_of(arguments), context_bytes_of(arguments))
 
 
 def _fallback(arguments: argparse.Namespace, config: dict[str, Any]) -> FormulaRequest | None:

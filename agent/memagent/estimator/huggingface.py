@@ -82,7 +82,7 @@ class ConfiguredModel:
         if self.quantised is not None:
             model = quantise(model, self.quantised)
         if self.kbit_training is not None:
-            model = prepare(model)
+            model = prepare(model, has_checkpointing=self.checkpointing is not None)
         if self.checkpointing is not None:
             enable_checkpointing(model, use_reentrant=self.checkpointing == "reentrant")
         model = model if self.lora_rank is None else self._adapted(model)

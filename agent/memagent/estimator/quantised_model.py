@@ -60,14 +60,15 @@ def _quantised(nn: Any, layer: Any, has_double_scales: bool) -> Any:
     return quantised.requires_grad_(False)
 
 
-def prepare(model: Any) -> Any:
-    """Prepare a quantised model by peft's own function, without checkpointing."""
+def prepare(model: Any, *, has_checkpointing: bool) -> Any:
+    """Prepare a quantised model by peft's own function; checkpointing is enabled elsewhere."""
     try:
         from peft import prepare_model_for_kbit_training
     except ImportError:
         raise EstimateError("tracing kbit_training needs peft: pip install peft") from None
     prepared = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
-    prepared.enable_input_require_grads()
+    if has_checkpointing:
+        prepared.enable_input_require_grads()
     return prepared
 
 

@@ -138,6 +138,7 @@ def answer(session: Session, body: EstimateBody) -> Estimate:
             data=body.ranks, zero=body.zero, tensor=body.tensor, pipeline=body.pipeline
         )
         spec = TrainingSpec(model=shape, parallel=ranks, **training)
+        spec.check_positions()
         request = FormulaRequest(spec, body.limit_bytes, context_bytes)
         estimate = estimate_formula(request)
         advice = advise(request, estimate)[:MAX_ADVICE]

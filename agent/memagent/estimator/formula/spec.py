@@ -151,6 +151,13 @@ class TrainingSpec:
                 "name them, such as q_proj,v_proj, or trace the model"
             )
 
+    def check_positions(self) -> None:
+        """Raise EstimateError for more tokens than the model has learned positions."""
+        rows = self.model.positions - self.model.spare_positions
+        if self.model.positions and not self.model.patch and (self.sequence or 0) > rows:
+            name = self.model.name or self.model.family
+            raise EstimateError(f"sequence is {self.sequence:,}: {name} has {rows:,} positions")
+
     @property
     def _adapts_fused_experts(self) -> bool:
         """Return True if peft adapts experts that are one tensor: 1.7 times as much was traced."""

@@ -74,7 +74,8 @@ class HostGrowthCheck:
     their rate both since then and since the last check, or between two checks in a row: a cache
     that was full at half of the run has grown a lot since. One check isn't enough: something else
     may have been freed. table_bytes_per_step: measured growth, if the suspects are tables that are
-    filled by key. These must go on with most of the smaller one of both rates.
+    filled by key. These must go on with most of the smaller one of both rates. burst_steps: those
+    whose growth may come at once, and so may be missing between two checks.
     """
 
     def __init__(
@@ -83,13 +84,13 @@ class HostGrowthCheck:
         step: int,
         used_bytes: int | None,
         table_bytes_per_step: int | None = None,
+        burst_steps: int = 0,
     ) -> None:
         rates = [item.bytes_per_step or 0 for item in suspects if item.kind in HOST_KINDS]
         rate = max(rates, default=0)
         self._min_rate = MIN_HOST_SHARE * rate
-        if table_bytes_per_step:
-            lower = min(rate, table_bytes_per_step)
-            self._min_rate = max(self._min_rate, MAX_SLOW_SHARE * lower)
+        self._table_rate = min(rate, table_bytes_per_step or 0)
+        self._burst_steps = burst_steps
         self._first = self._last = (step, used_bytes)
         self._checks = self._flat_checks = 0
 
@@ -126,7 +127,10 @@ class HostGrowthCheck:
         return self._flat_checks > 0
 
     def _grew(self, since: Reading, step: int, used_bytes: int | None) -> bool:
-        return has_grown(since, (step, used_bytes), self._min_rate)
+        steps = max(1, step - since[0])
+        table_share = min(MAX_SLOW_SHARE, 1 - self._burst_steps / steps)
+        least = max(self._min_rate, table_share * self._table_rate)
+        return has_grown(since, (step, used_bytes), least)
 
 
 def has_grown(since: Reading, now: Reading, min_rate: float) -> bool:

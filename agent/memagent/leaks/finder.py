@@ -360,6 +360,7 @@ class Finder(FinderState):
             diagnosis.growth_bytes_per_step
             if self._are_keyed(diagnosis.suspects, HOST_KINDS)
             else None,
+            burst_steps=(diagnosis.step - diagnosis.first_step) // 2,
         )
         self._has_limit = unconfirmed is not None
         return diagnosis

@@ -84,6 +84,15 @@ def test_4_a_table_that_grows_more_slowly_is_withdrawn(steps, growth, expected):
     assert verdicts[-1] is expected
 
 
+@pytest.mark.parametrize(("burst_steps", "expected"), [(30, True), (45, False)])
+def test_4_one_burst_fewer_does_not_withdraw_a_table(burst_steps, expected):
+    check = HostGrowthCheck(HOST, 50, FIRST, 900, burst_steps)
+    verdicts = [
+        check.has_stopped(150 + 100 * index, used) for index, used in enumerate(grown(60, 110))
+    ]
+    assert verdicts[-1] is expected
+
+
 def test_4_tensors_in_a_table_no_longer_grow_once_they_have_slowed_down():
     count = GroupCount(("cpu", "float32", 1), 0, 0, 1.0, 10)
     later = census.take(100, [torch.zeros(1) for _ in range(50)])

@@ -3,8 +3,8 @@
 1. The run dies in the step whose need reaches the limit: need = floor (allocated after the step) +
    excess (how far recent steps peaked above their floor) + unusable reserve + what other processes
    use (`signals`, `overhead`).
-2. Each of these is a series (`bucketed_series`). Those that grow in a lasting way (`trend`) are
-   extrapolated together, with their bend (`projection`). The one that grows most is the cause.
+2. Each of these is a series (`bucketed_series`). Those that grow in a lasting way (`trend`)
+   are extrapolated together, with their bend (`projection`). The one that grows most is the cause.
 3. How urgent that is depends on how long the trend has lasted and on what is planned (`levels`).
 4. Some OOMs need no trend: those of sudden peaks (`sudden_peaks`).
 5. Before a leak pages, `gc_probe` collects garbage, if given. Memory that this frees wasn't leaked
@@ -20,9 +20,9 @@ from math import inf
 from memagent.forecast.calibration import Evidence, calibrated_interval
 from memagent.forecast.gc_check import GarbageCheck, GcProbe
 from memagent.forecast.hysteresis import ForecastHysteresis
+from memagent.forecast.knowledge import Knowledge, nearest_projection
 from memagent.forecast.levels import (
     PAGE_COST,
-    KnownGrowth,
     Situation,
     evidence_of,
     is_worth_diagnosis,
@@ -30,8 +30,7 @@ from memagent.forecast.levels import (
     probability_of,
     worthwhile,
 )
-from memagent.forecast.nearest import nearest_projection
-from memagent.forecast.predecessor import Expectation, GrowthOutcome, Predecessor, expectation
+from memagent.forecast.predecessor import Predecessor
 from memagent.forecast.projection import Projection
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, valid_reading
@@ -43,8 +42,6 @@ SETTLING_STEPS = 5
 """First steps of a run, not part of any trend: lazy allocation, autotuning."""
 MAX_SILENT_PROBABILITY = 0.3
 """Reported at most for growth that isn't a notice."""
-DIAGNOSIS_STEPS = 40
-"""Steps for which a page waits for what a diagnosis finds."""
 HORIZON_STEPS = 1000
 """A run of unknown length is expected to last as long again, and at least this many steps."""
 
@@ -86,12 +83,7 @@ class Forecaster:
         self._device_bytes = device_bytes or limit_bytes
         self.total_steps = total_steps
         self._sudden = SuddenPeaks(optimizer_state_bytes, max_input_size)
-        self._epoch_steps = epoch_steps
-        self._predicted_peak = predicted_peak_bytes
-        self._growth = KnownGrowth()
-        self._predecessor: Predecessor | None = None
-        self._expected: Expectation | None = None
-        self._learned_step = 0
+        self._knowledge = Knowledge(epoch_steps, predicted_peak_bytes)
         self._gc_probe = gc_probe
         self.page_cost = page_cost
         self._reset()
@@ -126,16 +118,13 @@ class Forecaster:
         after a step once a growing buffer is full. predecessor: the last run of the same program.
         """
         self._sudden.learn(optimizer_state_bytes, max_input_size, eval_bytes)
-        if predecessor is not None:
-            self._predecessor = predecessor
-        if epoch_steps is not None:
-            self._epoch_steps = epoch_steps
-        if predicted_peak_bytes is not None:
-            self._predicted_peak = predicted_peak_bytes
-        if grows not in (None, self._growth.grows):
-            self._learned_step = self._step or 0
+        self._knowledge.learn(
+            epoch_steps=epoch_steps,
+            predicted_peak_bytes=predicted_peak_bytes,
+            predecessor=predecessor,
+        )
         floor = None if self._step is None else self._signals.floor
-        self._growth = self._growth.learn(grows, growth_end_bytes, floor)
+        self._knowledge.learn_growth(self._step or 0, grows, growth_end_bytes, floor)
 
     @property
     def newest(self) -> Forecast:
@@ -287,11 +276,8 @@ class Forecaster:
             limit_bytes=projection.limit_bytes if projection else self.limit_bytes,
             growth_bytes_per_step=projection.slope if projection else None,
             growing_since_step=int(projection.since_step) if projection else None,
-            predecessor=self._sentence() if level != "ok" else None,
+            predecessor=self._knowledge.sentence if level != "ok" else None,
         )
-
-    def _sentence(self) -> str | None:
-        return None if self._predecessor is None else self._predecessor.sentence(self._outcome)
 
     # -- trends ---------------------------------------------------------------------------------
 
@@ -304,7 +290,7 @@ class Forecaster:
             return self._by_sudden(step, tail)
         situation = self._situation(step, nearest)
         level = level_of(nearest, situation)
-        if level in PAGING_LEVELS and nearest.cause == "leak":
+        if level != "ok" and nearest.cause == "leak":
             level = self._check_garbage(step, nearest, level)
         probability = probability_of(nearest, situation)
         level = worthwhile(level, probability, self.page_cost)
@@ -317,7 +303,7 @@ class Forecaster:
             level,
             nearest.cause,
             probability,
-            steps_left=(nearest.steps_left, *calibrated_interval(nearest, self._outcome)),
+            steps_left=(nearest.steps_left, *calibrated_interval(nearest, self._knowledge.outcome)),
             projection=nearest,
         )
 
@@ -339,13 +325,9 @@ class Forecaster:
             ),
             nearest.cause,
             sudden.probability,
-            steps_left=(nearest.steps_left, *calibrated_interval(nearest, self._outcome)),
+            steps_left=(nearest.steps_left, *calibrated_interval(nearest, self._knowledge.outcome)),
             projection=nearest,
         )
-
-    @property
-    def _outcome(self) -> GrowthOutcome | None:
-        return None if self._expected is None else self._expected.outcome
 
     def _planned_steps_left(self, step: int) -> float:
         return max(0, self.total_steps - step) if self.total_steps else inf
@@ -355,40 +337,33 @@ class Forecaster:
         nearest = nearest_projection(
             step,
             self._signals,
-            self._growth,
+            self._knowledge.growth,
             limit_bytes=self.limit_bytes,
             host_limit_bytes=self.host_limit_bytes,
             max_input_size=self._sudden.max_input_size,
         )
-        self._expected = None
-        if nearest is None or self._predecessor is None:
+        if self._knowledge.predecessor is None:
             return nearest
-        self._expected = expectation(
-            self._predecessor,
+        return self._knowledge.expect(
             nearest,
             step,
-            headroom_bytes=self.limit_bytes - self._signals.expected_need(step),
+            headroom_bytes=self._headroom_bytes(step),
             planned_steps_left=self._planned_steps_left(step),
         )
-        if self._expected is None or self._expected.death_step is None:
-            return nearest
-        return nearest.ending_in(self._expected.death_step - step)
+
+    def _headroom_bytes(self, step: int) -> float:
+        return self.limit_bytes - self._signals.expected_need(step)
 
     def _situation(self, step: int, nearest: Projection) -> Situation:
-        return Situation(
-            step=step,
+        floor = self._signals.floor
+        return self._knowledge.situation(
+            step,
             previous=self._forecast.level,
             planned_steps_left=self._planned_steps_left(step),
             seconds_left=self._clock.seconds(nearest.steps_left),
-            peak_bytes=self._signals.floor + self._signals.excess.recent,
-            epoch_steps=self._epoch_steps,
-            predicted_peak_bytes=self._predicted_peak,
-            grows=self._growth.counts_as(
-                self._signals.floor, self.limit_bytes - self._signals.expected_need(step)
-            ),
-            is_diagnosed=self._growth.grows == "unknown"
-            and step - self._learned_step <= DIAGNOSIS_STEPS,
-            outcome=self._outcome,
+            floor=floor,
+            peak=floor + self._signals.excess.recent,
+            headroom_bytes=self._signals.most_headroom(self.limit_bytes),
         )
 
     def _check_garbage(self, step: int, nearest: Projection, level: Level) -> Level:
@@ -406,4 +381,6 @@ class Forecaster:
             self._signals.restart("leak")
             self._hysteresis.reset()
             return "ok"
-        return "notice" if verdict == "pending" else level
+        if verdict == "pending":
+            return "notice" if level in PAGING_LEVELS else "ok"
+        return level

@@ -4,10 +4,10 @@ Tensors in reference cycles stay until Python's collector runs. So the floor ris
 falls back, in a saw tooth whose first tooth looks like a leak. A collection shows the difference.
 
 The contract of `gc_probe`
-1. It's called without arguments, from within `Forecaster.update`, when a leak would page: never in
-   a run without a leak. After that it's called again after a quarter of the steps that the growth
-   has lasted, but at least MIN_INTERVAL_STEPS apart. One `gc.collect()` takes tens of milliseconds
-   in a large process, which is cheaper than a false page.
+1. It's called without arguments, from within `Forecaster.update`, when anybody would hear of a
+   leak: never in a run without one. After that it's called again after a quarter of the steps that
+   the growth has lasted, but at least MIN_INTERVAL_STEPS apart. One `gc.collect()` takes tens of
+   milliseconds in a large process, which is cheaper than a false page.
 2. It returns the device's allocated bytes after `gc.collect()`, read like `allocated_bytes`: at the
    end of a step, on the training thread. If half of the growth or more is gone, it was garbage:
    there is no page, and the floor's series starts again.
@@ -71,14 +71,16 @@ class GarbageCheck:
         if self._probe is None:
             return "leak"
         if step >= self._next_step:
+            interval = max(MIN_INTERVAL_STEPS, span_steps / 4)
             # before the probe, which may take long
-            self._next_step = step + max(MIN_INTERVAL_STEPS, span_steps / 4)
+            self._next_step = step + interval
             allocated = self._probe()
             self._verdict = "leak"
             self._wait_until = step
             if allocated is None:
                 patience = max(3.0, PATIENCE_S / step_s) if step_s else PATIENCE_STEPS
                 self._wait_until = step + min(patience, MAX_WAIT_RATIO * steps_left)
+                self._next_step = self._wait_until + interval
             elif floor - allocated >= GARBAGE_RATIO * growth:
                 self._verdict = "garbage"
         return "pending" if step < self._wait_until else self._verdict

@@ -1,8 +1,9 @@
 """The level of a projection: how urgent it is, and whether it is worth a page.
 
 1. A trend pages only as far ahead as it has lasted: further if it has outgrown the prediction, less
-   far below it. It's a notice up to a third further ahead, and silent if it ends beyond the planned
-   steps at the earliest, or with the epoch.
+   far below it. It's a notice up to a third further ahead, but no further than a leak's, and silent
+   if it ends beyond the planned steps at the earliest, or with the epoch. No level rises while the
+   growth pauses for longer than it ever did.
 2. A page is a decision under cost: it's sent if the probability of an OOM, times the
    cost of a lost run, exceeds the cost of a page. So `page_cost`, the second cost as a share of the
    first, is the probability from which a page is worth it.
@@ -18,7 +19,7 @@ import msgspec
 from memagent.forecast.calibration import Evidence, death_probability
 from memagent.forecast.predecessor import GrowthOutcome
 from memagent.forecast.projection import LAST_STEPS, NEVER, NOTICE_AHEAD, PAGE_AHEAD, Projection
-from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Growing, Level
+from memagent.forecast.types import LEAK_CAUSES, LEVELS, PAGING_LEVELS, Cause, Growing, Level
 
 # Factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
 CRITICAL_S = 120.0
@@ -31,9 +32,9 @@ UNEXPECTED_GROWTH_FACTOR = 1.5
 """A leak above the estimator's prediction is trusted further ahead, by this factor."""
 PREDICTION_ERROR = 1.02
 """Observed over predicted peak from which a leak has outgrown the prediction: its usual error."""
-DIAGNOSIS_AHEAD = 3.0
-"""Steps ahead from which a leak is worth a diagnosis, over the steps it has lasted. Nobody sees it,
-so what it finds may come before the page."""
+DIAGNOSIS_AHEAD: dict[Cause, float] = {"leak": 3.0, "host_memory": 1.3}
+"""Steps ahead from which growth is worth a diagnosis, over the steps it has lasted. Nobody sees it,
+so what it finds may come before the page. That of a host costs more."""
 PAGE_AHEAD_BY_GROWING: dict[Growing, float] = {
     "list": 2.0,
     "buffer": 0.2,
@@ -79,7 +80,8 @@ class KnownGrowth(msgspec.Struct, frozen=True):
         if end_bytes in (None, self.end_bytes):
             return KnownGrowth(grows or self.grows, self.end_bytes, self.error_bytes)
         rest = end_bytes - (floor or 0)
-        return KnownGrowth(grows or self.grows, end_bytes, REST_ERROR * max(0.0, rest))
+        error = REST_ERROR / (1 - REST_ERROR) * max(0.0, rest)
+        return KnownGrowth(grows or self.grows, end_bytes, error)
 
     def fits(self, floor: float, headroom_bytes: float) -> bool:
         """Return True if it ends below the limit (rule 3). floor: bytes held now."""
@@ -128,16 +130,23 @@ def level_of(nearest: Projection, situation: Situation) -> Level:
     # the earliest: a plan that ends just after the death must not make its page later
     if nearest.steps_left_low > situation.planned_steps_left * (1.1 if is_paging else 1.0):
         return "ok"
-    page_ahead = _reach(nearest, situation) * (2.0 if is_paging else 1.0)
+    reach = _reach(nearest, situation)
+    page_ahead = reach * (2.0 if is_paging else 1.0)
     is_near = nearest.ahead <= page_ahead and not _ends_with_epoch(nearest, situation)
+    # a notice stays for any growth, so that it doesn't flap when evidence wavers
+    noticed = min(reach, PAGE_AHEAD) if situation.previous == "ok" else PAGE_AHEAD
+    level: Level = "notice" if nearest.ahead <= NOTICE_AHEAD * noticed else "ok"
     if is_near or situation.outcome == "died":
-        return "critical" if _is_close(nearest, situation) else "warning"
-    return "notice" if nearest.ahead <= NOTICE_AHEAD else "ok"
+        level = "critical" if _is_close(nearest, situation) else "warning"
+    if nearest.pauses and situation.outcome != "died":
+        # it may have ended, so nobody hears more of it
+        return min(level, situation.previous, key=LEVELS.index)
+    return level
 
 
 def is_worth_diagnosis(nearest: Projection | None) -> bool:
     """Return True for a leak that may page as soon as it's known what keeps it."""
-    return nearest is not None and nearest.cause == "leak" and nearest.ahead <= DIAGNOSIS_AHEAD
+    return nearest is not None and nearest.ahead <= DIAGNOSIS_AHEAD.get(nearest.cause, NEVER)
 
 
 def worthwhile(level: Level, probability: float, page_cost: float) -> Level:

@@ -6,9 +6,9 @@
 3. Some growth is trusted less, because it often ends by itself. Peaks of steps (`input`) grow by a
    curriculum or a sorted epoch whose largest input isn't known. Host memory is filled by caches and
    workers. Free pieces of blocks are reused later (`fragmentation`). Growth that may die out before
-   the limit (rule 6 of `trend`), or that comes in jumps, is typical of compiled graphs and caches:
-   the fewer and the less regular the jumps, the less trust. Fewer than a dozen irregular ones
-   never page: real runs reach the most that they ever use by such jumps.
+   the limit (rule 6 of `trend`), or that comes in jumps, is typical of compiled graphs and
+   caches: the fewer and the less regular the jumps, the less trust. Fewer than a dozen irregular
+   ones never page: real runs reach the most that they ever use by such jumps.
 4. Rule 3 counts less in the last steps, or if a jump or two would reach the limit.
 5. The interval includes how much of the reserve may turn out usable, or not (`overhead`).
    `calibration` widens it.
@@ -19,19 +19,14 @@ All constants were fitted to the traces of the forecast benchmark (docs/forecast
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite, sqrt
+from math import ceil, isfinite, sqrt
 
 import msgspec
 from msgspec.structs import replace
 
-from memagent.forecast.trend import (
-    MAX_JUMP_ERROR,
-    MAX_TRUSTED_JUMP_ERROR,
-    Trend,
-    growth_in,
-    steps_until,
-)
-from memagent.forecast.types import Cause
+from memagent.forecast.running_statistics import growth_in, steps_until
+from memagent.forecast.trend import MAX_JUMP_ERROR, MAX_TRUSTED_JUMP_ERROR
+from memagent.forecast.types import Cause, Trend
 
 PAGE_AHEAD = 1.0
 """Steps ahead that a trend may page, over the steps it has lasted."""
@@ -39,7 +34,8 @@ DEVICE_PAGE_AHEAD = 1.5
 """The same if only the whole device's use is read: a caching allocator takes memory from it in
 segments and rarely straight. Set on half of the real GPU runs: 2.0 finds no more leaks."""
 NOTICE_AHEAD = 1.3
-"""The same for a notice."""
+"""Steps ahead that a trend is a notice, over those that it may page. Weaker evidence that gave a
+notice as far ahead as a leak was as often wrong as right on the programs looked at."""
 PAGE_AHEAD_BY_CAUSE: dict[Cause, float] = {"input": 0.06, "host_memory": 0.4, "fragmentation": 0.3}
 """The same for causes that are trusted less."""
 DYING_PAGE_AHEAD = 0.2
@@ -87,6 +83,8 @@ class Projection(msgspec.Struct, frozen=True):
     """Rise of the leading trend since `since_step`."""
     needs_jumps: bool = True
     """More than a jump or two is left to the limit."""
+    pauses: bool = False
+    """The growth pauses for longer than it ever did, so it may have ended."""
 
     @property
     def is_by_jumps(self) -> bool:
@@ -106,6 +104,31 @@ class Projection(msgspec.Struct, frozen=True):
             steps_left_low=steps,
             steps_left_high=steps,
             undamped_steps_left=steps,
+        )
+
+    def without_end(self) -> Projection:
+        """Return the projection of growth that is known not to die out."""
+        steps = self.undamped_steps_left
+        return replace(self, steps_left=steps, may_die_out=False)
+
+    def at_a_jump(self, trend: Trend, headroom: float, step: float) -> Projection:
+        """Return the projection with the end at a jump, if `trend` grows by jumps.
+
+        headroom: bytes that were left at the newest value of the trend.
+        """
+        if not trend.period or headroom <= 0:
+            return self
+        jumps = headroom / trend.mean_jump
+        if trend.has_like_jumps:
+            steps = max(1.0, trend.last_jump_step + ceil(jumps) * trend.period - step)
+        else:
+            # jumps at random: the next one is as far away as ever
+            steps = max(1.0, jumps + 0.5) * trend.period
+        return replace(
+            self,
+            steps_left=steps,
+            steps_left_low=min(self.steps_left_low, steps),
+            steps_left_high=max(self.steps_left_high, steps),
         )
 
     @property

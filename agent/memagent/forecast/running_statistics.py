@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from math import isfinite, sqrt
+from math import expm1, inf, isfinite, log1p, sqrt
 from operator import mul
 
 import msgspec
@@ -32,6 +32,8 @@ _MIN_CORRELATION = 0.9
 STRAIGHT_SHARE, STRAIGHT_VARIANCE = 0.7, 0.1
 """Share of the changes that are jumps, and their variance, of straight growth. Set on half of the
 real GPU runs: no program of the benchmark changes by it."""
+MAX_FALLS = 2
+"""Falls before a window from which a series wanders."""
 MIN_JUMP_RATIO = 0.03
 """A typical jump's share of the rise from which jumps matter."""
 RANDOM_VARIANCE, REGULARITY_VARIANCE = 2.0, 0.5
@@ -179,6 +181,51 @@ def count_falls(values: Sequence[float], size: float) -> int:
     return falls
 
 
+def rises_everywhere(values: Sequence[float], start: int, min_rise: float) -> bool:
+    """Return True if the values rise in each quarter from `start` on (rule 3 of `trend`)."""
+    rise = values[-1] - values[start]
+    if rise < min_rise:
+        return False
+    end = len(values)
+    quarter = (end - start) // 4
+    begins = (start, start + quarter, start + 2 * quarter, end - quarter)
+    # minima, so that a spike doesn't count as a rise
+    minima = [min(values[begin : begin + quarter]) for begin in begins]
+    falls = [before - after for before, after in pairwise(minima)]
+    return sum(fall >= 0 for fall in falls) <= 1 and max(falls) < 0.1 * rise
+
+
+def wanders(values: Sequence[float], start: int, rise: float) -> bool:
+    """Return True if the values fell by half of `rise` more than once before `start` (rule 7)."""
+    # a model that is loaded and dropped before the training falls further than a leak rises
+    before = values[: start + 1]
+    newer = values[(start + len(values)) // 2 :]
+    return count_falls(before, rise / 2) >= MAX_FALLS and min(newer) <= max(before)
+
+
+def steps_until(headroom: float, slope: float, rate: float) -> float:
+    """Return the steps until growth uses up `headroom`, or infinity if it never does.
+
+    The slope changes by the factor exp(rate) a step.
+    """
+    if headroom <= 0:
+        return 0.0
+    if slope <= 0:
+        return inf
+    bend = headroom * rate / slope
+    if bend <= -1:
+        return inf
+    return headroom / slope if abs(bend) < 1e-6 else log1p(bend) / rate
+
+
+def growth_in(steps: float, slope: float, rate: float) -> float:
+    """Return the growth in `steps`: the inverse of `steps_until`."""
+    if abs(rate * steps) < 1e-9:
+        return slope * steps
+    # min: exp overflows far ahead
+    return slope * expm1(min(rate * steps, 50.0)) / rate
+
+
 def _running_sums(values: Sequence[float] | map[float]) -> list[float]:
     return list(accumulate(values, initial=0.0))
 
@@ -190,6 +237,14 @@ class StepGrowth(msgspec.Struct, frozen=True):
     """Size of a typical jump."""
     error: float = 0.0
     """Error of the ratio of two halves' slopes that comes of the number of jumps."""
+    mean: float = 0.0
+    """Mean size of the jumps."""
+    gap: float = 0.0
+    """Mean number of values from one jump to the next."""
+    last: int = 0
+    """Place of the newest jump: of the value before it."""
+    variance: float = 0.0
+    """Relative variance of the sizes and gaps."""
 
     @classmethod
     def of(cls, values: Sequence[float], rise: float) -> StepGrowth:
@@ -212,4 +267,12 @@ class StepGrowth(msgspec.Struct, frozen=True):
         # a line in few buckets consists of changes that are all above the noise
         if n >= STRAIGHT_SHARE * len(changes) and variance < STRAIGHT_VARIANCE:
             return cls()
-        return cls(squares / total, 2 * sqrt((max(0.0, variance) + REGULARITY_VARIANCE / n) / n))
+        variance = max(0.0, variance)
+        return cls(
+            squares / total,
+            2 * sqrt((variance + REGULARITY_VARIANCE / n) / n),
+            mean=total / n,
+            gap=sum(gaps) / len(gaps),
+            last=places[-1],
+            variance=variance,
+        )

@@ -21,8 +21,8 @@ from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.running_statistics import ExcessStatistics
 from memagent.forecast.tail import TailRisk
-from memagent.forecast.trend import Trend, find_trend
-from memagent.forecast.types import LEAK_CAUSES, Cause
+from memagent.forecast.trend import find_trend
+from memagent.forecast.types import LEAK_CAUSES, Cause, Trend
 
 MIN_GROWTH_RATIO = 0.003
 """Share of the limit below which growth doesn't matter."""
@@ -109,16 +109,29 @@ class Signals:
         """Return `need` without the noise of the newest reading, by the trends' levels."""
         more = 0.0
         for cause, trend in self.trends.items():
-            if cause == "leak":
-                value = self.floor
-            elif cause == "fragmentation":
-                value = self._unusable.free_pieces
-            elif cause == "other_processes":
-                value = self._others_bytes
-            else:
-                continue
-            more += max(0.0, trend.level_at(step) - value)
+            if cause not in ("input", "host_memory"):
+                value = self._value(cause)
+                more += trend.level_above(value, step) - value
         return self.need + more
+
+    def pauses(self, cause: Cause, step: int) -> bool:
+        """Return True if the growth of `cause` pauses for longer than it ever did."""
+        trend = self.trends[cause]
+        return step > trend.pauses_after and self._value(cause) <= trend.renewed_above
+
+    def need_at_fit(self, cause: Cause) -> float:
+        """Return `need` with the value of the trend of `cause` when it was fitted."""
+        return self.need - self._value(cause) + self.trends[cause].value
+
+    def _value(self, cause: Cause) -> float:
+        """Return the newest reading of what grows."""
+        if cause == "leak":
+            return self.floor
+        if cause == "fragmentation":
+            return self._unusable.free_pieces
+        if cause == "other_processes":
+            return self._others_bytes
+        return self.host if cause == "host_memory" else self.excess.recent
 
     @property
     def need_bounds(self) -> tuple[float, float]:
@@ -126,9 +139,14 @@ class Signals:
         unusable = self._unusable
         return unusable.expected - unusable.at_least, unusable.at_most - unusable.expected
 
+    def most_headroom(self, limit_bytes: float) -> float:
+        """Return what may be left to the limit at most."""
+        more, _ = self.need_bounds
+        return limit_bytes - self.need + more
+
     def expected_host(self, step: int) -> float:
         trend = self.trends.get("host_memory")
-        return self.host if trend is None else max(self.host, trend.level_at(step))
+        return self.host if trend is None else trend.level_above(self.host, step)
 
     def update(
         self,

@@ -19,6 +19,7 @@ from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GarbageCheck, later
 from memagent.forecast.hysteresis import ForecastHysteresis
 from memagent.forecast.input_high_water import InputHighWaterModel
+from memagent.forecast.knowledge import Knowledge
 from memagent.forecast.levels import KnownGrowth
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.predecessor import Expectation, Predecessor
@@ -26,8 +27,7 @@ from memagent.forecast.running_statistics import ExcessStatistics, StepClock
 from memagent.forecast.signals import Signals
 from memagent.forecast.sudden_peaks import SuddenPeaks
 from memagent.forecast.tail import TailRisk
-from memagent.forecast.trend import Trend
-from memagent.forecast.types import Forecast
+from memagent.forecast.types import Forecast, Trend
 
 _CLASSES = {
     kind.__name__: kind
@@ -40,6 +40,7 @@ _CLASSES = {
         Forecaster,
         GarbageCheck,
         InputHighWaterModel,
+        Knowledge,
         KnownGrowth,
         OtherProcesses,
         Predecessor,

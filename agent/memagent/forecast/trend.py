@@ -42,21 +42,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from math import exp, expm1, inf, log, log1p, sqrt
-
-import msgspec
+from math import exp, inf, log, sqrt
 
 from memagent.forecast.running_statistics import (
     RunningLeastSquares,
     StepGrowth,
-    count_falls,
+    rises_everywhere,
     running_medians,
+    wanders,
 )
+from memagent.forecast.types import Trend
 
 MIN_BUCKETS, MIN_BUCKETS_AT_FIRST = 16, 8
 """Buckets that a window must hold; in a series shorter than that, the whole of it counts."""
-SHRINK_RATIO = 2 / 3
-"""Length of a window over that of the next longer one."""
 MIN_RISE_OVER_SCATTER, MIN_RISE_AT_FIRST, MIN_RISE_OF_DEVICE = 7.0, 12.0, 15.0
 """The second for windows below MIN_BUCKETS, of uncertain scatter; the third by rule 11."""
 MIN_SLOPE_RATIO = 0.4
@@ -80,66 +78,22 @@ MAX_ONSET_SLOPE = 0.15
 """An onset's older slope as a share of the newer one."""
 MAX_JUMP_ERROR = 0.3
 """Error by jumps above which neither an onset nor an acceleration is derived from them."""
-MAX_TRUSTED_JUMP_ERROR = 0.7
-"""Growth by jumps with a larger error may have ended. Set on the real GPU runs of
-`benchmarks.forecast.series`; no run of the generator that dies by jumps is lost by it."""
+MIN_GAP = 2.0
+"""Buckets between jumps from which it matters when the next one comes."""
+MAX_ALIKE_VARIANCE = 0.3
+"""Relative variance of sizes and gaps up to which jumps are alike."""
 BLOCKS = 8
 """Blocks whose growth shows the error of q."""
 ERROR_WEIGHT = 0.5
 """Share of the error of q by which it is pulled towards the expected value."""
-MAX_FALLS = 2
-"""Falls before a window from which a series wanders."""
+SHRINK_RATIO = 2 / 3
+"""Length of a window over that of the next longer one."""
+MAX_TRUSTED_JUMP_ERROR = 0.7
+"""Growth by jumps with a larger error may have ended. Set on the real GPU runs of
+`benchmarks.forecast.series`; no run of the generator that dies by jumps is lost by it."""
 MEDIAN_READINGS = 7
 """Neighbours in a median. On half of the real GPU runs 5 find fewer leaks, and 9 page more often
 where there is none."""
-
-
-class Trend(msgspec.Struct, frozen=True):
-    """Growth of one series. `slope` is per step, now; it changes by the factor exp(rate) a step."""
-
-    slope: float
-    error: float
-    """Standard error of the slope."""
-    rate: float
-    slow_slope: float
-    slow_rate: float
-    since_step: float
-    span_steps: float
-    rise: float
-    jump: float
-    jump_error: float
-    at_step: float
-    level: float
-    expires_step: float = inf
-    """Growth has stopped after this step if no later value is above `renewed_above`."""
-    renewed_above: float = inf
-
-    def level_at(self, step: float) -> float:
-        """Return the expected level at `step`, with the usual excess over the line."""
-        return self.level + growth_in(step - self.at_step, self.slope, self.rate)
-
-
-def steps_until(headroom: float, slope: float, rate: float) -> float:
-    """Return the steps until growth uses up `headroom`, or infinity if it never does.
-
-    The slope changes by the factor exp(rate) a step.
-    """
-    if headroom <= 0:
-        return 0.0
-    if slope <= 0:
-        return inf
-    bend = headroom * rate / slope
-    if bend <= -1:
-        return inf
-    return headroom / slope if abs(bend) < 1e-6 else log1p(bend) / rate
-
-
-def growth_in(steps: float, slope: float, rate: float) -> float:
-    """Return the growth in `steps`: the inverse of `steps_until`."""
-    if abs(rate * steps) < 1e-9:
-        return slope * steps
-    # min: exp overflows far ahead
-    return slope * expm1(min(rate * steps, 50.0)) / rate
 
 
 def find_trend(
@@ -199,7 +153,7 @@ def _trends(
             return
         size *= SHRINK_RATIO
         # The cheap test comes first: most windows of most series fail it.
-        if not _rises_everywhere(values, start, min_rise):
+        if not rises_everywhere(values, start, min_rise):
             continue
         lines = lines or RunningLeastSquares(steps, values)
         window = _Window(lines, values, start)
@@ -208,7 +162,7 @@ def _trends(
         if window.has_stopped():
             return
         continues = window.newer_slope >= MIN_SLOPE_RATIO * window.older_slope
-        if continues and not _wanders(values, start, window.rise):
+        if continues and not wanders(values, start, window.rise):
             yield window.trend(longer_rate, tops)
         elif window.newer_slope > 0:
             # min: only a longer window that slows down leads to expect a bend
@@ -226,6 +180,7 @@ class _Window:
         "jumps",
         "newer_slope",
         "older_slope",
+        "pauses_after",
         "renewed_above",
         "rise",
         "scatter",
@@ -239,7 +194,7 @@ class _Window:
         self._start = start
         self.span_steps = lines.steps[-1] - lines.steps[start]
         self.jumps = StepGrowth()
-        self.expires_step = self.renewed_above = inf
+        self.expires_step = self.pauses_after = self.renewed_above = inf
         self.slope = self.scatter = self.older_slope = self.newer_slope = self.rise = 0.0
 
     def rises_above_scatter(self, min_rise: float) -> bool:
@@ -271,7 +226,9 @@ class _Window:
                 high, since = values[place], place
         noticed_late = 2 * (steps[-1] - steps[-2]) - 1
         least = max(MIN_PAUSE_STEPS, PAUSE_RATIO * self.span_steps) - noticed_late
-        self.expires_step = steps[since] + max(least, PAUSE_TOLERANCE * longest)
+        usual = PAUSE_TOLERANCE * longest
+        self.expires_step = steps[since] + max(least, usual)
+        self.pauses_after = steps[since] + max(usual, 2 * (steps[-1] - steps[-2]))
         self.renewed_above = high + step_up
         return steps[-1] > self.expires_step
 
@@ -298,6 +255,8 @@ class _Window:
         slow_q = max(MIN_Q, min(1.0, q, raw - error))
         values = self._values[self._start :]
         slope_error = 2 * self.scatter * sqrt(12 / len(values)) / self.span_steps
+        level, lag = self._level(tops, q)
+        period = self._period()
         return Trend(
             slope=self._slope_now(q),
             error=slope_error + 0.5 * error * self.slope,
@@ -310,13 +269,32 @@ class _Window:
             jump=self.jumps.typical or max(after - before for before, after in pairwise(values)),
             jump_error=self.jumps.error,
             at_step=self._lines.steps[-1],
-            level=self._level(tops, q),
+            level=level,
+            lag=lag,
             expires_step=self.expires_step,
             renewed_above=self.renewed_above,
+            pauses_after=self.pauses_after,
+            value=self._values[-1],
+            period=period,
+            mean_jump=self.jumps.mean,
+            has_like_jumps=period > 0 and self.jumps.variance <= MAX_ALIKE_VARIANCE,
+            last_jump_step=self._last_jump_step() if period else 0.0,
         )
 
-    def _level(self, tops: Sequence[float], q: float) -> float:
-        """Return what the newest steps reach (rule 10)."""
+    def _last_jump_step(self) -> float:
+        """Return the step of the newest jump: on average, since buckets keep their lowest value."""
+        steps = self._lines.steps
+        return steps[self._start + self.jumps.last] + (3 - (steps[-1] - steps[-2])) / 2
+
+    def _period(self) -> float:
+        """Return the steps from one jump to the next, 0 if that hardly matters."""
+        jumps = self.jumps
+        if jumps.gap < MIN_GAP:
+            return 0.0
+        return jumps.gap * self.span_steps / (len(self._values) - self._start - 1)
+
+    def _level(self, tops: Sequence[float], q: float) -> tuple[float, float]:
+        """Return what the newest steps reach (rule 10), and how far they lay below it at most."""
         steps, start, end = self._lines.steps, self._start, len(self._values)
         # the newer half only: the older one may lie on another line
         start = (start + end) // 2
@@ -326,17 +304,19 @@ class _Window:
         line = mean + slope * (steps[-1] - middle)
         if self.jumps.error > MAX_JUMP_ERROR:
             line = min(line, tops[-1])
-        above, fall, highest, newer = 0.0, 0.0, tops[start], self.newer_slope
+        above, fall, highest, newer, below = 0.0, 0.0, tops[start], self.newer_slope, 0.0
         # comparisons: max() took a tenth of a fit
         for step, value, top in zip(steps[start:], self._values[start:], tops[start:], strict=True):
             fall = max(fall, highest - value)
             excess = top - mean - newer * (step - middle)
             above = max(above, excess)
+            below = max(below, mean + newer * (step - middle) - value)
             highest = max(highest, top)
         # A rise that falls back is noise or a tooth; a lasting one is a jump.
         if fall >= above / 2 or not self.jumps.typical:
-            return line + above
-        return max(tops[-1], line + self.jumps.typical / 2)
+            return line + above, above + below
+        level = max(tops[-1], line + self.jumps.typical / 2)
+        return level, level - line + below
 
     def _onset(self) -> _Window | None:
         """Return the part that grows, if the rest is flat and two lines fit far better than one."""
@@ -354,6 +334,7 @@ class _Window:
             return None
         window = _Window(self._lines, self._values, onset)
         window.expires_step = self.expires_step
+        window.pauses_after = self.pauses_after
         window.renewed_above = self.renewed_above
         rises = window.rises_above_scatter(0.0)
         continues = window.newer_slope >= MIN_SLOPE_RATIO * window.older_slope
@@ -378,25 +359,3 @@ class _Window:
         _, scatter = RunningLeastSquares(range(n), growth).fit(0, n)
         error = scatter * sqrt(n / (n - 2)) / mean * sqrt(2 / 3.5)
         return min(1.0, max(self.jumps.error, error))
-
-
-def _rises_everywhere(values: Sequence[float], start: int, min_rise: float) -> bool:
-    """Check rule 3 for the window from `start`."""
-    rise = values[-1] - values[start]
-    if rise < min_rise:
-        return False
-    end = len(values)
-    quarter = (end - start) // 4
-    begins = (start, start + quarter, start + 2 * quarter, end - quarter)
-    # minima, so that a spike doesn't count as a rise
-    minima = [min(values[begin : begin + quarter]) for begin in begins]
-    falls = [before - after for before, after in pairwise(minima)]
-    return sum(fall >= 0 for fall in falls) <= 1 and max(falls) < 0.1 * rise
-
-
-def _wanders(values: Sequence[float], start: int, rise: float) -> bool:
-    """Check rule 7 for the window from `start`."""
-    # a model that is loaded and dropped before the training falls further than a leak rises
-    before = values[: start + 1]
-    newer = values[(start + len(values)) // 2 :]
-    return count_falls(before, rise / 2) >= MAX_FALLS and min(newer) <= max(before)

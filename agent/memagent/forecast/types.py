@@ -1,10 +1,13 @@
-"""Result of a forecast, with its levels and causes."""
+"""Results: the trend of a series, and the forecast with its levels and causes."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal, get_args
 
 import msgspec
+
+from memagent.forecast.running_statistics import growth_in
 
 Growing = Literal["unknown", "list", "buffer", "cache", "epoch"]
 """What keeps the growing memory: nothing clears a list; a buffer and a cache fill up; an epoch's
@@ -30,6 +33,48 @@ CAUSES: tuple[str, ...] = get_args(Cause)
 """All values of `Forecast.cause`, including those reserved for later versions."""
 LEAK_CAUSES: tuple[Cause, ...] = ("leak", "host_memory")
 """Causes that a leak diagnosis can trace to a line."""
+
+
+class Trend(msgspec.Struct, frozen=True):
+    """Growth of one series. `slope` is per step, now; it changes by the factor exp(rate) a step."""
+
+    slope: float
+    error: float
+    """Standard error of the slope."""
+    rate: float
+    slow_slope: float
+    slow_rate: float
+    since_step: float
+    span_steps: float
+    rise: float
+    jump: float
+    jump_error: float
+    at_step: float
+    level: float
+    expires_step: float = inf
+    """Growth has stopped after this step if no later value is above `renewed_above`."""
+    renewed_above: float = inf
+    pauses_after: float = inf
+    """Growth pauses for longer than it ever did after this step, unless a later value is above
+    `renewed_above`."""
+    value: float = 0.0
+    """Newest value of the series."""
+    lag: float = inf
+    """How far its values lay below their level at most."""
+    period: float = 0.0
+    """Steps from one jump to the next; 0 unless it grows by jumps."""
+    mean_jump: float = 0.0
+    has_like_jumps: bool = False
+    """Sizes and gaps of the jumps are alike."""
+    last_jump_step: float = 0.0
+
+    def level_at(self, step: float) -> float:
+        """Return the expected level at `step`, with the usual excess over the line."""
+        return self.level + growth_in(step - self.at_step, self.slope, self.rate)
+
+    def level_above(self, value: float, step: float) -> float:
+        """Return the same, at most as far above `value` as ever: growth may have paused."""
+        return max(value, min(self.level_at(step), value + self.lag))
 
 
 class Forecast(msgspec.Struct, frozen=True):

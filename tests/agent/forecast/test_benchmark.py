@@ -155,7 +155,7 @@ def test_with_room_both_limits_are_larger():
 def test_the_finder_is_asked_before_a_notice():
     found = []
     for forecaster, forecast in feed(replace(ramp(), grows="list"), with_finder=True):
-        if forecaster._growth.grows == "list" and not found:
+        if forecaster._knowledge.growth.grows == "list" and not found:
             found.append(forecast.level)
     assert found == ["ok"]
     assert memagent_with_finder(replace(ramp(), grows="list")).step < memagent(ramp()).step

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import math
+import statistics
 from pathlib import Path
 
 import pytest
 
 from benchmarks.forecast import calibrate, gpu_recorded
-from benchmarks.forecast.baselines import memagent
+from benchmarks.forecast.baselines import memagent, memagent_with_finder
 from benchmarks.forecast.gpu_programs import GPU_PROGRAMS
 from benchmarks.forecast.traces import Alarm, Trace
 from memagent.forecast import Forecaster, calibration
@@ -63,6 +64,17 @@ def test_intervals_hold_for_programs_that_they_were_not_fitted_to():
     alarms = [(run, alarm) for run in runs if (alarm := memagent(run)) and alarm.step < run.death]
     held = [alarm.eta_low <= run.death <= alarm.eta_high for run, alarm in alarms if alarm.eta_low]
     assert len(held) >= 20 and 0.8 <= sum(held) / len(held) <= 0.97
+
+
+def test_the_time_of_what_the_finder_knows_is_right_for_programs_never_looked_at():
+    runs = [run for run in held_out("recorded on a GPU") if run.trending]
+    errors = [
+        abs(alarm.eta_step - run.death) / (run.death - alarm.step)
+        for run in runs
+        if (alarm := memagent_with_finder(run)) and alarm.eta_step and alarm.step < run.death
+    ]
+    # 0.54 before jumps had times, and when lists were expected to die out
+    assert len(errors) >= 20 and statistics.median(errors) < 0.3
 
 
 def test_probabilities_hold_for_programs_that_they_were_not_fitted_to():

@@ -306,6 +306,22 @@ def test_a_large_batch_that_may_never_occur_does_not_page():
     } & set(PAGES)
 
 
+def test_a_leak_of_each_evaluation_ends_at_one():
+    """Jumps of 0.5 GiB each 50 steps; the 40th, at step 2,000, doesn't fit."""
+    forecaster = Forecaster(LIMIT)
+    floor = LIMIT - 24 * GIB
+    etas = []
+    for step in range(2000):
+        held = floor + step // 50 * GIB // 2
+        forecast = forecaster.update(
+            step, allocated_bytes=held, peak_allocated_bytes=held + 4 * GIB + GIB // 4
+        )
+        if forecast.level in ("warning", "critical"):
+            etas.append(forecast.eta_step)
+    # at step 1,024, when buckets hold 16 steps: half of one
+    assert abs(etas[0] - 2000) <= 8
+
+
 def test_the_forecast_of_a_leak_changes_rarely():
     forecaster = Forecaster(LIMIT)
     changes = []

@@ -130,10 +130,10 @@ def test_what_grows_belongs_to_a_device():
     assert hints.to_data() == {"grows": {"a": "list", "5": "cache"}}
     assert hints.merged_with({"grows": "list"}) == hints
     assert hints.merged_with({"grows": {"a": "buffer"}}).grows == {"a": "buffer", "5": "cache"}
-    assert hints.forecaster("a", LIMIT)._growth.grows == "list"
+    assert hints.forecaster("a", LIMIT)._knowledge.growth.grows == "list"
     forecaster = Forecaster(LIMIT, host_limit_bytes=LIMIT)
     hints.apply_to(forecaster, "5", is_secondary_host=True)
-    assert forecaster._growth.grows == "cache"
+    assert forecaster._knowledge.growth.grows == "cache"
 
 
 @pytest.mark.parametrize(
@@ -156,8 +156,8 @@ def test_sizes_may_be_zero_and_belong_to_a_device():
 def facts(forecaster: Forecaster) -> tuple:
     return (
         forecaster.limit_bytes, forecaster.host_limit_bytes, forecaster.total_steps,
-        forecaster._epoch_steps, forecaster._sudden.max_input_size, forecaster._sudden.state_bytes,
-        forecaster._sudden.eval_bytes, forecaster._predicted_peak, forecaster._gc_probe,
+        forecaster._knowledge.epoch_steps, forecaster._sudden.max_input_size, forecaster._sudden.state_bytes,
+        forecaster._sudden.eval_bytes, forecaster._knowledge.predicted_peak_bytes, forecaster._gc_probe,
     )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from memagent.forecast.projection import (
     Projection,
     project,
 )
-from memagent.forecast.trend import MAX_TRUSTED_JUMP_ERROR, Trend
+from memagent.forecast.trend import MAX_TRUSTED_JUMP_ERROR, find_trend
+from memagent.forecast.types import Trend
 
 LINE = Trend(
     slope=1.0, error=0.05, rate=0.0, slow_slope=1.0, slow_rate=0.0, since_step=0.0, span_steps=1000.0, rise=1000.0, jump=1.0,
@@ -218,3 +219,52 @@ def test_rule_5_the_interval_includes_what_of_the_reserve_may_be_usable():
     assert unsure.steps_left == usual.steps_left
     assert usual.steps_left_low - unsure.steps_left_low == pytest.approx(120 / (1.05 * 1.15))
     assert unsure.steps_left_high - usual.steps_left_high == pytest.approx(50 / (0.95 / 1.15))
+
+
+# Jumps: the end is one of them
+
+NEAR = Projection(
+    cause="leak", steps_left=58.0, steps_left_low=50.0, steps_left_high=70.0, undamped_steps_left=58.0,
+    span_steps=100.0, slope=1.0, since_step=0.0, limit_bytes=1000,
+)  # fmt: skip
+
+
+def staircase(period: int, count: int = 96, sizes=(10.0,)) -> Trend:
+    """Trend of a series that rises at each multiple of `period`, by these sizes in turn."""
+    value, values = 0.0, []
+    for step in range(count):
+        if step and step % period == 0:
+            value += sizes[step // period % len(sizes)]
+        values.append(value)
+    trend = find_trend([float(step) for step in range(count)], values, 1.0)
+    assert trend is not None
+    return trend
+
+
+@pytest.mark.parametrize(("headroom", "jumps"), [(0.5, 1), (10.0, 1), (10.5, 2), (35.0, 4)])
+def test_growth_by_jumps_that_are_alike_ends_at_one_of_them(headroom, jumps):
+    trend = staircase(12)
+    assert (trend.period, trend.mean_jump, trend.last_jump_step) == (12.0, 10.0, 84.0)
+    for now in (95.0, 90.0):
+        ended = NEAR.at_a_jump(trend, headroom, now)
+        assert now + ended.steps_left == 84 + 12 * jumps
+        assert ended.steps_left_low <= ended.steps_left <= ended.steps_left_high
+    assert NEAR.at_a_jump(trend, headroom, 300.0).steps_left == 1, "the jump is late"
+
+
+def test_the_next_jump_at_random_is_as_far_away_as_ever():
+    trend = staircase(12, sizes=(6.0, 6.0, 30.0))
+    assert trend.period == 12.0 and not trend.has_like_jumps
+    assert NEAR.at_a_jump(trend, 0.1, 95.0).steps_left == 12
+    assert NEAR.at_a_jump(trend, 2.5 * trend.mean_jump, 95.0).steps_left == 36
+
+
+def test_straight_growth_ends_at_any_step():
+    trend = find_trend([float(step) for step in range(96)], [2.0 * step for step in range(96)], 1)
+    assert trend is not None and NEAR.at_a_jump(trend, 50.0, 95.0) == NEAR
+
+
+def test_growth_that_is_known_not_to_die_out_ends_as_read_straight():
+    dying = replace(NEAR, steps_left=80.0, undamped_steps_left=40.0, may_die_out=True)
+    straight = dying.without_end()
+    assert (straight.steps_left, straight.may_die_out) == (40.0, False)

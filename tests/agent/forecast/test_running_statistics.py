@@ -77,7 +77,8 @@ def test_rule_1_a_jump_is_a_tenth_of_the_largest_and_three_times_the_mean_fall()
 
 def test_rule_2_jumps_make_up_half_of_the_rise():
     jumps = [0.0, 4.0, 4.0, 8.0, 8.0, 12.0]
-    assert StepGrowth.of(jumps, 24.0) == StepGrowth(4.0, pytest.approx(2**0.5 / 3))
+    growth = StepGrowth.of(jumps, 24.0)
+    assert growth == StepGrowth(4.0, pytest.approx(2**0.5 / 3), mean=4.0, gap=2.0, last=4)
     assert StepGrowth.of(jumps, 24.1) == NONE
 
 

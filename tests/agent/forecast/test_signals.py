@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from memagent.forecast.signals import Signals, valid_reading
-from memagent.forecast.trend import Trend
+from memagent.forecast.types import Trend
 
 MIB = 2**20
 LIMIT = 1000 * MIB

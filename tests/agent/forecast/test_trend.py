@@ -10,17 +10,12 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
-from memagent.forecast.running_statistics import RunningLeastSquares
-from memagent.forecast.trend import (
-    MAX_TRUSTED_JUMP_ERROR,
-    Trend,
-    find_trend,
-    growth_in,
-    steps_until,
-)
+from memagent.forecast.running_statistics import RunningLeastSquares, growth_in, steps_until
+from memagent.forecast.trend import MAX_TRUSTED_JUMP_ERROR, find_trend
+from memagent.forecast.types import Trend
 
 TRIFLE = 1.0
-FIELDS = tuple({*Trend.__struct_fields__} - {"expires_step", "renewed_above"})
+FIELDS = tuple({*Trend.__struct_fields__} - {"expires_step", "renewed_above", "pauses_after"})
 
 
 def trend_of(function, count: int = 100, **options):
@@ -242,7 +237,8 @@ def test_a_straight_line_is_measured_exactly(onset):
     span = 3.0 * (95 - onset)
     exact = Trend(
         slope=2.0, error=0.0, rate=0.0, slow_slope=2.0, slow_rate=0.0, since_step=3 * onset + 7, span_steps=span,
-        rise=2 * span, jump=6.0, jump_error=0.0, at_step=292.0, level=584.0,
+        rise=2 * span, jump=6.0, jump_error=0.0, at_step=292.0, level=584.0, value=584.0,
+        lag=0.0,
     )  # fmt: skip
     for name in FIELDS:
         assert getattr(trend, name) == pytest.approx(getattr(exact, name), abs=1e-6), name
@@ -319,6 +315,12 @@ def test_a_trend_is_the_same_in_other_units(name):
             jump=1000 * base.jump,
             at_step=80 + 4 * base.at_step,
             level=5e5 + 1000 * base.level,
+            value=5e5 + 1000 * base.value,
+            lag=1000 * base.lag,
+            period=4 * base.period,
+            mean_jump=1000 * base.mean_jump,
+            # half a bucket before its end on average, but exactly where buckets hold one step
+            last_jump_step=79.5 + 4 * (base.last_jump_step - 1) if base.period else 0.0,
         ),
     )
 
@@ -545,3 +547,22 @@ def test_rule_9_straight_growth_after_irregular_jumps_counts_alone():
     assert trend_of(jumping, 66).jump_error > MAX_TRUSTED_JUMP_ERROR
     trend = trend_of(then_straight, 82)
     assert trend.slope == pytest.approx(5.0) and trend.since_step > 60
+
+
+def test_rule_10_a_paused_growth_is_expected_no_further_above_its_value_than_ever():
+    straight = trend_of(lambda step: 2.0 * step)
+    assert straight.lag == pytest.approx(0, abs=1e-6)
+    assert straight.level_above(198.0, 150) == 198.0
+    steps = trend_of(lambda step: 10.0 * (step // 12))
+    # halfway to the next jump, then long after it should have come
+    assert steps.level_above(80.0, 102) == pytest.approx(steps.level_at(102))
+    assert steps.level_above(80.0, 400) == 80.0 + steps.lag < steps.level_at(400)
+    assert 5 <= steps.lag <= 15
+
+
+def test_rule_4_growth_pauses_after_its_longest_pause_and_half_of_it():
+    steps = [float(step) for step in range(96)]
+    trend = find_trend(steps, [10.0 * (step // 12) for step in range(96)], TRIFLE)
+    assert trend.pauses_after == 84 + 1.5 * 12 < trend.expires_step
+    straight = find_trend(steps, [2.0 * step for step in range(96)], TRIFLE)
+    assert straight.pauses_after <= 95 + 3

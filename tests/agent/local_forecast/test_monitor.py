@@ -171,7 +171,7 @@ def test_hints_of_the_script_reach_the_forecaster(training, recording):
         {**hints[0], "max_input_size": 4096},
     ]
     forecaster = run._pipeline.forecast.monitor._forecasts["host"].forecaster
-    assert (forecaster._epoch_steps, forecaster._sudden.max_input_size) == (7, 4096)
+    assert (forecaster._knowledge.epoch_steps, forecaster._sudden.max_input_size) == (7, 4096)
 
 
 def test_no_hints_are_no_event(training, recording):
@@ -207,7 +207,7 @@ def test_the_prediction_reaches_the_forecaster(training):
     wait_until(lambda: run.prediction)
     run.finish()
     forecaster = run._pipeline.forecast.monitor._forecasts["host"].forecaster
-    assert forecaster._predicted_peak == run.prediction.peak_allocated_bytes
+    assert forecaster._knowledge.predicted_peak_bytes == run.prediction.peak_allocated_bytes
 
 
 LEAKING = """

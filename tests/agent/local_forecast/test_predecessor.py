@@ -47,7 +47,7 @@ def test_a_rerun_without_a_server_reads_the_last_file_of_its_folder(play, clean_
     assert predecessor.last_step == STEPS and len(predecessor.steps) <= MAX_POINTS
     assert min(predecessor.floor_bytes) > 0
     forecaster = found.forecast.monitor._forecasts["host"].forecaster
-    assert forecaster._predecessor == predecessor
+    assert forecaster._knowledge.predecessor == predecessor
 
 
 def test_a_rerun_gets_it_from_the_server_and_reports_it_as_a_hint(play, live_server, monkeypatch):

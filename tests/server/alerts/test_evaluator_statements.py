@@ -51,5 +51,5 @@ def test_a_turn_makes_as_many_statements_for_thirty_runs_as_for_three(bench, sta
     assert counts[0] == counts[1] < 20
     evaluations = bench.worker._evaluator._evaluations.values()
     assert len(evaluations) == 30 and all(
-        evaluation.forecaster._epoch_steps >= 101 for evaluation in evaluations
+        evaluation.forecaster._knowledge.epoch_steps >= 101 for evaluation in evaluations
     )

@@ -74,7 +74,7 @@ def test_a_prediction_reaches_a_running_forecaster(bench):
     bench.feed(10, 20, flat, seq=1)
     bench.worker.evaluate()
     (evaluation,) = bench.worker._evaluator._evaluations.values()
-    assert evaluation.forecaster._predicted_peak == 7
+    assert evaluation.forecaster._knowledge.predicted_peak_bytes == 7
 
 
 def test_the_host_of_a_gpu_rank_runs_out_of_host_memory(bench):

@@ -200,9 +200,11 @@ class Load:
             RunStart(run_id=run_id, rank=rank, world_size=self._ranks, project="reliability"),
         )
         file = RunFile(folder / f"{run_id}-{rank}.memagent", start)
-        return Sender(
+        sender = Sender(
             file, Witness(server, self.record, timeout_s), DroppedSamples(), self._guard, _ignore
         )
+        sender.start()
+        return sender
 
 
 @contextmanager

@@ -11,6 +11,12 @@ from memagent.leaks.time_budgets import TimeBudget
 ROW_BYTES = 80_000
 
 
+@pytest.fixture(autouse=True)
+def few_containers(monkeypatch):
+    """Have short lists noted: the process of many tests may have more than are noted."""
+    monkeypatch.setattr("memagent.leaks.growing_containers._MANY", 10**9)
+
+
 class Episodes:
     def __init__(self):
         self.history = []

@@ -153,6 +153,8 @@ class SlackActions:
                 self._fail(now, "Slack did not accept the connection")
             else:
                 self._failures = 0
+                # one that ends at once must not be opened again at once
+                self._retry_at = now + RETRY_S
                 log.info("Slack's buttons are connected")
 
     def _fail(self, now: float, reason: str) -> None:

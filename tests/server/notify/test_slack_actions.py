@@ -198,6 +198,9 @@ def test_a_broken_connection_is_opened_again(warned, slack, socket_mode, actions
     socket_mode.end()
     wait_until(lambda: not actions.is_connected, "the end of the connection")
     actions.turn()
+    assert not actions.is_connected, "not at once"
+    clock.now += slack_actions.RETRY_S
+    actions.turn()
     wait_until(lambda: socket_mode.connections == 2, "the second connection")
     press(slack, socket_mode, "memagent-ack")
     assert incident_of(warned).acked_at is not None

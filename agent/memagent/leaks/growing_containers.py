@@ -114,10 +114,12 @@ class ContainerCensus:
 
     def begin(self, step: int) -> None:
         self._first_step = step
+        # before the reading: this looks into objects, whose dicts Python makes only then
+        untracked = {id(item): _length(item) for item in _untracked()}
         if not self._take_noted():
             self._read_first()
         self._has_begun = True
-        self._first.update((id(item), _length(item)) for item in _untracked())
+        self._first.update(untracked)
 
     def middle(self, step: int) -> None:
         if not self._take_noted():

@@ -144,8 +144,8 @@ def _wait(
     on_state: Callable[[Mapping[str, Any]], None],
 ) -> str | None:
     """Wait for the end of the process. Return why it has to be ended, or None."""
-    # Called before the first step: an interrupt within its import of psutil would be the exit status
-    # of this process although it's handled (unhandled_keyboard_interrupt in CPython's pythonrun.c).
+    # Called before the first step: an interrupt within its import of psutil would end this process
+    # although it's handled (unhandled_keyboard_interrupt in CPython's pythonrun.c).
     steps, moved_at, used_s = 0, time.monotonic(), processor_s(process.pid)
     while process.poll() is None:
         with suppress(subprocess.TimeoutExpired):

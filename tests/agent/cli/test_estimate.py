@@ -131,7 +131,7 @@ def test_a_quantised_model_prepared_for_training(by_formula):
     command = ("--model", "llama-7b", "--lora", "16", "--quantised", "nf4")
     _, out, _ = by_formula(*command, "--kbit-training", "trl")
     assert "precision bf16-amp" in out and "kbit training trl" in out
-    assert "also enables checkpointing" in out
+    assert "enables checkpointing by default: choose full" in out
 
 
 @pytest.mark.parametrize("option", ["--quantised nf4", "--lora-targets q_proj"])

@@ -198,4 +198,4 @@ def _notes(spec: TrainingSpec) -> Iterator[str]:
             "transformers 4 has layers, which it does"
         )
     if spec.kbit_training and spec.checkpointing != "full":
-        yield "peft's function also enables checkpointing, by default: checkpointing full"
+        yield "peft's function enables checkpointing by default: choose full if yours does"

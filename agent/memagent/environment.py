@@ -8,6 +8,7 @@ value: secrets then stay out of the process's environment.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -84,6 +85,10 @@ REHEARSAL_FOLDER = REHEARSAL_PREFIX + "FOLDER"
 
 ALL_SETTINGS = AGENT_SETTINGS + SERVER_SETTINGS + INTERNAL_SETTINGS
 
+_SERVICE_LINK = re.compile(
+    r"MEMAGENT\w*_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
+)
+
 
 def read_settings(names: Collection[str], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the `names` that are set and not empty, from NAME or the file of NAME_FILE.
@@ -91,14 +96,28 @@ def read_settings(names: Collection[str], environ: Mapping[str, str]) -> dict[st
     Raises SettingError for an unknown MEMAGENT_ variable, a value that is set twice, and a file
     that can't be read.
     """
-    for name in environ:
-        if name.startswith(REHEARSAL_PREFIX):
+    for name, value in environ.items():
+        if is_of_others(name, value):
             continue
-        if name.startswith("MEMAGENT_") and name.removesuffix("_FILE") not in ALL_SETTINGS:
+        if name.removesuffix("_FILE") not in ALL_SETTINGS:
             raise SettingError(
                 f"Unknown setting {name}{_did_you_mean(name)}. docs/settings.md lists all settings."
             )
     return {name: value for name in names if (value := _read(name, environ))}
+
+
+def is_of_others(name: str, value: str) -> bool:
+    """Whether a variable is none of memagent's settings, nor meant as one.
+
+    Kubernetes tells each pod of a namespace about its Services: one named `memagent` arrives as
+    MEMAGENT_SERVICE_HOST, MEMAGENT_PORT=tcp://... and more (kubelet's `envvars.FromServices`).
+    """
+    return (
+        not name.startswith("MEMAGENT_")
+        or name.startswith(REHEARSAL_PREFIX)
+        or _SERVICE_LINK.fullmatch(name) is not None
+        or (name.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://")))
+    )
 
 
 def _read(name: str, environ: Mapping[str, str]) -> str:

@@ -72,6 +72,11 @@ def test_every_invalid_setting_is_named_and_the_others_apply():
     )
 
 
+def test_addresses_that_kubernetes_gives_of_a_service_are_no_settings():
+    (finding,) = configuration.check(patient(MEMAGENT_SERVICE_HOST="10.0.0.1"))
+    assert finding == ok("settings: none set, using defaults")
+
+
 def test_a_secret_is_never_shown():
     assert "hunter2" not in str(list(configuration.check(patient(MEMAGENT_TOKEN="hunter2"))))
 

@@ -32,9 +32,31 @@ def test_it_parses_a_cost():
     assert Settings.from_environ({"MEMAGENT_PAGE_COST": "0"}).page_cost == 0
 
 
+SERVICE_LINKS = {
+    f"{service}_{name}": value
+    for service in ("MEMAGENT", "MEMAGENT_SERVER")
+    for name, value in {
+        "SERVICE_HOST": "10.96.14.7",
+        "SERVICE_PORT": "8420",
+        "SERVICE_PORT_HTTP": "8420",
+        "PORT": "tcp://10.96.14.7:8420",
+        "PORT_8420_TCP": "tcp://10.96.14.7:8420",
+        "PORT_8420_TCP_PROTO": "tcp",
+        "PORT_8420_TCP_PORT": "8420",
+        "PORT_8420_TCP_ADDR": "10.96.14.7",
+    }.items()
+}
+"""What a pod's environment holds where its namespace has two such Services."""
+
+
+def test_what_kubernetes_says_of_services_is_no_setting():
+    assert Settings.from_environ(SERVICE_LINKS) == Settings.from_environ({})
+
+
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
+        ({"MEMAGENT_PORT": "8421"}, "Unknown setting MEMAGENT_PORT"),
         ({"MEMAGENT_SERVR": "x"}, "did you mean MEMAGENT_SERVER"),
         ({"MEMAGENT_SERVER": "box:8420"}, "http://127.0.0.1:8420"),
         ({"MEMAGENT_EVERY": "0"}, "MEMAGENT_EVERY"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from memagent.doctor.check import Environment, Finding, ok, problem, warning
-from memagent.environment import ALL_SETTINGS
+from memagent.environment import ALL_SETTINGS, is_of_others
 from memagent.errors import SettingError
 from memagent.settings import Settings
 
@@ -39,7 +39,7 @@ def _by_setting(environ: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Group MEMAGENT_ variables by setting; X and X_FILE are the same setting."""
     by_setting: dict[str, dict[str, str]] = {}
     for name, value in environ.items():
-        if name.startswith("MEMAGENT_"):
+        if not is_of_others(name, value):
             base = name.removesuffix("_FILE")
             by_setting.setdefault(base if base in ALL_SETTINGS else name, {})[name] = value
     return by_setting

@@ -119,7 +119,8 @@ class ReadingWindow:
 
     def prepare(self) -> None:
         """Get ready for readings, one step before them."""
-        for detector in self.detectors:
+        # that of tensors last: it starts the thread that reads containers, too
+        for detector in reversed(self.detectors):
             detector.prepare(self.last_step)
 
     @property

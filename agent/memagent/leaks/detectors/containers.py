@@ -39,6 +39,9 @@ class ContainerDetector(Detector):
         """Return all tensors. Note the lengths of containers by the same pass, in its thread."""
         return self._containers.note()
 
+    def prepare(self, step: int) -> None:
+        self._containers.prepare()
+
     def begin(self, step: int) -> None:
         self._first_step = step
         self._containers.begin(step)

@@ -133,6 +133,7 @@ class HostMemoryDetector(Detector):
             self._first_bytes = self._allocated_bytes()
 
     def prepare(self, step: int) -> None:
+        self._containers.prepare()
         # before the middle: together, the two take the longest of all boundaries
         if self._is_active and not self._middle_step:
             self._garbage.collect(step - self._first_step)

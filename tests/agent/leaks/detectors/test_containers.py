@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+from memagent.leaks import Finder
 from memagent.leaks.detectors.containers import ContainerDetector
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.time_budgets import TimeBudget
@@ -61,3 +63,24 @@ def test_what_memory_does_not_show_is_no_suspect():
     episodes = Episodes()
     episodes.finish = lambda number: episodes.history.append({"rows": bytes(ROW_BYTES)})
     assert not suspects(episodes, (21, 37, 90, 140))
+
+
+class Part:
+    def __init__(self, value):
+        self.a = self.b = self.c = self.d = self.e = self.f = value
+        self.g = self.h = self.i = self.j = self.k = self.m = value
+
+
+def test_it_names_what_grows_among_many_objects_that_it_looks_into_first():
+    """Python makes their dicts only then: all of those would be new, and longer."""
+    parts = {number: Part(torch.ones(1)) for number in range(600)}
+    episodes = Episodes()
+    finder = Finder(used_bytes=lambda: episodes.used_bytes)
+    finder.request(containers=True, beyond_budget=True, window=20)
+    diagnosis = None
+    for step in range(1, 60):
+        if step > 3:  # an empty list counts as new, too
+            episodes.finish(step)
+        diagnosis = diagnosis or finder.after_step(step)
+    assert len(parts) == 600
+    assert diagnosis.suspects[0].holder.startswith("Episodes.history: list")

@@ -61,14 +61,15 @@ def _first_alarm(
     fed = feed(trace, with_finder=with_finder, with_predecessor=with_predecessor)
     for _, forecast in fed:
         if forecast.level in levels:
-            return Alarm(
-                forecast.step,
-                forecast.eta_step,
-                forecast.eta_low,
-                forecast.eta_high,
-                forecast.cause,
-            )
+            return first_page(forecast)
     return None
+
+
+def first_page(forecast: Forecast) -> Alarm:
+    """Return the forecast as an alarm."""
+    return Alarm(
+        forecast.step, forecast.eta_step, forecast.eta_low, forecast.eta_high, forecast.cause
+    )
 
 
 def feed(
@@ -87,12 +88,13 @@ def feed(
     forecasts = feed_columns(forecaster, trace.columns)
     for row in range(len(trace.columns["step"])):
         forecast = next(forecasts)
-        window = growth.window(row, readings[row])
-        if forecast.level != "ok" or forecaster.is_worth_diagnosis:
-            window = WINDOW_STEPS
-        if with_finder and window and found_at == inf:
-            found_at = row + window
-            forecaster.learn(grows="unknown")
+        if with_finder and found_at == inf:
+            window = growth.window(row, readings[row])
+            if forecast.level != "ok" or forecaster.is_worth_diagnosis:
+                window = WINDOW_STEPS
+            if window:
+                found_at = row + window
+                forecaster.learn(grows="unknown")
         if row == found_at:
             forecaster.learn(**_found(trace, readings[row]))
         yield forecaster, forecast

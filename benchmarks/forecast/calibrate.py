@@ -1,8 +1,8 @@
 """Fit the forecaster's calibration: `python -m benchmarks.forecast.calibrate`.
 
 Prints the figures of memagent/forecast/calibration.py. They come from the programs to tune on:
-recorded on a GPU, rehearsed, and simulated. Each program has the same weight. Then it prints how
-often each told probability came true in the programs held out.
+recorded on a GPU, rehearsed, and simulated. Each program has the same weight. `--held-out` also
+prints how often each told probability came true in the programs held out.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ import argparse
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, pairwise
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import replace
+from itertools import accumulate, chain, pairwise
 from math import inf, log
 from pathlib import Path
 from typing import NamedTuple, get_args
 
 from benchmarks.forecast import gpu_recorded, mechanisms, programs, reruns, simulated
-from benchmarks.forecast.baselines import feed, memagent
+from benchmarks.forecast.baselines import feed, first_page
 from benchmarks.forecast.gpu_programs import GPU_PROGRAMS
+from benchmarks.forecast.program_set import Kind
 from benchmarks.forecast.traces import Alarm, Trace
 from memagent.forecast.calibration import INTERVAL_SCALE, SCALED_CAUSES, Evidence
 from memagent.forecast.predecessor import GrowthOutcome
@@ -26,6 +29,8 @@ from memagent.forecast.types import PAGING_LEVELS
 
 TUNED_ON, HELD_OUT = "tuned on", "held out"
 EACH, SEED = 3, 7
+ROWS = 250
+"""Rows of a run that are read: with all of them, the figures take three times as long."""
 MISSED_PER_SIDE = 0.05
 Weighted = list[tuple[float, float]]
 """Values with their weights."""
@@ -59,35 +64,99 @@ class Growth(NamedTuple):
     """At a level above ok."""
 
 
-def main() -> None:
-    runs = list(corpus(TUNED_ON))
-    alarms = [(run, alarm) for run in runs if run.trending and (alarm := memagent(run))]
-    low, high = scales(alarms)
-    print(f'CORPUS = "{digest()}"\nINTERVAL_SCALE = ({low:.2f}, {high:.2f})\nDEATHS = {{')
-    after_others = list(reruns_of(TUNED_ON))
-    low, high = predecessor_interval(after_others)
+class Outlook(NamedTuple):
+    """A run without its columns, its first page, and what was known and told in growing rows."""
+
+    run: Trace
+    alarm: Alarm | None
+    alarm_evidence: Evidence | None
+    rows: list[tuple[Evidence, float, float, bool]]
+
+
+Outlooks = tuple[list[Outlook], list[Outlook]]
+"""Without and with the finder."""
+
+
+def main(*, with_held_out: bool) -> None:
+    with ProcessPoolExecutor() as pool:
+        after_others = pool.map(after_predecessors, simulated_kinds(TUNED_ON))
+        plain, with_finder = corpus(TUNED_ON, pool)
+        held_out = corpus(HELD_OUT, pool) if with_held_out else None
+        alarms = [(seen.run, seen.alarm) for seen in plain if seen.run.trending and seen.alarm]
+        low, high = scales(alarms)
+        print(f'CORPUS = "{digest()}"\nINTERVAL_SCALE = ({low:.2f}, {high:.2f})\nDEATHS = {{')
+        others = list(chain.from_iterable(after_others))
+    low, high = predecessor_interval(others)
     print(f"PREDECESSOR_INTERVAL = ({low:.2f}, {high:.2f})")
-    rows = [*growth(runs), *growth_after_others(after_others)]
+    rows = [*rows_of(plain, 0.5), *rows_of(with_finder, 0.5)]
+    rows += [row for row in rows_of(others) if row.evidence in get_args(GrowthOutcome)]
     for evidence in get_args(Evidence):
         print(f'    "{evidence}": {deaths(rows, evidence)},')
     print("}")
-    for row in reliability(growth(list(corpus(HELD_OUT)))):
-        print(" ".join(f"{value:.3f}" for value in row))
+    if held_out:
+        plain, with_finder = held_out
+        for row in reliability([*rows_of(plain, 0.5), *rows_of(with_finder, 0.5)]):
+            print(" ".join(f"{value:.3f}" for value in row))
 
 
-def corpus(half: str) -> Iterator[Trace]:
-    """Yield the runs of one half of the programs."""
-    for title, runs in gpu_recorded.sets(GPU_PROGRAMS):
-        if title.endswith(half):
-            yield from runs
-    for kinds in (programs.PROGRAMS, mechanisms.MECHANISMS):
-        yield from simulated.traces(kinds.split()[half], EACH, SEED)
+def simulated_kinds(half: str) -> list[Kind]:
+    """Return the simulated programs of a half."""
+    return [*programs.PROGRAMS.split()[half], *mechanisms.MECHANISMS.split()[half]]
 
 
-def reruns_of(half: str) -> Iterator[Trace]:
-    """Yield simulated runs of one half of the programs, each with its predecessor."""
-    for kinds in (programs.PROGRAMS, mechanisms.MECHANISMS):
-        yield from reruns.traces(kinds.split()[half], EACH, SEED)
+def corpus(half: str, pool: Executor) -> Outlooks:
+    """Return what is told of the runs of one half of the programs."""
+    parts = list(pool.map(_simulated, simulated_kinds(half)))
+    recorded = [
+        run for title, runs in gpu_recorded.sets(GPU_PROGRAMS) if half in title for run in runs
+    ]
+    parts += pool.map(outlooks, (recorded[i : i + 10] for i in range(0, len(recorded), 10)))
+    plain, with_finder = zip(*parts, strict=True)
+    return list(chain.from_iterable(plain)), list(chain.from_iterable(with_finder))
+
+
+def _simulated(kind: Kind) -> Outlooks:
+    return outlooks(simulated.traces([kind], EACH, SEED))
+
+
+def outlooks(runs: Iterable[Trace]) -> Outlooks:
+    """Return what is told of runs."""
+    runs = list(runs)
+    return [outlook(run) for run in runs], [outlook(run, with_finder=True) for run in runs]
+
+
+def after_predecessors(kind: Kind) -> list[Outlook]:
+    """Return what is told of simulated runs of a program that have a predecessor."""
+    runs = reruns.traces([kind], EACH, SEED)
+    return [outlook(run, with_predecessor=True) for run in runs]
+
+
+def outlook(run: Trace, *, with_finder: bool = False, with_predecessor: bool = False) -> Outlook:
+    """Return what is told of a run. What is known is read ROWS times, as it costs another fit."""
+    every = max(1, len(run.columns["step"]) // ROWS)
+    alarm, alarm_evidence, rows = None, None, []
+    fed = feed(run, with_finder=with_finder, with_predecessor=with_predecessor)
+    for row, (forecaster, forecast) in enumerate(fed):
+        is_first_page = alarm is None and forecast.level in PAGING_LEVELS
+        if not is_first_page and row % every:
+            continue
+        evidence = forecaster.evidence
+        if is_first_page:
+            alarm = first_page(forecast)
+            alarm_evidence = evidence[0] if evidence else None
+        if evidence and row % every == 0:
+            rows.append((*evidence, forecast.oom_probability, forecast.level != "ok"))
+    return Outlook(replace(run, columns={}, garbage=None), alarm, alarm_evidence, rows)
+
+
+def rows_of(seen: Sequence[Outlook], weight: float = 1.0) -> list[Growth]:
+    """Return the growing rows of runs. weight: that of a program."""
+    counts = Counter(one.run.family for one in seen)
+    return [
+        Growth(weight / len(one.rows) / counts[one.run.family], one.run.death is not None, *row)
+        for one in seen
+        for row in one.rows
+    ]
 
 
 def digest() -> str:
@@ -119,17 +188,13 @@ def scales(alarms: Sequence[tuple[Trace, Alarm]]) -> tuple[float, float]:
     return quantile(lows), quantile(highs)
 
 
-def predecessor_interval(runs: Sequence[Trace]) -> tuple[float, float]:
+def predecessor_interval(seen: Sequence[Outlook]) -> tuple[float, float]:
     """Return the steps left at least and at most, over those until the predecessor's death."""
     ratios: list[tuple[Trace, float]] = []
-    for run in runs:
-        for forecaster, forecast in feed(run, with_finder=False, with_predecessor=True):
-            if forecast.level in PAGING_LEVELS:
-                evidence = forecaster.evidence
-                if evidence and evidence[0] == "died" and run.death and forecast.eta_step:
-                    left = forecast.eta_step - forecast.step
-                    ratios.append((run, (run.death - forecast.step) / max(left, 1.0)))
-                break
+    for run, alarm, evidence, _ in seen:
+        if alarm and evidence == "died" and run.death and alarm.eta_step:
+            left = max(1.0, alarm.eta_step - alarm.step)
+            ratios.append((run, (run.death - alarm.step) / left))
     counts = Counter(run.family for run, _ in ratios)
     shares = [(ratio, 1 / counts[run.family]) for run, ratio in ratios]
     low = _exceeded([(1 / ratio, weight) for ratio, weight in shares])
@@ -156,33 +221,8 @@ def _exceeded(values: Weighted) -> float:
 
 def growth(runs: Sequence[Trace]) -> list[Growth]:
     """Return the rows of runs in which memory grows, each fed without and with the finder."""
-    counts = Counter(run.family for run in runs)
-    rows = []
-    for run in runs:
-        for with_finder in (False, True):
-            fed = [
-                (*evidence, forecast.oom_probability, forecast.level != "ok")
-                for forecaster, forecast in feed(run, with_finder=with_finder)
-                if (evidence := forecaster.evidence)
-            ]
-            weight = 0.5 / max(1, len(fed)) / counts[run.family]
-            rows += [Growth(weight, run.death is not None, *row) for row in fed]
-    return rows
-
-
-def growth_after_others(runs: Sequence[Trace]) -> list[Growth]:
-    """Return the rows in which the predecessor of a run tells what becomes of its growth."""
-    counts = Counter(run.family for run in runs)
-    rows = []
-    for run in runs:
-        fed = [
-            (*evidence, forecast.oom_probability, forecast.level != "ok")
-            for forecaster, forecast in feed(run, with_finder=False, with_predecessor=True)
-            if (evidence := forecaster.evidence) and evidence[0] in get_args(GrowthOutcome)
-        ]
-        weight = 1 / max(1, len(fed)) / counts[run.family]
-        rows += [Growth(weight, run.death is not None, *row) for row in fed]
-    return rows
+    plain, with_finder = outlooks(runs)
+    return [*rows_of(plain, 0.5), *rows_of(with_finder, 0.5)]
 
 
 def deaths(rows: Iterable[Growth], evidence: Evidence) -> tuple[tuple[float, float], ...]:
@@ -235,5 +275,6 @@ def reliability(rows: Iterable[Growth]) -> Iterator[tuple[float, ...]]:
 
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0]).parse_args()
-    main()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--held-out", action="store_true", help="check the programs held out, too")
+    main(with_held_out=parser.parse_args().held_out)

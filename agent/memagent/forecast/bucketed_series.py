@@ -91,7 +91,7 @@ class BucketedSeries:
             self._base_step = step
         if self._count == 0:
             self._value = self._peak = value
-        else:
+        elif value != self._value:
             self._value = self._reduce(self._value, value)
             self._peak = max(self._peak, value)
         self._last_step = step

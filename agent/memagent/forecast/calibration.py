@@ -19,7 +19,7 @@ from memagent.forecast.types import Cause
 
 CORPUS = "48b89f840acc11b1"
 """First digits of the SHA-256 of the runs and programs that the figures come from."""
-INTERVAL_SCALE = (2.12, 1.09)
+INTERVAL_SCALE = (2.12, 1.75)
 """Exponents of (earliest / expected) and (latest / expected) steps left with which 5 % of the first
 pages are missed on either side: conformal, each program with the same weight."""
 PREDECESSOR_INTERVAL = (0.79, 1.27)
@@ -34,16 +34,16 @@ itself (`ends`: a buffer, a cache, an epoch's values). `leak`: nothing is known.
 pieces, other processes. `planned`: it reaches the limit after the planned end. `epoch`: after the
 epoch's end, which may free it."""
 DEATHS: dict[Evidence, tuple[tuple[float, float], ...]] = {
-    "list": ((0.5, 0.91), (1.0, 0.9), (3.0, 0.89), (inf, 0.86)),
-    "ends": ((0.5, 0.35), (1.0, 0.35), (3.0, 0.32), (inf, 0.29)),
-    "leak": ((1.0, 0.63), (3.0, 0.55), (inf, 0.53)),
-    "host_memory": ((0.5, 0.69), (1.0, 0.65), (3.0, 0.65), (inf, 0.54)),
-    "input": ((0.5, 0.35), (inf, 0.32)),
-    "reserve": ((inf, 0.31),),
-    "planned": ((2.0, 0.54), (4.0, 0.39), (10.0, 0.33), (inf, 0.28)),
+    "list": ((0.5, 0.95), (1.0, 0.92), (3.0, 0.91), (inf, 0.89)),
+    "ends": ((3.0, 0.3), (inf, 0.28)),
+    "leak": ((1.0, 0.63), (3.0, 0.57), (inf, 0.55)),
+    "host_memory": ((0.5, 0.73), (1.0, 0.7), (3.0, 0.69), (inf, 0.63)),
+    "input": ((0.5, 0.36), (inf, 0.34)),
+    "reserve": ((inf, 0.29),),
+    "planned": ((2.0, 0.42), (4.0, 0.31), (10.0, 0.29), (inf, 0.24)),
     "epoch": ((inf, 0.08),),
     "lived": ((inf, 0.01),),
-    "died": ((inf, 0.95),),
+    "died": ((inf, 0.98),),
 }
 """Share of growing runs that die: (up to this distance, share). The distance is that of the limit,
 as a multiple of that from which the growth pages; of `planned`, of the planned end. Half of the

@@ -2,8 +2,8 @@
 
 1. A trend pages only as far ahead as it has lasted: further if it has outgrown the prediction, less
    far below it. It's a notice up to a third further ahead, but no further than a leak's, and silent
-   if it ends beyond the planned steps at the earliest, or with the epoch. No level rises while the
-   growth pauses for longer than it ever did.
+   if it ends beyond the planned steps at the earliest, or with the epoch, or until the next one
+   shows that it goes on. No level rises while the growth pauses for longer than it ever did.
 2. A page is a decision under cost: it's sent if the probability of an OOM, times the
    cost of a lost run, exceeds the cost of a page. So `page_cost`, the second cost as a share of the
    first, is the probability from which a page is worth it.
@@ -58,6 +58,9 @@ STEPS_TO_WAIT = 20
 """A page waits for a diagnosis while more steps than these are left."""
 REST_ERROR = 0.1
 """Relative error of a buffer's rest: the average of its entries rarely changes by more."""
+EPOCH_BEGINS = 0.1
+"""Share of an epoch in which growth of the one before shows whether it goes on: as long as growth
+must pause to have stopped."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 """Causes of growth that an epoch's end may free."""
 
@@ -218,7 +221,10 @@ def _ends_with_epoch(nearest: Projection, situation: Situation) -> bool:
     epoch = situation.epoch_steps
     if not epoch or nearest.cause not in FREED_WITH_EPOCH or nearest.span_steps > 1.2 * epoch:
         return False
-    return 0.8 * nearest.steps_left > epoch - situation.step % epoch
+    past = situation.step % epoch
+    if situation.step >= epoch and past < EPOCH_BEGINS * epoch:
+        return True  # what grew for the epoch has hardly had time to show that it stopped
+    return 0.8 * nearest.steps_left > epoch - past
 
 
 def _is_predicted(situation: Situation) -> bool:

@@ -211,6 +211,13 @@ def test_growth_of_less_than_an_epoch_may_end_with_it():
     assert level(580, step=999, options=epochs, span_steps=1201.0) == "warning"
 
 
+def test_growth_of_an_epoch_pages_once_it_goes_on_in_the_next():
+    epochs = {"epoch_steps": 1000}
+    assert level(580, step=99, options={"epoch_steps": 100_000}, span_steps=90.0) == "ok"
+    for begun, expected in {0: "notice", 99: "notice", 100: "warning"}.items():
+        assert level(50, step=1000 + begun, options=epochs, span_steps=1000.0) == expected
+
+
 def test_what_the_leak_finder_found_decides_how_far_ahead_growth_pages():
     # nothing clears a list, however slowly it grows
     assert levels(2000, 2001, grows="list") == ["warning", "ok"]

@@ -29,7 +29,7 @@ from benchmarks.leaks.step_times import StepTimes
 from benchmarks.machine import busy_processes
 
 SCRIPTS = Path(__file__).with_name("scripts")
-EXAMS = ("10", "11", "12", "13")
+EXAMS = ("10", "11", "12", "13", "14")
 HALVES = ("A", "B")
 NICE = 15
 

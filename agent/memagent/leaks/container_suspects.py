@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Sequence
+from typing import Any
+
+from msgspec.structs import replace
 
 from memagent.components import safe_reads
 from memagent.leaks.detectors.base import CodePosition
@@ -26,7 +29,8 @@ from memagent.leaks.suspect import (
     with_sums,
 )
 from memagent.leaks.time_budgets import TimeBudget
-from memagent.leaks.user_code import UserScopes
+from memagent.leaks.user_code import UserScopes, namespace
+from memagent.leaks.variable_walk import CONTAINERS
 from memagent.wire.messages import Suspect
 
 _MAX_CONTAINERS = 8
@@ -42,6 +46,8 @@ def suspects_of_containers(
 ) -> tuple[list[Suspect], set[CodePosition]]:
     """Return the containers that have a name and a line in the script, most bytes first.
 
+    Of many in one table, one is named, with the growth of all: the same line fills them. To name
+    each would take a pass over all objects, and tell a hundredth of the growth.
     Also return the sites of those that can't grow: what is made there is no leak, either, unless
     it's more than twice as much.
     sites: the line that made the newest item of each, for those that no line visibly fills.
@@ -53,19 +59,43 @@ def suspects_of_containers(
     suspects = []
     bounded: set[CodePosition] = set()
     try:
-        for item, site in list(zip(growing, sites, strict=True))[:_MAX_CONTAINERS]:
-            if budget.is_over():
+        todo = list(zip(growing, sites, strict=True))
+        for _ in range(_MAX_CONTAINERS):
+            if not todo or budget.is_over():
                 break
+            item, site = todo.pop(0)
             holder = nearest_name(search, item.container, budget)
+            same_ids = _ids_beside(holder, [other.container for other, _ in todo])
+            same = [other for other, _ in todo if id(other.container) in same_ids]
+            todo = [pair for pair in todo if id(pair[0].container) not in same_ids]
             rate = item.bytes_per_step
             if not bounds.can_grow(holder, rate / item.items_per_step, rate):
                 if site is not None and (not rate or 2 * rate >= traced.get(site, 0)):
                     bounded.add(site)
             elif (suspect := _suspect_of(search.scopes, holder, item, site, traced)) is not None:
+                suspect = _with_rate(suspect, rate + sum(other.bytes_per_step for other in same))
                 suspects.append(bounds.with_fix(suspect, holder))
     finally:
         search.close()
     return rank_suspects(with_sums(suspects)), bounded
+
+
+def _ids_beside(holder: HolderPath, others: Sequence[Any]) -> set[int]:
+    """Return the ids of those that are in the same table as a named one, if they are many.
+
+    A few may be filled by different lines, as attributes are.
+    """
+    table = holder.above[0] if holder.above else None
+    if type(table) not in CONTAINERS or (type(table) is dict and "__builtins__" in table):
+        return set()
+    if any(namespace(owner) is table for owner in holder.above[1:2]):
+        return set()
+    ids = safe_reads.common_ids(table, dict.fromkeys(map(id, others)).keys())
+    return ids if len(ids) >= _MAX_CONTAINERS else set()
+
+
+def _with_rate(suspect: Suspect, rate: int) -> Suspect:
+    return replace(suspect, bytes_per_step=rate or suspect.bytes_per_step)
 
 
 def _suspect_of(

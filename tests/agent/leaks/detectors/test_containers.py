@@ -54,6 +54,27 @@ def test_it_names_what_grows_at_irregular_steps(ends):
     assert 0.5 * rate <= suspect.bytes_per_step <= rate
 
 
+class Information(Episodes):
+    """Keeps many short lists in one table, all of which grow."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = {}
+
+    def finish(self, number):
+        for key in range(40):
+            self.table.setdefault(key, []).append(bytes(ROW_BYTES // 40))
+        self.used_bytes += ROW_BYTES
+
+
+def test_it_names_a_table_of_many_lists_by_one_with_the_growth_of_all():
+    information = Information()
+    (suspect,) = suspects(information, range(1, 160))
+    assert suspect.holder.startswith("Information.table[")
+    assert suspect.line == Information.finish.__code__.co_firstlineno + 2
+    assert suspect.bytes_per_step == pytest.approx(ROW_BYTES, rel=0.1)
+
+
 @pytest.mark.parametrize("ends", [(20, 40), (100, 140), (120,)])
 def test_what_grows_in_one_half_only_is_no_suspect(ends):
     assert not suspects(Episodes(), ends)

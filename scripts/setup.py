@@ -4,7 +4,7 @@
 2. torch comes first and separately, so that no dependency pulls another build. A torch that is
    installed stays.
 3. The demo borrows the torch of the Python that runs this script: a .pth file names its folder.
-4. uv installs the 200 packages of `dev` in a fifth of pip's time. It gets pip's configuration,
+4. uv installs the 240 packages of `dev` in a fifth of pip's time. It gets pip's configuration,
    which it doesn't read by itself. Where it is missing or fails, pip does the work.
 """
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 UV = "uv>=0.8,<1"
 MIN_PYTHON = (3, 10)
 EXTRAS = {"demo": "server", "dev": "dev"}
-DURATIONS = {"demo": "30 packages, about 20 s", "dev": "200 packages, 1 GB, about a minute"}
+DURATIONS = {"demo": "30 packages, about 20 s", "dev": "240 packages, 3 GB on disk, about a minute"}
 FIND_TORCH = """
 import pathlib, torch
 assert tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 4)

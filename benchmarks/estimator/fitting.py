@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -103,24 +103,27 @@ def read() -> list[Fitted]:
 
 def _rehearse_all(only: str) -> None:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES)
-    for name in BATCHES:
-        if only in name:
-            for pair in _missing_pairs(name):
+    known = {(pair.model, pair.share) for pair in read()}
+    for share in SHARES:
+        for name in BATCHES:
+            if only in name and (name, share) not in known:
+                pair = _pair(name, share)
                 kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
                 kept.setdefault(versions, []).append(asdict(pair))
                 RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
                 print(pair.row(), flush=True)
 
 
-def _missing_pairs(name: str) -> Iterator[Fitted]:
-    known = {pair.share for pair in read() if pair.model == name}
-    shares = [share for share in SHARES if share not in known]
-    needed = _rehearse(name, _LARGE).device_bytes[1] if shares else 0
-    for share in shares:
-        card_bytes = round(share * needed)
-        card = f"card:{card_bytes >> 20}MiB"
-        unchanged, fitted = _end(name, card), _end(name, card, f"{card_bytes >> 20}MiB")
-        yield Fitted(name, share, card_bytes, unchanged, fitted)
+def _pair(name: str, share: float) -> Fitted:
+    card_bytes = round(share * _unchanged_bytes(name))
+    card = f"card:{card_bytes >> 20}MiB"
+    unchanged, fitted = _end(name, card), _end(name, card, f"{card_bytes >> 20}MiB")
+    return Fitted(name, share, card_bytes, unchanged, fitted)
+
+
+@cache
+def _unchanged_bytes(name: str) -> int:
+    return _rehearse(name, _LARGE).device_bytes[1]
 
 
 def _end(name: str, card: str, *limit: str) -> str:

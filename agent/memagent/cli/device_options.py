@@ -5,9 +5,12 @@ from __future__ import annotations
 import argparse
 import re
 
+from memagent.errors import SettingError
 from memagent.estimator.cards import CARDS, card_named, find_card
-from memagent.units import parse_bytes
+from memagent.units import format_bytes, parse_bytes
 
+CONTEXT_LIMIT = 16 << 30
+"""Ten times the largest context and libraries that were measured beside torch."""
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s*[kmgt](?:i?b)?", re.IGNORECASE)
 """A memory; a number without a unit is none."""
 
@@ -32,5 +35,15 @@ def limit_bytes_of(arguments: argparse.Namespace) -> int | None:
 
 
 def context_bytes_of(arguments: argparse.Namespace) -> int | None:
-    """Return the measured size of the context, None for the usual one."""
-    return None if arguments.context is None else parse_bytes(arguments.context)
+    """Return the measured size of the context, None for the usual one.
+
+    Raises SettingError for a number without a unit, or one that no context has.
+    """
+    text = arguments.context
+    if text is None:
+        return None
+    if text.strip().isdecimal() and int(text):
+        raise SettingError(f"--context {text} has no unit: write {text}MiB")
+    if (size := parse_bytes(text)) > CONTEXT_LIMIT:
+        raise SettingError(f"--context is {text}: give at most {format_bytes(CONTEXT_LIMIT)}")
+    return size

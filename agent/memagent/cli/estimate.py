@@ -20,6 +20,7 @@ from typing import Any, get_args
 from memagent.cli.estimate_request import build_request, fit_command, title_of
 from memagent.cli.estimate_view import Style, render, render_grid
 from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
+from memagent.estimator.bounds import check_size
 from memagent.estimator.formula.spec import LOOPS, KbitTraining
 from memagent.estimator.request import EstimateRequest, TraceRequest
 from memagent.live.progress import Progress
@@ -297,6 +298,8 @@ def _sweep_values(parts: Sequence[str]) -> dict[str, list[int]]:
         raise SettingError(
             f"--sweep {' '.join(parts)} is not a table: write --sweep batch=1,2,4 sequence=512,1024"
         )
+    for key, numbers in values.items():
+        check_size(key, max(numbers), label=f"{key} of --sweep")
     return values
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from memagent.cli.device_options import card_of, context_bytes_of, limit_bytes_of
+from memagent.cli.estimate_checks import check_factory, check_options, flag_of, inputs_of
 from memagent.errors import EstimateError, SettingError, UnknownModelError
 from memagent.estimator.formula.from_config import from_config, read_config
 from memagent.estimator.formula.parallel import Parallel
@@ -25,17 +27,6 @@ from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceReq
 from memagent.estimator.vision_models import VisionModel, classification_loss, vision_model
 
 _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")
-_INPUT = re.compile(r"(?:(?P<name>\w+)=)?(?P<shape>\d+(?:x\d+)*)(?::(?P<dtype>\w+))?")
-_SIZES = (
-    "batch",
-    "sequence",
-    "accumulation",
-    "checkpoint_every",
-    "lora_rank",
-    "ranks",
-    "tensor",
-    "pipeline",
-)
 _FORMULA_ONLY = (
     "checkpoint_every",
     "loss",
@@ -56,7 +47,7 @@ _TRACED_PRECISIONS = ("fp32", "amp", "bf16", "bf16-amp", "fp16")
 def build_request(arguments: argparse.Namespace) -> EstimateRequest:
     """Return a request by trace if the model and all options can be traced; else by formula."""
     model = arguments.model
-    _check_sizes(arguments)
+    check_options(arguments)
     factory = _FACTORY.fullmatch(model)
     if factory is not None:
         return _factory_request(arguments, Path(factory["path"]))
@@ -87,15 +78,6 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
             return replace(request, fallback=fallback)
     untraced = "" if arguments.method == "formula" else reason
     return replace(_formula_request(arguments, config), untraced=untraced)
-
-
-def _check_sizes(arguments: argparse.Namespace) -> None:
-    for name in _SIZES:
-        size = getattr(arguments, name)
-        if size is not None and size < 1:
-            raise SettingError(f"--{name.replace('_', '-')} is {size}: give 1 or more")
-    if not arguments.timeout > 0:  # nan, too
-        raise SettingError(f"--timeout is {arguments.timeout:g}: give more than 0 seconds")
 
 
 def _from_hub(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -199,7 +181,7 @@ def _untraced_options(arguments: argparse.Namespace) -> str:
         names.add("quantised")
     if "8bit" in arguments.optimizer or arguments.optimizer in ("paged_adamw", "lion"):
         names.add("optimizer")
-    return ", ".join(f"--{name.replace('_', '-')}" for name in sorted(names))
+    return ", ".join(flag_of(name) for name in sorted(names))
 
 
 def _config_request(
@@ -233,15 +215,11 @@ def _factory_request(arguments: argparse.Namespace, path: Path) -> TraceRequest:
             f"the arguments of {arguments.model} are missing: give --input, such as "
             "--input 8x1024:int64"
         )
-    if arguments.batch or arguments.sequence:
-        raise SettingError(
-            "--batch and --sequence are for models by name or config.json: a factory's are in "
-            "--input"
-        )
+    check_factory(arguments)
     autocast = {"amp": "bf16", "bf16": "bf16", "fp16": "fp16"}
     return TraceRequest(
         model=arguments.model,
-        inputs=_inputs(arguments.input),
+        inputs=inputs_of(arguments.input),
         optimizer=arguments.optimizer,
         autocast=autocast.get(arguments.precision),  # type: ignore[arg-type]  # one of its literals
         checkpointing="full" if arguments.checkpointing == "full" else None,
@@ -258,25 +236,6 @@ def _device_fields(arguments: argparse.Namespace) -> dict[str, Any]:
     limit = None if card else limit_bytes_of(arguments)
     fields = device_fields(gpu=card, limit_bytes=limit, context_bytes=context_bytes_of(arguments))
     return {**fields, "timeout_s": arguments.timeout}
-
-
-def _inputs(texts: Sequence[str]) -> Any:
-    """Parse shapes and dtypes, as positional arguments or by name."""
-    inputs: list[tuple[str | None, Any]] = []
-    for text in texts:
-        match = _INPUT.fullmatch(text)
-        if match is None:
-            raise SettingError(
-                f"--input {text} is not [NAME=]SHAPE[:DTYPE], such as 8x1024:int64 or "
-                "labels=8x1024:int64"
-            )
-        shape = tuple(map(int, match["shape"].split("x")))
-        inputs.append((match["name"], (shape, match["dtype"] or "float32")))
-    if all(name is None for name, _ in inputs):
-        return tuple(spec for _, spec in inputs)
-    if any(name is None for name, _ in inputs):
-        raise SettingError("--input: give all inputs a name, or none")
-    return dict(inputs)
 
 
 def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
@@ -322,7 +281,7 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
 def _adapter_option(arguments: argparse.Namespace) -> str:
     """Return the first given option that has a meaning with adapters only, "" if none is."""
     names = ("quantised", "kbit_training", "lora_targets")
-    flags = (f"--{name.replace('_', '-')}" for name in names if getattr(arguments, name))
+    flags = (flag_of(name) for name in names if getattr(arguments, name))
     return next(flags, "")
 
 
@@ -352,7 +311,8 @@ def _traced_targets(
 
 
 def _is_config(model: str) -> bool:
-    return Path(model).is_dir() or Path(model).suffix == ".json"
+    # Path.is_dir raises for a name longer than a file's
+    return os.path.isdir(model) or Path(model).suffix == ".json"  # noqa: PTH112
 
 
 def _config_name(model: str) -> str:
@@ -371,7 +331,7 @@ def fit_command(arguments: argparse.Namespace, defaults: argparse.Namespace) -> 
         value = getattr(arguments, name)
         if value == default or name in ("method", "timeout"):
             continue
-        flag = f"--{name.replace('_', '-')}"
+        flag = flag_of(name)
         values = value if isinstance(value, list) else [value]
         words += [flag] if value is True else [w for each in values for w in (flag, str(each))]
     return shlex.join(words)

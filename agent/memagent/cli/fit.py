@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what makes the step fit; exit status 1 if nothing does."""
+    if arguments.method == "formula":
+        raise SettingError("fit traces the step: leave out --method formula")
     arguments.method = "trace"
     try:
         with quiet_imports():

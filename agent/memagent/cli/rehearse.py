@@ -23,7 +23,7 @@ from memagent.cli.target import add_target, check_target
 from memagent.errors import SettingError
 from memagent.live.progress import Progress
 from memagent.rehearsal import build
-from memagent.rehearsal.api import checked_steps, machine_of, run_in_sandbox
+from memagent.rehearsal.api import checked_patience, checked_steps, machine_of, run_in_sandbox
 from memagent.rehearsal.batch_search import BatchSearch, BatchSlot, find_batch, slot_of
 from memagent.rehearsal.launch import Machine, notice_of
 from memagent.rehearsal.prediction import store
@@ -187,7 +187,7 @@ def _script(arguments: argparse.Namespace) -> Script:
         arguments.arguments,
         is_module=arguments.module,
         steps=checked_steps(arguments.steps),
-        patience_s=arguments.patience,
+        patience_s=checked_patience(arguments.patience),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from memagent.diagnostics import notify_user
 from memagent.errors import RehearsalError, SettingError
+from memagent.estimator.bounds import SIZE_LIMITS
 from memagent.estimator.devices import context_of
 from memagent.rehearsal import build
 from memagent.rehearsal.launch import MAX_DEVICES, Machine, cuda_card
@@ -18,8 +19,11 @@ from memagent.rehearsal.reaper import temporary_folder
 from memagent.rehearsal.report import Rehearsal, rehearsal_of
 from memagent.rehearsal.sandbox import Sandbox
 from memagent.rehearsal.script import Script, run_script
-from memagent.units import parse_bytes
+from memagent.units import DAY_S, format_bytes, parse_bytes
 
+STEPS_LIMIT = 1_000_000
+"""A day of rehearsal at ten steps a second."""
+PATIENCE_LIMIT_S = 7 * DAY_S
 OnState = Callable[[Mapping[str, Any]], None]
 
 
@@ -63,7 +67,7 @@ def rehearse(
         [str(argument) for argument in args],
         is_module=module,
         steps=checked_steps(steps),
-        patience_s=patience_s,
+        patience_s=checked_patience(patience_s),
         is_silent=silent,
     )
     machine = machine_of(
@@ -93,21 +97,39 @@ def machine_of(
         raise SettingError(f"gpus {gpus}: a rehearsal has 1 to {MAX_DEVICES}.")
     if ranks < 1:
         raise SettingError(f"ranks {ranks}: at least 1.")
+    if ranks > SIZE_LIMITS["ranks"]:
+        raise SettingError(f"ranks {ranks}: at most {SIZE_LIMITS['ranks']}.")
+    others_bytes = 0 if held_bytes is None else _size(held_bytes)
+    if others_bytes >= card.total_bytes:
+        raise SettingError(
+            f"held {held_bytes}: less than the card's {format_bytes(card.total_bytes)}."
+        )
     usual = context_of(None, card.capability).size_bytes
     return Machine(
         card,
         count=gpus,
         ranks=ranks,
         context_bytes=usual if context_bytes is None else _size(context_bytes),
-        held_bytes=0 if held_bytes is None else _size(held_bytes),
+        held_bytes=others_bytes,
     )
 
 
 def checked_steps(steps: int | None) -> int | None:
-    """Return `steps`. Raises SettingError if there are none."""
+    """Return `steps`. Raises SettingError if there are none, or more than a rehearsal can take."""
     if steps is not None and steps < 1:
         raise SettingError(f"steps {steps}: at least 1.")
+    if steps is not None and steps > STEPS_LIMIT:
+        raise SettingError(f"steps {steps}: at most {STEPS_LIMIT}.")
     return steps
+
+
+def checked_patience(patience_s: float) -> float:
+    """Return `patience_s`. Raises SettingError unless it's a time, at most a week."""
+    if not 0 < patience_s <= PATIENCE_LIMIT_S:  # nan, too
+        raise SettingError(
+            f"patience {patience_s:g}: give more than 0 and at most {PATIENCE_LIMIT_S:g} seconds."
+        )
+    return patience_s
 
 
 def run_in_sandbox(

@@ -370,6 +370,17 @@ def test_a_factory_is_swept_over_its_batch(estimate, factory):
         (["--model", "gpt2", "--input", "8"], "--input is for path.py:factory"),
         (["--model", "gpt2", "--batch", "0"], "--batch is 0: give 1 or more"),
         (["--model", "gpt2", "--seq", "-5"], "--sequence is -5"),
+        (["--model", "llama-3-8b", "--seq", "99999999999"], "give at most 16777216"),
+        (["--model", "gpt2", "--sweep", "batch=1,99999999999"], "batch of --sweep is 99999999999"),
+        (["--model", "gpt2", "--lora-rank", "99999999"], "--lora-rank is 99999999: give at most"),
+        (["--model", "gpt2", "--lora-rank", "8", "--lora-targets", ""], "--lora-targets is empty"),
+        (["--model", "gpt2", "--ranks", "99999999999"], "--ranks is 99999999999: give at most"),
+        (["--model", "gpt2", "--pipeline", "13"], "pipeline is 13: gpt2 has 12 layers"),
+        (["--model", "gpt2", "--tensor", "16"], "tensor is 16: gpt2 has 12 attention heads"),
+        (["--model", "gpt2", "--fsdp-wrap", "peft"], "with --lora-rank and --zero 3 only"),
+        (["--model", "gpt2", "--context", "300"], "--context 300 has no unit: write 300MiB"),
+        (["--model", "gpt2", "--context", "9TiB"], "--context is 9TiB: give at most 16"),
+        (["--model", ""], "--model is empty"),
         (["--model", "gpt2", "--seq", "2048"], "sequence is 2,048: gpt2 has 1,024 positions"),
         (["--model", "gpt2", "--timeout", "0"], "--timeout is 0: give more than 0 seconds"),
         (["--model", "gpt2", "--timeout", "nan"], "--timeout is nan: give more than 0 seconds"),
@@ -386,6 +397,31 @@ def test_a_mistake_is_one_line_that_says_what_to_do(estimate, arguments, words):
     status, out, err = estimate(*arguments)
     assert (status, out) == (2, "")
     assert words in err and err.count("\n") == 1 and err.startswith("memagent: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--lora-rank", "8"], "--lora-rank: a factory is traced as it is"),
+        (["--zero", "3", "--ranks", "8"], "--zero, --ranks: a factory is traced as it is"),
+        (["--attention", "eager"], "--attention: a factory is traced"),
+        (["--checkpointing", "selective"], "--checkpointing selective: a factory"),
+        (["--precision", "bf17"], "--precision bf17: a factory is traced with one of fp32, amp"),
+        (["--input", "0x8"], "--input 0x8: give 1 to 1099511627776 values"),
+        (["--input", "99999999999999x8"], "--input 99999999999999x8: give 1 to"),
+        (["--input", "4x8:float33"], "dtype float33 is not known (did you mean float32?)"),
+    ],
+)
+def test_a_factory_gets_no_number_that_leaves_an_option_out(estimate, tmp_path, arguments, words):
+    path = tmp_path / "net.py"
+    path.write_text("import torch\ndef net(): return torch.nn.Linear(8, 8)\n")
+    status, out, err = estimate("--model", f"{path}:net", "--input", "4x8", *arguments)
+    assert (status, out) == (2, "") and words in err and err.count("\n") == 1
+
+
+def test_a_name_longer_than_a_file_can_have_is_an_unknown_model(estimate):
+    status, out, err = estimate("--model", "a" * 5000)
+    assert (status, out) == (1, "") and "is not known" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["gpt9", "some/unknown-model"])

@@ -27,6 +27,11 @@ def script(tmp_path: Path) -> Path:
         ({"steps": 0}, "steps 0: at least 1"),
         ({"gpus": 17}, "1 to 16"),
         ({"ranks": 0}, "ranks 0: at least 1"),
+        ({"ranks": 10**8}, "ranks 100000000: at most 131072"),
+        ({"steps": 10**12}, "steps 1000000000000: at most 1000000"),
+        ({"patience_s": float("nan")}, "patience nan: give more than 0"),
+        ({"patience_s": -1.0}, "patience -1: give more than 0"),
+        ({"held_bytes": "999TiB"}, "held 999TiB: less than the card's"),
         ({"held_bytes": "much"}, "24GiB"),
     ],
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memagent.errors import EstimateError
+from memagent.estimator.bounds import check_size
 from memagent.units import MIB
 
 
@@ -40,8 +41,7 @@ class Parallel:
 
     def __post_init__(self) -> None:
         for name in ("data", "tensor", "pipeline"):
-            if getattr(self, name) < 1:
-                raise EstimateError(f"{name} is {getattr(self, name)} ranks: give 1 or more")
+            check_size(name, getattr(self, name), unit=" ranks")
         if not 0 <= self.zero <= 3:
             raise EstimateError(f"zero is {self.zero}: give a stage from 1 to 3, or 0 for none")
 

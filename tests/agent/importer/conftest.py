@@ -39,13 +39,14 @@ GPU = "system/gpu_0_memory_usage_"
 for uri in (f"sqlite:///{folder}/mlflow.db", f"{folder}/mlruns"):
     mlflow.set_tracking_uri(uri)
     mlflow.set_experiment("vision")
-    with mlflow.start_run(run_name="first try", tags={"team": "red"}):
+    with mlflow.start_run(run_name="first try", tags={"team": "red"}) as run:
+        begin = run.info.start_time  # a millisecond a step: two of one are one reading
         mlflow.log_params({"lr": 0.1, "depth": 12, "optimizer": "adam", "amp": True})
         for step in range(20):
             values = {"loss": 1 / (step + 1), "val/accuracy": step / 20}
-            mlflow.log_metrics({**values, **{GPU + "megabytes": 1000 + step, GPU + "percentage": 4}}, step)
-        mlflow.log_metric("loss", math.nan, step=20)
-        mlflow.log_metric("loss", math.inf, step=21)
+            mlflow.log_metrics({**values, **{GPU + "megabytes": 1000 + step, GPU + "percentage": 4}}, step, timestamp=begin + step)
+        mlflow.log_metric("loss", math.nan, step=20, timestamp=begin + 20)
+        mlflow.log_metric("loss", math.inf, step=21, timestamp=begin + 21)
     try:
         with mlflow.start_run(run_name="second try"):
             mlflow.log_metric("loss", 2.0, step=3)

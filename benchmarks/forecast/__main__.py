@@ -97,18 +97,18 @@ def _sets(bench: Path | None, seed: int, *, quick: bool) -> Iterator[tuple[str, 
             list(generator.traces(bench, GENERATED_QUICK if quick else GENERATED, seed)),
         )
     yield f"made, seed {seed}", list(generated.traces(EACH_QUICK if quick else EACH, seed))
-    each = SIMULATED_QUICK if quick else SIMULATED
+    each, stride = (SIMULATED_QUICK, STRIDE_QUICK) if quick else (SIMULATED, 1)
     for name, program_set in {"programs": PROGRAMS, "mechanisms": MECHANISMS}.items():
         for title, kinds in program_set.split().items():
-            runs = list(simulated.traces(kinds, each, seed))
+            runs = list(simulated.traces(kinds[::stride], each, seed))
             yield f"simulated {name}, {title}, seed {seed}", runs
     for half in PROGRAMS.split():
-        kinds = [*PROGRAMS.split()[half], *MECHANISMS.split()[half]]
+        kinds = [*PROGRAMS.split()[half], *MECHANISMS.split()[half]][::stride]
         yield f"reruns, {half}, seed {seed}", list(reruns.traces(kinds, each, seed))
         yield f"changed reruns, {half}, seed {seed}", list(reruns.changed(kinds, each, seed))
     yield "recorded", list(recorded.traces())
     for title, runs in gpu_recorded.sets(GPU_PROGRAMS):
-        yield title, runs[:: STRIDE_QUICK if quick else 1]
+        yield title, runs[::stride]
 
 
 if __name__ == "__main__":

@@ -206,6 +206,16 @@ def test_wrong_values_are_named(values, words):
     assert words in str(caught.value)
 
 
+@pytest.mark.parametrize("release", ["memagent", "prod"])
+def test_servers_are_the_job_of_the_rules_and_differ_by_instance_only(release):
+    objects = render(EVERYTHING, release)
+    (monitor,) = (item for (kind, _), item in objects.items() if kind == "ServiceMonitor")
+    job, dropped = monitor["spec"]["endpoints"][0]["relabelings"]
+    assert f'job="{job["replacement"]}"' in RULES and job["targetLabel"] == "job"
+    assert dropped["action"] == "labeldrop"
+    assert set(dropped["regex"].split("|")) >= {"pod", "namespace"}, "run_info has these"
+
+
 def test_numbers_arrive_as_they_were_written():
     settings = settings_of(render(EVERYTHING))
     assert settings["MEMAGENT_QUOTA_BYTES"] == "100000000"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -149,9 +150,11 @@ def prometheus(tmp_path, live_server, alertmanager):
     program = needed("prometheus")
     config = tmp_path / "prometheus.yml"
     target = live_server.url.removeprefix("http://")
+    # two addresses, as two servers of one database have
+    targets = [target, target.replace("127.0.0.1", "localhost")]
     config.write_text(
         f"global: {{scrape_interval: 1s, evaluation_interval: 1s}}\nrule_files: [{DASHBOARDS / 'prometheus/rules.yml'}]\n"
-        f"scrape_configs: [{{job_name: memagent, static_configs: [{{targets: ['{target}']}}]}}]\n"
+        f"scrape_configs: [{{job_name: memagent, static_configs: [{{targets: {targets}}}]}}]\n"
         f"alerting: {{alertmanagers: [{{static_configs: [{{targets: ['{alertmanager}']}}]}}]}}\n"
     )
     address = free_address()
@@ -224,12 +227,26 @@ def expressions() -> list[tuple[str, str, str]]:
     return results
 
 
+def panels(server: Prometheus) -> Iterator[tuple[tuple[str, str, str, str], list]]:
+    """Yield the place of each expression, and its series."""
+    for run in ("cpu-run", "gpu-run"):
+        for name, title, expression in expressions():
+            series = server.query(expression.replace("$run", run).replace("$rank", ".*"))
+            yield (run, name, title, expression), series
+
+
 def empty_panels(server: Prometheus) -> list[tuple[str, str, str, str]]:
+    return [place for place, series in panels(server) if not series]
+
+
+def doubled_panels(server: Prometheus) -> list[tuple[str, str, str, str]]:
+    """Return those that show what is stored once for each server."""
     return [
-        (run, name, title, expression)
-        for run in ("cpu-run", "gpu-run")
-        for name, title, expression in expressions()
-        if not server.query(expression.replace("$run", run).replace("$rank", ".*"))
+        place
+        for place, series in panels(server)
+        if len({one["metric"].get("instance") for one in series}) > 1
+        and "scrape_duration" not in place[-1]
+        and not place[-1].startswith("up{")
     ]
 
 
@@ -253,20 +270,21 @@ def test_no_panel_is_empty_and_an_alert_reaches_slack(
     wait_until(
         lambda: (
             responds(prometheus)
-            and len(prometheus.query('up{job="memagent"} == 1')) == 1
+            and len(prometheus.query('up{job="memagent"} == 1')) == 2
             and prometheus.query("rate(memagent_ingested_samples_total[1m])")
         )
     )
     wait_until(
-        lambda: len(prometheus.query("memagent_oom_probability")) == 2
-    )  # each run has a first forecast of its own
+        lambda: len(prometheus.query("memagent_oom_probability")) == 4
+    )  # each run has a first forecast of its own, at each address
     assert {item["metric"]["run_id"] for item in prometheus.query("memagent_run_info")} == {
         "cpu-run",
         "gpu-run",
     }
-    assert empty_panels(prometheus) == []
+    assert empty_panels(prometheus) == [] and doubled_panels(prometheus) == []
     wait_until(lambda: not empty_panels(storage), lambda: f"data for {empty_panels(storage)}")
-    assert prometheus.query('ALERTS{alertname="MemagentRunWillRunOutOfMemory", run_id="gpu-run"}')
+    will_run_out = 'ALERTS{alertname="MemagentRunWillRunOutOfMemory", run_id="gpu-run"}'
+    assert len(prometheus.query(will_run_out)) == 1
     assert not prometheus.query('ALERTS{run_id="cpu-run"}')
     wait_until(lambda: slack.messages)
     payloads = json.dumps([message.payload for message in slack.messages])

@@ -25,26 +25,22 @@ SIZES = (
     "tensor",
     "pipeline",
 )
-_MEANINGLESS_FOR_FACTORIES = (
-    "hub",
-    "implementation",
+FORMULA_ONLY = (
     "checkpoint_every",
-    "attention",
     "loss",
-    "lora_rank",
-    "lora_targets",
-    "quantised",
-    "kbit_training",
     "offload",
-    "transformers",
     "zero",
     "ranks",
     "fsdp_wrap",
     "tensor",
     "sequence_parallel",
     "pipeline",
+    "implementation",
+    "transformers",
 )
-"""Options that a factory's own code decides, or that a trace does not know."""
+"""Options that no trace knows."""
+_OF_NAMED_MODELS = ("hub", "attention", "lora_rank", "lora_targets", "quantised", "kbit_training")
+"""Options that change a model by name or config.json; a factory's own code decides them."""
 _USUAL = {"attention": "sdpa", "loss": "eager"}
 _FACTORY_PRECISIONS = ("fp32", "amp", "bf16", "fp16")
 _DTYPES = (
@@ -80,7 +76,7 @@ def check_factory(arguments: argparse.Namespace) -> None:
         )
     unused = [
         flag_of(name)
-        for name in _MEANINGLESS_FOR_FACTORIES
+        for name in (*FORMULA_ONLY, *_OF_NAMED_MODELS)
         if getattr(arguments, name) not in (_USUAL.get(name), None, "none", 0, 1, False)
     ]
     if arguments.checkpointing == "selective":

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from memagent.cli.device_options import card_of, context_bytes_of, limit_bytes_of
-from memagent.cli.estimate_checks import check_factory, check_options, flag_of, inputs_of
+from memagent.cli.estimate_checks import (
+    FORMULA_ONLY,
+    check_factory,
+    check_options,
+    flag_of,
+    inputs_of,
+)
 from memagent.errors import EstimateError, SettingError, UnknownModelError
 from memagent.estimator.formula.from_config import from_config, read_config
 from memagent.estimator.formula.parallel import Parallel
@@ -27,20 +33,6 @@ from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceReq
 from memagent.estimator.vision_models import VisionModel, classification_loss, vision_model
 
 _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")
-_FORMULA_ONLY = (
-    "checkpoint_every",
-    "loss",
-    "offload",
-    "zero",
-    "ranks",
-    "fsdp_wrap",
-    "tensor",
-    "sequence_parallel",
-    "pipeline",
-    "implementation",
-    "transformers",
-)
-"""Options that a traced model by name or config.json supports with their defaults only."""
 _TRACED_PRECISIONS = ("fp32", "amp", "bf16", "bf16-amp", "fp16")
 
 
@@ -168,7 +160,7 @@ def _untraced_options(arguments: argparse.Namespace) -> str:
     """Return the options whose values a trace doesn't know, separated by commas."""
     names = {
         name
-        for name in _FORMULA_ONLY
+        for name in FORMULA_ONLY
         if getattr(arguments, name) not in (None, "none", "eager", 0, 1, False)
     }
     if arguments.precision not in (None, *_TRACED_PRECISIONS):

@@ -160,14 +160,16 @@ class TrainingSpec:
             )
 
     def check_spread(self) -> None:
-        """Raise EstimateError for more stages than layers, or ranks of a matrix than heads."""
+        """Raise EstimateError for more stages than layers, or ranks that no heads can be split by."""
         name, model = self.model.name or self.model.family, self.model
         if self.parallel.pipeline > max(1, model.layers):
             stages = self.parallel.pipeline
             raise EstimateError(f"pipeline is {stages}: {name} has {model.layers} layers")
-        if self.parallel.tensor > max(1, model.heads):
+        if max(1, model.heads) % self.parallel.tensor:
             ranks = self.parallel.tensor
-            raise EstimateError(f"tensor is {ranks}: {name} has {model.heads} attention heads")
+            raise EstimateError(
+                f"tensor is {ranks}: give a divisor of {name}'s {model.heads} attention heads"
+            )
 
     def check_positions(self) -> None:
         """Raise EstimateError for more tokens than the model has learned positions."""

@@ -160,7 +160,7 @@ class TrainingSpec:
             )
 
     def check_spread(self) -> None:
-        """Raise EstimateError for more stages than layers, or ranks that no heads can be split by."""
+        """Raise EstimateError for more stages than layers, or ranks that can't share the heads."""
         name, model = self.model.name or self.model.family, self.model
         if self.parallel.pipeline > max(1, model.layers):
             stages = self.parallel.pipeline

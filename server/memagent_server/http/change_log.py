@@ -1,17 +1,18 @@
 """Write every change by a person or a token to the audit log, for all routes in one place.
 
 What agents post isn't logged, nor are bodies: a row has the route, the ids in its path or address,
-and the status of the response.
+and the status of the response. Logins and logouts of known people and tokens are logged, too.
 """
 
 from __future__ import annotations
 
 import logging
 
-from flask import Flask, Response, current_app, request
+from flask import Flask, Response, current_app, g, request
 
 from memagent_server.http import auth
 from memagent_server.http.context import EXTENSION, Context
+from memagent_server.http.credentials import Access
 from memagent_server.store.changes import add_change
 from memagent_server.store.errors import BusyError, DBAPIError, PoolTimeoutError
 
@@ -19,6 +20,7 @@ _READING = ("api_predictions.post_estimate", "compare.choose_runs", "routes.post
 """Routes that take a body and change nothing."""
 _NAMING = ("project", "runs", "revoke", "end", "test", "retry", "route", "channel")
 """Fields of forms and queries that name what is changed; none is secret."""
+_LOGIN = "memagent_login"
 _log = logging.getLogger(__name__)
 
 
@@ -26,20 +28,24 @@ def install(app: Flask) -> None:
     app.after_request(_record)
 
 
+def add_login(name: str, email: str | None) -> None:
+    """Log this request as one by which somebody known logs in or out, or is refused."""
+    setattr(g, _LOGIN, (name, email))
+
+
 def _record(response: Response) -> Response:
-    access = auth.current_access()
-    if access is None or request.method in auth.SAFE_METHODS or request.url_rule is None:
+    who = getattr(g, _LOGIN, None) or _author()
+    if who is None or request.url_rule is None:
         return response
-    if auth.required_scope().scope == "ingest" or request.endpoint in _READING:
-        return response
+    name, email = who
     # the context of the request may be limited to projects; the log is the server's
     context: Context = current_app.extensions[EXTENSION]
     try:
         with context.database.write() as session:
             add_change(
                 session,
-                name=access.name,
-                email=access.person.email if access.person is not None else None,
+                name=name,
+                email=email,
                 method=request.method,
                 route=request.url_rule.rule,
                 subject=_subject(response.status_code),
@@ -47,8 +53,23 @@ def _record(response: Response) -> Response:
                 now=context.clock(),
             )
     except (BusyError, DBAPIError, PoolTimeoutError):
-        _log.exception("a change by %s is missing in the audit log", access.name)
+        _log.exception("a change by %s is missing in the audit log", name)
     return response
+
+
+def _author() -> tuple[str, str | None] | None:
+    """Return the name and e-mail of who changes something by this request, None if it doesn't."""
+    access = auth.current_access()
+    if access is None or request.method in auth.SAFE_METHODS or request.url_rule is None:
+        return None
+    if auth.required_scope().scope == "ingest" or request.endpoint in _READING:
+        return None
+    return author_of(access)
+
+
+def author_of(access: Access) -> tuple[str, str | None]:
+    """Return the name and e-mail of a person, or the name of a token."""
+    return access.name, access.person.email if access.person is not None else None
 
 
 def _subject(status: int) -> str:

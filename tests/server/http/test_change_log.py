@@ -51,6 +51,19 @@ def test_changes_are_in_the_audit_log_without_their_bodies(app, database):
     assert "Secret" not in page
 
 
+def test_logins_and_logouts_are_in_the_audit_log_and_wrong_tokens_are_not(app, database):
+    client, secrets = app.test_client(), [token(app, scope) for scope in ("admin", "ingest")]
+    for secret in (*secrets, "unknown"):
+        client.post("/login", data={"token": secret})
+    client.post("/logout")
+    client.post("/logout")
+    assert rows_of(database) == [
+        ("ci", "POST", "/logout", "", 303),
+        ("ci", "POST", "/login", "", 403),
+        ("ci", "POST", "/login", "", 303),
+    ]
+
+
 def test_the_log_is_bounded_in_time_and_rows(database, monkeypatch):
     monkeypatch.setattr(changes, "MAX_ROWS", 3)
 

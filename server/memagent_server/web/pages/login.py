@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, render_template, request
 
-from memagent_server.http import credentials, local_access, login_throttle, oidc
+from memagent_server.http import change_log, credentials, local_access, login_throttle, oidc
 from memagent_server.http.context import current
 from memagent_server.web.rendering import redirect_to, safe_path
 
@@ -36,6 +36,7 @@ def log_in() -> Response:
         return login_form(
             "Unknown, revoked or expired token. Check that you pasted all of it.", 401
         )
+    change_log.add_login(*change_log.author_of(access))
     if not access.allows("read"):
         return login_form(
             f"This token has scope '{access.scope}'. To see pages, use one with scope 'read'.", 403
@@ -53,6 +54,7 @@ def _follow_link(code: str) -> Response:
         access = local_access.spend_code(context.database, context.settings, code, now)
     response = redirect_to(request.args.get("next"))
     if access is not None:
+        change_log.add_login(*change_log.author_of(access))
         credentials.set_session_cookie(response, context.settings, access)
     else:
         with context.database.connect() as connection:
@@ -64,9 +66,14 @@ def _follow_link(code: str) -> Response:
 
 @blueprint.post("/logout")
 def log_out() -> Response:
+    context = current()
+    with context.database.connect() as connection:
+        access = credentials.check_cookie(connection, context.settings, context.clock())
+    if access is not None:
+        change_log.add_login(*change_log.author_of(access))
     credentials.end_current_session()
     response = redirect_to("/login")
-    credentials.clear_session_cookie(response, current().settings)
+    credentials.clear_session_cookie(response, context.settings)
     return response
 
 

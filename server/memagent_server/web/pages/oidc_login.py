@@ -13,7 +13,7 @@ import secrets
 from flask import Blueprint, Response, request
 from itsdangerous import BadData, URLSafeTimedSerializer
 
-from memagent_server.http import credentials
+from memagent_server.http import change_log, credentials
 from memagent_server.http.context import current
 from memagent_server.http.oidc import Account, LoginAttempt, OidcError, Provider, current_provider
 from memagent_server.http.problems import Problem
@@ -102,6 +102,7 @@ def _log_in(provider: Provider, account: Account, target: str) -> Response:
             projects=rights.projects if rights else (),
             now=now,
         )
+    change_log.add_login(account.name, account.email)
     access = credentials.access_of_person(person)
     if access is None:
         who = account.email or account.name

@@ -13,6 +13,7 @@ from joserfc.jwk import RSAKey
 
 from memagent_server.app import create_app
 from memagent_server.oidc_settings import read_oidc
+from memagent_server.store.changes import list_changes
 from memagent_server.store.people import list_people
 from tests.server.oidc_providers import (
     CLIENT_SECRET,
@@ -302,6 +303,10 @@ def test_who_lost_all_groups_is_logged_out(app, client, lying):
     lying.claims = {"groups": ["guests"]}
     assert finish(app.test_client(), lying).status_code == 403
     assert client.get("/", headers=HTML).status_code == 303
+    with app.extensions["memagent"].database.read() as session:
+        logged = [(one.name, one.route, one.status) for one in list_changes(session, limit=9)]
+    route = "/login/oidc/callback"
+    assert logged == [("Ada Lovelace", route, 403), ("Ada Lovelace", route, 303)]
 
 
 @pytest.mark.parametrize("groups", [None, {}, 5, [["ops"]], ["o"] * 200_000, [{"a": "ops"}]])

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from memagent.errors import SettingError
-from memagent_server.oidc_settings import Rights, read_oidc
 from memagent_server.settings import Settings
+from memagent_server.settings.oidc import Rights, read_oidc
 
 GIVEN = {
     "MEMAGENT_OIDC_ISSUER": "https://id.example/realm/",
@@ -74,7 +74,7 @@ def test_without_authlib_it_says_what_to_install():
         "import sys; sys.modules['authlib'] = None\n"
         "import importlib.util; importlib.util.find_spec = lambda name: None\n"
         "import memagent_server.app\n"
-        "from memagent_server.oidc_settings import read_oidc\n"
+        "from memagent_server.settings.oidc import read_oidc\n"
         f"assert read_oidc({{}}) is None\nread_oidc({GIVEN!r})"
     )
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

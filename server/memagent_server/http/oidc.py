@@ -27,8 +27,8 @@ from flask import Flask, current_app
 from memagent.wire.local_tokens import LOOPBACK_HOSTS
 from memagent_server.notify.channel import DeliveryFailedError
 from memagent_server.notify.http_client import exchange
-from memagent_server.oidc_settings import OidcSettings
 from memagent_server.schemas.base import JsonObject
+from memagent_server.settings.oidc import OidcSettings
 
 EXTENSION = "memagent_oidc"
 DISCOVERY = "/.well-known/openid-configuration"

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from memagent_server.channel_settings import ADDRESSES
 from memagent_server.notify import (
     alertmanager,
     discord,
@@ -20,6 +19,7 @@ from memagent_server.notify import (
 )
 from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError
 from memagent_server.settings import Settings
+from memagent_server.settings.channels import ADDRESSES
 
 __all__ = [
     "CHANNELS",

@@ -7,10 +7,10 @@ import threading
 import pytest
 
 from memagent.errors import SettingError
-from memagent_server.channel_settings import NamedChannel
 from memagent_server.notify import channels
 from memagent_server.notify.channel import DeliveryFailedError
 from memagent_server.settings import Settings
+from memagent_server.settings.channels import NamedChannel
 
 apprise_channel = pytest.importorskip("memagent_server.notify.apprise_channel")
 AppriseChannel = apprise_channel.AppriseChannel

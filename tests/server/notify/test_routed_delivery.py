@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from memagent_server.channel_settings import NamedChannel
 from memagent_server.schemas.routing import Route
+from memagent_server.settings.channels import NamedChannel
 from memagent_server.store.routes import replace_routes
 from memagent_server.worker import Worker
 from tests.server.alerts.conftest import Bench

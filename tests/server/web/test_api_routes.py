@@ -8,7 +8,7 @@ import pytest
 
 from memagent.wire.messages import RunStart
 from memagent_server.app import create_app
-from memagent_server.channel_settings import NamedChannel
+from memagent_server.settings.channels import NamedChannel
 from memagent_server.store.alerts import add_transition, open_alert
 from memagent_server.store.runs import start_run
 

@@ -12,7 +12,7 @@ import pytest
 from joserfc.jwk import RSAKey
 
 from memagent_server.app import create_app
-from memagent_server.oidc_settings import read_oidc
+from memagent_server.settings.oidc import read_oidc
 from memagent_server.store.changes import list_changes
 from memagent_server.store.people import list_people
 from tests.server.oidc_providers import (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import secrets
@@ -11,13 +10,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal, get_args
-from urllib.parse import urlsplit
 
 from memagent.environment import SERVER_SETTINGS, read_settings
 from memagent.errors import SettingError
 from memagent.wire.local_tokens import LOOPBACK_HOSTS
-from memagent_server.channel_settings import NamedChannel, read_channels
-from memagent_server.oidc_settings import OidcSettings, read_oidc
+from memagent_server.settings.channels import NamedChannel, read_channels
+from memagent_server.settings.oidc import OidcSettings, read_oidc
+from memagent_server.settings.values import (
+    read_addresses,
+    read_choice,
+    read_count,
+    read_days,
+    read_flag,
+    read_proxies,
+    read_rate,
+    read_token,
+    read_url,
+)
 
 DEFAULT_LISTEN = "127.0.0.1:8420"
 DEFAULT_PORT = 8420
@@ -35,8 +44,6 @@ CHANNEL_NAMES = (
 Severity = Literal["note", "warning", "critical"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """In ascending order. Other levels (`ok`, a forecast's `notice`) don't open alerts."""
-MIN_TOKEN_LENGTH = 16
-"""Characters. Even with hexadecimal digits alone, a token then has 64 bits: too many to guess."""
 LOG_FORMATS = ("logfmt", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
@@ -157,48 +164,48 @@ class Settings:
         host, port = parse_listen(listen or values.get("MEMAGENT_LISTEN", DEFAULT_LISTEN))
         local_host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104
         local_url = f"http://{_bracketed(local_host)}:{port}"
-        slack_api_url = _url("MEMAGENT_SLACK_API_URL", values) or "https://slack.com/api"
+        slack_api_url = read_url("MEMAGENT_SLACK_API_URL", values) or "https://slack.com/api"
         _check_dependencies(values)
         return cls(
             database_url=_database_url(values.get("MEMAGENT_DATABASE_URL"), environ),
             secret_key=values.get("MEMAGENT_SECRET_KEY") or _stored_secret_key(data_dir(environ)),
             host=host,
             port=port,
-            public_url=_url("MEMAGENT_PUBLIC_URL", values) or local_url,
-            admin_token=_token("MEMAGENT_ADMIN_TOKEN", values),
-            is_open=_flag("MEMAGENT_OPEN", values),
+            public_url=read_url("MEMAGENT_PUBLIC_URL", values) or local_url,
+            admin_token=read_token("MEMAGENT_ADMIN_TOKEN", values),
+            is_open=read_flag("MEMAGENT_OPEN", values),
             oidc=read_oidc(values),
-            retention_days=_days("MEMAGENT_RETENTION_DAYS", values, default=30),
-            rollup_days=_days("MEMAGENT_ROLLUP_DAYS", values, default=365),
-            metrics_streams=_count("MEMAGENT_METRICS_STREAMS", values, default=2_000),
+            retention_days=read_days("MEMAGENT_RETENTION_DAYS", values, default=30),
+            rollup_days=read_days("MEMAGENT_ROLLUP_DAYS", values, default=365),
+            metrics_streams=read_count("MEMAGENT_METRICS_STREAMS", values, default=2_000),
             gpu_prices=_prices(values),
-            slack_webhook_url=_url("MEMAGENT_SLACK_WEBHOOK_URL", values),
+            slack_webhook_url=read_url("MEMAGENT_SLACK_WEBHOOK_URL", values),
             slack_bot_token=values.get("MEMAGENT_SLACK_BOT_TOKEN"),
             slack_channel=values.get("MEMAGENT_SLACK_CHANNEL"),
             slack_app_token=values.get("MEMAGENT_SLACK_APP_TOKEN"),
             slack_api_url=f"{slack_api_url}/",
-            webhook_url=_url("MEMAGENT_WEBHOOK_URL", values),
+            webhook_url=read_url("MEMAGENT_WEBHOOK_URL", values),
             webhook_secret=values.get("MEMAGENT_WEBHOOK_SECRET"),
-            allow_local_webhooks=_flag("MEMAGENT_ALLOW_LOCAL_WEBHOOKS", values),
-            smtp_url=_url("MEMAGENT_SMTP_URL", values, ("smtp", "smtps")),
+            allow_local_webhooks=read_flag("MEMAGENT_ALLOW_LOCAL_WEBHOOKS", values),
+            smtp_url=read_url("MEMAGENT_SMTP_URL", values, ("smtp", "smtps")),
             email_from=values.get("MEMAGENT_EMAIL_FROM"),
-            email_to=_addresses("MEMAGENT_EMAIL_TO", values),
+            email_to=read_addresses("MEMAGENT_EMAIL_TO", values),
             pagerduty_routing_key=values.get("MEMAGENT_PAGERDUTY_ROUTING_KEY"),
-            pagerduty_url=_url("MEMAGENT_PAGERDUTY_URL", values) or cls.pagerduty_url,
-            alertmanager_url=_url("MEMAGENT_ALERTMANAGER_URL", values),
-            discord_webhook_url=_url("MEMAGENT_DISCORD_WEBHOOK_URL", values),
-            teams_webhook_url=_url("MEMAGENT_TEAMS_WEBHOOK_URL", values),
+            pagerduty_url=read_url("MEMAGENT_PAGERDUTY_URL", values) or cls.pagerduty_url,
+            alertmanager_url=read_url("MEMAGENT_ALERTMANAGER_URL", values),
+            discord_webhook_url=read_url("MEMAGENT_DISCORD_WEBHOOK_URL", values),
+            teams_webhook_url=read_url("MEMAGENT_TEAMS_WEBHOOK_URL", values),
             channels=(named := read_channels(values, CHANNEL_NAMES)),
             notify_severities=_severities(
                 "MEMAGENT_NOTIFY_SEVERITIES", values, [item.name for item in named]
             ),
-            grafana_url=_url("MEMAGENT_GRAFANA_URL", values),
+            grafana_url=read_url("MEMAGENT_GRAFANA_URL", values),
             grafana_token=values.get("MEMAGENT_GRAFANA_TOKEN"),
-            log_format=_choice("MEMAGENT_LOG_FORMAT", values, LOG_FORMATS, default="logfmt"),
-            log_level=_choice("MEMAGENT_LOG_LEVEL", values, LOG_LEVELS, default="info"),
-            trusted_proxies=_proxies("MEMAGENT_TRUSTED_PROXIES", values),
-            quota_requests=_rate("MEMAGENT_QUOTA_REQUESTS", values),
-            quota_bytes=_rate("MEMAGENT_QUOTA_BYTES", values),
+            log_format=read_choice("MEMAGENT_LOG_FORMAT", values, LOG_FORMATS, default="logfmt"),
+            log_level=read_choice("MEMAGENT_LOG_LEVEL", values, LOG_LEVELS, default="info"),
+            trusted_proxies=read_proxies("MEMAGENT_TRUSTED_PROXIES", values),
+            quota_requests=read_rate("MEMAGENT_QUOTA_REQUESTS", values),
+            quota_bytes=read_rate("MEMAGENT_QUOTA_BYTES", values),
         )
 
 
@@ -287,79 +294,6 @@ def _check_dependencies(values: Mapping[str, str]) -> None:
             raise SettingError(f"{name} needs {required}: {meaning}")
 
 
-def _token(name: str, values: Mapping[str, str]) -> str | None:
-    """Return a token, checked for its length. The SettingError does not show it."""
-    value = values.get(name)
-    if value is not None and len(value) < MIN_TOKEN_LENGTH:
-        raise SettingError(
-            f"{name} has {len(value)} characters and could be guessed: use at least "
-            f"{MIN_TOKEN_LENGTH}, as from `openssl rand -hex 24`"
-        )
-    return value
-
-
-def _url(
-    name: str, values: Mapping[str, str], schemes: tuple[str, ...] = ("http", "https")
-) -> str | None:
-    """Return an address without a trailing slash. The SettingError does not show it."""
-    value = values.get(name)
-    if value is None:
-        return None
-    try:
-        parts = urlsplit(value)
-        is_valid = parts.scheme in schemes and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_valid = False
-    if not is_valid or re.search(r"\s", value):
-        options = " or ".join(f"{scheme}://" for scheme in schemes)
-        raise SettingError(f"{name} must be an {options} address")
-    return value.rstrip("/")
-
-
-def _flag(name: str, values: Mapping[str, str]) -> bool:
-    value = values.get(name, "0")
-    if value not in ("0", "1"):
-        raise SettingError(f"{name} is {value!r}: write 1 or 0")
-    return value == "1"
-
-
-def _choice(name: str, values: Mapping[str, str], options: tuple[str, ...], *, default: str) -> str:
-    value = values.get(name, default).lower()
-    if value not in options:
-        raise SettingError(f"{name} is {value!r}: write {', '.join(options[:-1])} or {options[-1]}")
-    return value
-
-
-def _proxies(name: str, values: Mapping[str, str]) -> int:
-    value = values.get(name, "0")
-    if not re.fullmatch(r"[0-9]", value):
-        raise SettingError(
-            f"{name} is {value!r}: write the number of reverse proxies in front, 0 to 9"
-        )
-    return int(value)
-
-
-def _rate(name: str, values: Mapping[str, str]) -> float | None:
-    value = values.get(name)
-    if value is None:
-        return None
-    try:
-        rate = float(value)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < math.inf:
-        raise SettingError(f"{name} is {value!r}: write a rate per second, a number above 0")
-    return rate
-
-
-def _addresses(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
-    addresses = tuple(part.strip() for part in values.get(name, "").split(",") if part.strip())
-    for address in addresses:
-        if not re.fullmatch(r"[^@\s]+@[^@\s]+", address):
-            raise SettingError(f"{name} contains {address!r}, which is not an e-mail address")
-    return addresses
-
-
 def _severities(
     name: str, values: Mapping[str, str], named: Collection[str]
 ) -> dict[str, Severity]:
@@ -390,17 +324,3 @@ def _prices(values: Mapping[str, str]) -> GpuPrices:
             )
         prices[gpu] = float(price)
     return GpuPrices(prices, values.get("MEMAGENT_CURRENCY", GpuPrices.currency))
-
-
-def _count(name: str, values: Mapping[str, str], *, default: int) -> int:
-    value = values.get(name, str(default))
-    if not re.fullmatch(r"[1-9]\d{0,6}", value):
-        raise SettingError(f"{name} is {value!r}: write a whole number from 1 to 9999999")
-    return int(value)
-
-
-def _days(name: str, values: Mapping[str, str], *, default: int) -> int:
-    value = values.get(name, str(default))
-    if not value.isdigit() or int(value) == 0:
-        raise SettingError(f"{name} is {value!r}: write a whole number of days, 1 or more")
-    return int(value)

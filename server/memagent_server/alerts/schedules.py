@@ -1,4 +1,4 @@
-"""Times of channels: the end of quiet hours, and digests that are due. Pure.
+"""Times of channels: the end of quiet hours and days, and digests that are due. Pure.
 
 Local times are of the schedule's zone. One that a change of clocks skips counts as if the clocks
 hadn't changed; one that comes twice counts the first time.
@@ -19,13 +19,34 @@ PERIODS_S: dict[DigestKind, float] = {"daily": DAY_S, "waste": 7 * DAY_S}
 
 
 def quiet_until(schedule: ChannelSchedule, severity: str, now: float) -> float | None:
-    """Return when a notification may be sent: the end of quiet hours, or None for at once."""
-    if schedule.quiet_from is None or schedule.quiet_to is None or severity == "critical":
+    """Return when a notification may be sent: the end of the quiet time, or None for at once."""
+    if severity == "critical":
+        return None
+    end = now
+    # a night leads to a quiet day, and that to the next night: six days, each after a night
+    for _ in range(2 * len(WEEKDAYS)):
+        later = _end_of_hours(schedule, end) or _end_of_day(schedule, end)
+        if later is None:
+            break
+        end = later
+    return end if end > now else None
+
+
+def _end_of_hours(schedule: ChannelSchedule, now: float) -> float | None:
+    if schedule.quiet_from is None or schedule.quiet_to is None:
         return None
     start = newest_time(schedule.time_zone, schedule.quiet_from, now)
     # quiet hours may end on the next day, so the end is sought from there backwards
     end = newest_time(schedule.time_zone, schedule.quiet_to, start + DAY_S)
     return end if now < end else None
+
+
+def _end_of_day(schedule: ChannelSchedule, now: float) -> float | None:
+    place = _zone(schedule.time_zone)
+    day = datetime.fromtimestamp(now, place).date()
+    if WEEKDAYS[day.weekday()] not in schedule.quiet_days:
+        return None
+    return datetime.combine(day + timedelta(days=1), time(), place).timestamp()
 
 
 def due_digest(

@@ -97,6 +97,7 @@ EXAMPLES: dict[str, Any] = {
                 "time_zone": "Europe/Berlin",
                 "quiet_from": "22:00",
                 "quiet_to": "07:00",
+                "quiet_days": ["saturday", "sunday"],
                 "daily": True,
                 "waste_day": "monday",
             }

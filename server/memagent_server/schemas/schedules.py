@@ -21,7 +21,7 @@ ClockTime = Annotated[
 class ChannelSchedule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """When a channel is quiet, and which digests it gets.
 
-    - quiet_from, quiet_to: between them only critical notifications are sent.
+    - quiet_from, quiet_to: between them only critical notifications are sent; on quiet_days, too.
     - digest_at: time of both digests, `waste_day` the day of the one about unused memory.
     - projects: of the digests; without any, all.
     """
@@ -29,6 +29,7 @@ class ChannelSchedule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
     time_zone: Annotated[str, Meta(min_length=1, max_length=60, examples=["Europe/Berlin"])] = "UTC"
     quiet_from: ClockTime | None = None
     quiet_to: ClockTime | None = None
+    quiet_days: Annotated[tuple[Weekday, ...], Meta(max_length=7, examples=[["sunday"]])] = ()
     digest_at: ClockTime = "08:00"
     daily: bool = False
     waste_day: Weekday | None = None

@@ -12,7 +12,7 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, json_answer
 from memagent_server.ingest.body import read_message
 from memagent_server.notify import channels
-from memagent_server.schemas.schedules import ChannelSchedule, ScheduleChanges, Schedules
+from memagent_server.schemas.schedules import WEEKDAYS, ChannelSchedule, ScheduleChanges, Schedules
 from memagent_server.store.engine import Session
 from memagent_server.store.schedules import held_counts, list_digests, list_schedules, put_schedule
 from memagent_server.web.rendering import redirect_to
@@ -70,6 +70,9 @@ def _check(name: str, schedule: ChannelSchedule) -> None:
     if schedule.quiet_from is not None and schedule.quiet_from == schedule.quiet_to:
         detail = "quiet hours need two different times."
         raise Problem(422, f"{field}.quiet_to: {detail}", field=f"{field}.quiet_to")
+    if len(set(schedule.quiet_days)) == len(WEEKDAYS):
+        detail = "all days are quiet: leave one, or route nothing to the channel."
+        raise Problem(422, f"{field}.quiet_days: {detail}", field=f"{field}.quiet_days")
     if not channel.takes_digests and (schedule.daily or schedule.waste_day):
         detail = "this service keeps incidents, and takes no digests."
         raise Problem(422, f"{field}.daily: {detail}", field=f"{field}.daily")
@@ -88,6 +91,7 @@ def change_schedules() -> Response:
         "time_zone": form.get("time_zone", "").strip() or "UTC",
         "quiet_from": form.get("quiet_from") or None,
         "quiet_to": form.get("quiet_to") or None,
+        "quiet_days": form.getlist("quiet_days"),
         "digest_at": form.get("digest_at") or "08:00",
         "daily": form.get("daily") == "on",
         "waste_day": form.get("waste_day") or None,

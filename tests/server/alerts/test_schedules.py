@@ -6,9 +6,10 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
+from msgspec.structs import replace
 
 from memagent_server.alerts.schedules import MAX_LATE_S, due_digest, newest_time, quiet_until
-from memagent_server.schemas.schedules import ChannelSchedule
+from memagent_server.schemas.schedules import WEEKDAYS, ChannelSchedule
 
 BERLIN = "Europe/Berlin"
 NIGHT = ChannelSchedule(time_zone=BERLIN, quiet_from="22:00", quiet_to="07:00")
@@ -33,6 +34,38 @@ def test_quiet_hours_end_in_their_zone(now, end):
     expected = at(end) if end else None
     assert quiet_until(NIGHT, "warning", at(now)) == expected
     assert quiet_until(NIGHT, "critical", at(now)) is None
+
+
+@pytest.mark.parametrize(
+    ("now", "end"),
+    [
+        ("2026-11-27 21:59", None),  # a Friday
+        ("2026-11-27 22:00", "2026-11-30 07:00"),
+        ("2026-11-28 12:00", "2026-11-30 07:00"),
+        ("2026-11-29 23:59", "2026-11-30 07:00"),
+        ("2026-11-30 06:59", "2026-11-30 07:00"),
+        ("2026-11-30 07:00", None),
+        ("2026-03-28 12:00", "2026-03-30 07:00"),
+        ("2026-10-24 12:00", "2026-10-26 07:00"),
+    ],
+)
+def test_quiet_days_end_after_the_night_that_follows(now, end):
+    weekend = replace(NIGHT, quiet_days=("saturday", "sunday"))
+    assert quiet_until(weekend, "warning", at(now)) == (at(end) if end else None)
+    assert quiet_until(weekend, "critical", at(now)) is None
+
+
+def test_a_quiet_day_without_hours_ends_at_midnight_of_its_zone():
+    sunday = ChannelSchedule(time_zone=BERLIN, quiet_days=("sunday",))
+    for now in ("2026-11-29 00:00", "2026-11-29 23:59"):
+        assert quiet_until(sunday, "warning", at(now)) == at("2026-11-30 00:00")
+    assert quiet_until(sunday, "warning", at("2026-11-28 23:59")) is None
+
+
+def test_six_quiet_days_end_on_the_seventh():
+    days = tuple(day for day in WEEKDAYS if day != "wednesday")
+    schedule = replace(NIGHT, quiet_days=days)
+    assert quiet_until(schedule, "warning", at("2026-11-26 00:00")) == at("2026-12-02 07:00")
 
 
 def test_quiet_hours_within_a_day_and_none():

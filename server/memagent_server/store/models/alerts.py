@@ -215,6 +215,7 @@ class ChannelScheduleRow(Base):
     time_zone: Mapped[str] = mapped_column(String(60))
     quiet_from: Mapped[str | None] = mapped_column(String(5))
     quiet_to: Mapped[str | None] = mapped_column(String(5))
+    quiet_days: Mapped[list[Any]] = mapped_column(server_default="[]")
     digest_at: Mapped[str] = mapped_column(String(5))
     daily: Mapped[bool]
     waste_day: Mapped[str | None] = mapped_column(String(10))

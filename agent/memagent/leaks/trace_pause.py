@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sysconfig
+import threading
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,22 +74,21 @@ class TracePause:
         What was traced is only freed by the hooks, not resized: a list that is lengthened in such
         a step would count as made in it.
         """
-        if not cls.plain or not tracemalloc.is_tracing() or not cls.is_alone():
-            return False
-        for domain, plain in cls.plain.items():
-            hooked = _allocator_of(domain)
-            names = (hooked.context, plain.malloc, plain.calloc, plain.realloc, hooked.free)
-            cls.paused[domain] = hooked, _Allocator(*names)
-            _set_allocator(domain, cls.paused[domain][1])
-        return True
+        with _lock:
+            if not cls.plain or not tracemalloc.is_tracing() or not cls.is_alone():
+                return False
+            for domain, plain in cls.plain.items():
+                hooked = _allocator_of(domain)
+                names = (hooked.context, plain.malloc, plain.calloc, plain.realloc, hooked.free)
+                cls.paused[domain] = hooked, _Allocator(*names)
+                _set_allocator(domain, cls.paused[domain][1])
+            return True
 
     @classmethod
     def resume(cls) -> None:
         """End the pause, unless tracemalloc was stopped or another tool has hooked since."""
-        for domain, (hooked, paused) in cls.paused.items():
-            if _values(_allocator_of(domain)) == _values(paused):
-                _set_allocator(domain, hooked)
-        cls.paused = {}
+        with _lock:
+            _restore(cls.paused)
 
 
 @contextmanager
@@ -96,34 +97,59 @@ def untraced() -> Iterator[None]:
 
     Two threads may be in one at a time: the last one ends it.
     """
-    if not _UNTRACED and tracemalloc.is_tracing() and TracePause.is_alone():
-        _REPLACED.clear()
+    thread = threading.get_ident()
+    try:
+        with _lock:
+            if not _UNTRACED:
+                _leave_out()
+            _UNTRACED.append(thread)
+        yield
+    finally:
+        with _lock:
+            # a signal handler may have raised before it was noted
+            if thread in _UNTRACED:
+                _UNTRACED.remove(thread)
+            if not _UNTRACED:
+                _restore(_REPLACED)
+
+
+def _leave_out() -> None:
+    """Note all allocators before the first is exchanged: an interrupted exchange can be undone."""
+    _restore(_REPLACED)
+    if tracemalloc.is_tracing() and TracePause.is_alone():
         for domain, plain in TracePause.plain.items():
             hooked = _allocator_of(domain)
             _REPLACED[domain] = hooked, _without_hooks(hooked, plain)
         for domain, (_, paused) in _REPLACED.items():
             _set_allocator(domain, paused)
-    _UNTRACED.append(True)
-    try:
-        yield
-    finally:
-        _UNTRACED.pop()
-        if not _UNTRACED:
-            _trace_again()
 
 
-def _trace_again() -> None:
-    for domain, (hooked, paused) in list(_REPLACED.items()):
+def _restore(replaced: dict[int, tuple[_Allocator, _Allocator]]) -> None:
+    for domain, (hooked, paused) in replaced.items():
         # tracemalloc may have been stopped, and started again
         if _values(_allocator_of(domain)) == _values(paused):
             _set_allocator(domain, hooked)
-    _REPLACED.clear()
+    replaced.clear()
 
 
-_UNTRACED: list[bool] = []
-"""Has an entry for each thread that leaves out what is allocated."""
+def _end_of_other_threads() -> None:
+    """Forget, in a forked process, the threads that it doesn't have."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.RLock()
+    _UNTRACED[:] = [thread for thread in _UNTRACED if thread == threading.get_ident()]
+    if not _UNTRACED:
+        _restore(_REPLACED)
+
+
+_lock = threading.RLock()
+"""Held while allocators are exchanged, not for the length of a pause."""
+_UNTRACED: list[int] = []
+"""Has the thread of each pause."""
 _REPLACED: dict[int, tuple[_Allocator, _Allocator]] = {}
 """The allocators with the hooks, and those in their place meanwhile."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_of_other_threads)
 
 
 def clear_free_lists() -> None:

@@ -6,7 +6,9 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,6 +71,47 @@ def test_of_two_threads_the_last_one_ends_a_pause():
     meanwhile = bytes(400)
     second.__exit__(None, None, None)
     assert are_traced([meanwhile, bytes(400)]) == [False, True]
+
+
+@pytest.mark.usefixtures("_tracing")
+def test_threads_begin_and_end_pauses_at_the_same_moment():
+    """Switched between any two instructions, none reads the allocators of half an exchange."""
+
+    def pause_often():
+        for _ in range(1_000):
+            with untraced():
+                pass
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(pause_often) for _ in range(4)]:
+                done.result()
+    finally:
+        sys.setswitchinterval(interval)
+    assert TracePause.is_alone() and are_traced([bytes(400)]) == [True]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.usefixtures("_tracing")
+def test_a_forked_process_traces_though_another_thread_was_in_a_pause():
+    began, ends = threading.Event(), threading.Event()
+
+    def pause():
+        with untraced():
+            began.set()
+            ends.wait()
+
+    thread = threading.Thread(target=pause)
+    thread.start()
+    began.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if are_traced([bytes(400)]) == [True] else 1)
+    ends.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.usefixtures("_tracing")

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 
+from memagent.forecast.running_statistics import RunningLeastSquares
+
 MAX_BUCKETS = 128
 """Bounds memory, and the time of a fit."""
 TOOTH_END_FALL_RATIO = 0.5
@@ -33,6 +35,7 @@ class BucketedSeries:
         "_ceiling",
         "_count",
         "_last_step",
+        "_lowest",
         "_peak",
         "_quiet_until",
         "_reduce",
@@ -40,6 +43,7 @@ class BucketedSeries:
         "_top",
         "_value",
         "fell_at",
+        "lines",
         "steps",
         "tops",
         "values",
@@ -53,6 +57,8 @@ class BucketedSeries:
         self.values: list[float] = []
         self.tops: list[float] = []
         """Highest value of each bucket, even if `values` are the lowest."""
+        self.lines = RunningLeastSquares()
+        """Lines through the values, up to the last fit."""
         self.clear()
 
     def clear(self) -> None:
@@ -60,7 +66,9 @@ class BucketedSeries:
         self.steps.clear()
         self.values.clear()
         self.tops.clear()
+        self.lines = RunningLeastSquares()
         self.width = 1
+        self._lowest = inf
         self._count = 0
         self._value = self._peak = self._last_step = 0.0
         # The rise since the last fall, from its lowest to its highest value.
@@ -70,6 +78,11 @@ class BucketedSeries:
         # The last tooth: its top, its length, and until when a rise may repeat it.
         self._ceiling = self.fell_at = self._quiet_until = -inf
         self._tooth_steps = 0.0
+
+    @property
+    def rise(self) -> float:
+        """Return the newest bucket's value above the lowest, minus infinity without any."""
+        return self.values[-1] - self._lowest if self.values else -inf
 
     @property
     def room(self) -> int:
@@ -82,10 +95,10 @@ class BucketedSeries:
         count: steps with this value, the last of them `step`; at most `room`.
         """
         top = self._top
-        if value < top - noise and value < top - TOOTH_END_FALL_RATIO * (top - self._base):
-            self._end_tooth(step, value)
-        elif value > top:
+        if value > top:
             self._top = value
+        elif value < top - noise and value < top - TOOTH_END_FALL_RATIO * (top - self._base):
+            self._end_tooth(step, value)
         if value < self._base:
             self._base = value
             self._base_step = step
@@ -98,8 +111,9 @@ class BucketedSeries:
         self._count += count
         if self._count < self.width:
             return False
-        self.steps.append(self._last_step)
+        self.steps.append(step)
         self.values.append(self._value)
+        self._lowest = min(self._lowest, self._value)
         self.tops.append(self._peak)
         self._count = 0
         if len(self.steps) == MAX_BUCKETS:
@@ -127,5 +141,7 @@ class BucketedSeries:
         # the step of a pair is that of its later bucket
         self.steps = self.steps[1::2]
         self.values = list(map(self._reduce, self.values[0::2], self.values[1::2]))
+        self._lowest = min(self.values)
         self.tops = list(map(max, self.tops[0::2], self.tops[1::2]))
+        self.lines = RunningLeastSquares()
         self.width *= 2

@@ -28,6 +28,7 @@ from memagent.forecast.levels import (
     is_worth_diagnosis,
     level_of,
     probability_of,
+    reach_of,
     worthwhile,
 )
 from memagent.forecast.predecessor import Predecessor
@@ -136,7 +137,10 @@ class Forecaster:
         """Return what the newest probability follows from, if memory grows."""
         step = self._step or 0
         nearest = self._nearest(step)
-        return None if nearest is None else evidence_of(nearest, self._situation(step, nearest))
+        if nearest is None:
+            return None
+        situation = self._situation(step, nearest)
+        return evidence_of(nearest, situation, reach_of(nearest, situation))
 
     @property
     def is_calm(self) -> bool:
@@ -186,9 +190,10 @@ class Forecaster:
         A step that goes back starts again. Retries alone predict nothing (torchtitan 2389 survives
         six of them), but show what of the reserve is unusable.
         """
-        self._set_limits(
-            valid_reading(limit_bytes) or None, valid_reading(host_limit_bytes) or None
-        )
+        if limit_bytes is not None or host_limit_bytes is not None:
+            self._set_limits(
+                valid_reading(limit_bytes) or None, valid_reading(host_limit_bytes) or None
+            )
         if self._step is not None and step <= self._step:
             self._reset()
         if self._step is None or optimizer_steps == 0:
@@ -289,10 +294,11 @@ class Forecaster:
             tail = self._sudden.by_tail(self._signals, self.limit_bytes, steps_left)
             return self._by_sudden(step, tail)
         situation = self._situation(step, nearest)
-        level = level_of(nearest, situation)
+        reach = reach_of(nearest, situation)
+        level = level_of(nearest, situation, reach)
         if level != "ok" and nearest.cause == "leak":
             level = self._check_garbage(step, nearest, level)
-        probability = probability_of(nearest, situation)
+        probability = probability_of(nearest, situation, reach)
         level = worthwhile(level, probability, self.page_cost)
         if level == "ok":
             # a high probability next to the level ok would contradict it
@@ -315,7 +321,8 @@ class Forecaster:
         nearest = self._nearest(step)
         if nearest is None or nearest.slope * nearest.span_steps < shortage_bytes:
             return None
-        by_trend = level_of(nearest, self._situation(step, nearest))
+        situation = self._situation(step, nearest)
+        by_trend = level_of(nearest, situation, reach_of(nearest, situation))
         return self._build(
             step,
             worthwhile(

@@ -10,6 +10,8 @@ A forecast comes with every sample, and people read it.
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from memagent.forecast.types import LEVELS, Forecast
@@ -54,8 +56,10 @@ class ForecastHysteresis:
         if self._differing >= CALM_UPDATES:
             self._differing = 0
             return new
-        return replace(
-            _carried_forward(old, new, step_s),
+        return _carried_forward(
+            old,
+            new,
+            step_s,
             used_bytes=old.used_bytes,
             oom_probability=old.oom_probability,
             growth_bytes_per_step=old.growth_bytes_per_step,
@@ -73,18 +77,25 @@ def _is_material(old: Forecast, new: Forecast) -> bool:
     return abs(new.eta_step - old.eta_step) > tolerance or steps_left < MIN_CHANGE_STEPS
 
 
-def _carried_forward(old: Forecast, new: Forecast, step_s: float | None) -> Forecast:
-    """Return the old level, cause and ETA at the step of the new forecast."""
-    now = float(new.step)
-    carried = replace(new, level=old.level, cause=old.cause, limit_bytes=old.limit_bytes)
-    if old.eta_step is None or old.eta_low is None or old.eta_high is None:
-        return carried
-    # an ETA that has passed is now
-    eta = max(now, old.eta_step)
-    return replace(
-        carried,
-        eta_step=eta,
-        eta_low=max(now, old.eta_low),
-        eta_high=max(now, old.eta_high),
-        eta_s=None if step_s is None else (eta - now) * step_s,
-    )
+def _carried_forward(
+    old: Forecast, new: Forecast, step_s: float | None, **fields: float | None
+) -> Forecast:
+    """Return the new forecast with the old level, cause and ETA, and these fields."""
+    carried: dict[str, Any] = {
+        "level": old.level,
+        "cause": old.cause,
+        "limit_bytes": old.limit_bytes,
+        **fields,
+    }
+    if old.eta_step is not None and old.eta_low is not None and old.eta_high is not None:
+        now = float(new.step)
+        # an ETA that has passed is now
+        eta = max(now, old.eta_step)
+        carried |= {
+            "eta_step": eta,
+            "eta_low": max(now, old.eta_low),
+            "eta_high": max(now, old.eta_high),
+            "eta_s": None if step_s is None else (eta - now) * step_s,
+        }
+    # one copy: it's made at each step of a growing run
+    return replace(new, **carried)

@@ -130,37 +130,32 @@ def nearest_projection(
     max_input_size: float | None,
 ) -> Projection | None:
     """Return the projection that ends first, None if nothing that grows reaches a limit."""
-    nearest = _nearest(
-        step,
-        signals,
-        growth,
-        limit_bytes=limit_bytes,
-        host_limit_bytes=host_limit_bytes,
-        max_input_size=max_input_size,
-    )
+    if not signals.trends:
+        return None
+    nearest = _of_device(step, signals, growth, limit_bytes, max_input_size)
+    host = signals.trends.get("host_memory")
+    if host is not None and host_limit_bytes:
+        headroom = host_limit_bytes - signals.expected_host(step)
+        of_host = project({"host_memory": host}, headroom, host_limit_bytes)
+        if of_host is not None:
+            of_host = of_host.at_a_jump(host, host_limit_bytes - host.value, step)
+            if nearest is None or of_host.steps_left < nearest.steps_left:
+                nearest = of_host
     if nearest is not None and signals.pauses(nearest.cause, step):
         return replace(nearest, pauses=True)
     return nearest
 
 
-def _nearest(
-    step: int,
-    signals: Signals,
-    growth: KnownGrowth,
-    *,
-    limit_bytes: int,
-    host_limit_bytes: int | None,
-    max_input_size: float | None,
+def _of_device(
+    step: int, signals: Signals, growth: KnownGrowth, limit_bytes: int, max_input_size: float | None
 ) -> Projection | None:
-    if not signals.trends:
-        return None
     headroom = limit_bytes - signals.expected_need(step)
-    skipped = {"host_memory"}
-    if _inputs_will_fit(signals, limit_bytes, max_input_size):
-        skipped.add("input")
+    device = signals.trends.copy()
+    device.pop("host_memory", None)
+    if "input" in device and _inputs_will_fit(signals, limit_bytes, max_input_size):
+        del device["input"]
     if growth.fits(signals.floor, headroom):
-        skipped.add("leak")
-    device = {cause: trend for cause, trend in signals.trends.items() if cause not in skipped}
+        device.pop("leak", None)
     nearest = project(
         device, headroom, limit_bytes, signals.need_bounds, is_device=signals.is_device
     )
@@ -173,16 +168,7 @@ def _nearest(
         if trend.period and len(device) == 1:
             left = limit_bytes - signals.need_at_fit(nearest.cause)
             nearest = nearest.at_a_jump(trend, left, step)
-    host = signals.trends.get("host_memory")
-    if host is None or not host_limit_bytes:
-        return nearest
-    headroom = host_limit_bytes - signals.expected_host(step)
-    of_host = project({"host_memory": host}, headroom, host_limit_bytes)
-    if of_host is not None:
-        of_host = of_host.at_a_jump(host, host_limit_bytes - host.value, step)
-    if nearest is None or of_host is None:
-        return nearest or of_host
-    return min(nearest, of_host, key=lambda projection: projection.steps_left)
+    return nearest
 
 
 def _inputs_will_fit(signals: Signals, limit_bytes: int, max_input_size: float | None) -> bool:

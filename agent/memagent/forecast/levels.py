@@ -52,8 +52,6 @@ NOTICE_PROBABILITY = 0.4
 """A notice is worth a line from here on: growth that ends by itself more often than not isn't."""
 MIN_REACH = 1e-3
 """Distance by which the one to a limit is divided if growth never pages."""
-ENDING: tuple[Growing, ...] = ("buffer", "cache", "epoch")
-"""Growth that ends by itself."""
 STEPS_TO_WAIT = 20
 """A page waits for a diagnosis while more steps than these are left."""
 REST_ERROR = 0.1
@@ -65,7 +63,7 @@ FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 """Causes of growth that an epoch's end may free."""
 
 
-class KnownGrowth(msgspec.Struct, frozen=True):
+class KnownGrowth(msgspec.Struct, frozen=True, gc=False):
     """What the leak finder knows of the growing memory: what keeps it, and where a buffer ends.
 
     grows: None if unknown. end_bytes: held once a buffer is full, None if unknown. error_bytes: by
@@ -105,7 +103,7 @@ class KnownGrowth(msgspec.Struct, frozen=True):
         return max(0.0, end - floor)
 
 
-class Situation(msgspec.Struct, frozen=True):
+class Situation(msgspec.Struct, frozen=True, gc=False):
     """Facts about a run that decide how far a projection may page. Sizes are bytes."""
 
     step: int
@@ -126,14 +124,13 @@ class Situation(msgspec.Struct, frozen=True):
     """The end of the same growth in the run's predecessor."""
 
 
-def level_of(nearest: Projection, situation: Situation) -> Level:
-    """Return the level of the projection that ends first."""
+def level_of(nearest: Projection, situation: Situation, reach: float) -> Level:
+    """Return the level of the projection that ends first. reach: see `reach_of`."""
     is_paging = situation.previous in PAGING_LEVELS
     # double tolerance while paging, so that the level doesn't flap
     # the earliest: a plan that ends just after the death must not make its page later
     if nearest.steps_left_low > situation.planned_steps_left * (1.1 if is_paging else 1.0):
         return "ok"
-    reach = _reach(nearest, situation)
     page_ahead = reach * (2.0 if is_paging else 1.0)
     is_near = nearest.ahead <= page_ahead and not _ends_with_epoch(nearest, situation)
     # a notice stays for any growth, so that it doesn't flap when evidence wavers
@@ -159,32 +156,28 @@ def worthwhile(level: Level, probability: float, page_cost: float) -> Level:
     return "ok" if level == "ok" or probability <= NOTICE_PROBABILITY else "notice"
 
 
-def evidence_of(nearest: Projection, situation: Situation) -> tuple[Evidence, float]:
+def evidence_of(nearest: Projection, situation: Situation, reach: float) -> tuple[Evidence, float]:
     """Return what is known of growth, and the distance that `calibration` counts by."""
-    return (situation.outcome, 0.0) if situation.outcome else _evidence(nearest, situation)
-
-
-def _evidence(nearest: Projection, situation: Situation) -> tuple[Evidence, float]:
+    if situation.outcome:
+        return situation.outcome, 0.0
     if _ends_with_epoch(nearest, situation):
         return "epoch", 0.0
     if nearest.steps_left > situation.planned_steps_left:
         return "planned", nearest.steps_left / max(situation.planned_steps_left, 1.0)
-    distance = nearest.ahead / max(_reach(nearest, situation), MIN_REACH)
-    if nearest.cause in LEAK_CAUSES:
-        if situation.grows == "list":
-            return "list", distance
-        if situation.grows in ENDING:
-            return "ends", distance
+    distance = nearest.ahead / max(reach, MIN_REACH)
+    if nearest.cause not in LEAK_CAUSES:
+        return ("input" if nearest.cause == "input" else "reserve"), distance
+    if situation.grows in (None, "unknown"):
         return ("leak" if nearest.cause == "leak" else "host_memory"), distance
-    return ("input" if nearest.cause == "input" else "reserve"), distance
+    return ("list" if situation.grows == "list" else "ends"), distance
 
 
-def probability_of(nearest: Projection, situation: Situation) -> float:
+def probability_of(nearest: Projection, situation: Situation, reach: float) -> float:
     """Return the calibrated probability of an OOM by this growth."""
-    return death_probability(*evidence_of(nearest, situation))
+    return death_probability(*evidence_of(nearest, situation, reach))
 
 
-def _reach(nearest: Projection, situation: Situation) -> float:
+def reach_of(nearest: Projection, situation: Situation) -> float:
     """Return up to which distance the projection may page (rule 1)."""
     reach = _page_ahead(nearest, situation)
     if nearest.steps_left > LAST_STEPS and _is_predicted(situation):

@@ -45,17 +45,23 @@ class UnusableReserve:
         retries: float | None,
         limit_bytes: float,
     ) -> None:
-        slack = max(0.0, reserved - peak)
+        # comparisons: each call of min and max takes longer than all of them, and this is each step
+        slack = reserved - peak if reserved > peak else 0.0
         if retries is not None:
             if retries > self._retries:
                 self._measured = slack
             self._retries = retries
-        pieces = max(0.0, split - (peak - floor))
+        pieces = split - (peak - floor)
+        if pieces < 0:
+            pieces = 0.0
+        self.free_pieces = split if split < slack else slack
+        if pieces >= slack:
+            self.at_least = self.expected = self.at_most = slack
+            return
         median, most = self._measured, self._measured
         if median is None or most is None:
             median, most = MEDIAN_UNUSABLE_RATIO * limit_bytes, MAX_UNUSABLE_RATIO * limit_bytes
-        self.at_least = min(pieces, slack)
-        self.free_pieces = min(split, slack)
+        self.at_least = pieces
         self.expected = min(max(pieces, median), slack)
         self.at_most = min(max(pieces, most), slack)
 

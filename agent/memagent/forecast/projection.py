@@ -60,7 +60,7 @@ SLOPE_TOLERANCE = 1.15
 """Factor on either side of the slope beyond its error, for unread peaks and later changes."""
 
 
-class Projection(msgspec.Struct, frozen=True):
+class Projection(msgspec.Struct, frozen=True, gc=False):
     """Steps from now until the limit is reached. All finite."""
 
     cause: Cause

@@ -17,9 +17,9 @@ Growth in few jumps, as by compiled graphs, caches and reports at the end of an 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import expm1, inf, isfinite, log1p, sqrt
-from operator import mul
+from operator import mul, sub
 
 import msgspec
 
@@ -122,34 +122,46 @@ class RunningLeastSquares:
     Sums are relative to the first point, so that large offsets cost no precision.
     """
 
-    __slots__ = ("_x", "_xx", "_xy", "_y", "_yy", "steps")
+    __slots__ = ("_sums", "steps")
 
-    def __init__(self, steps: Sequence[float], values: Sequence[float]) -> None:
+    def __init__(self, steps: Sequence[float] = (), values: Sequence[float] = ()) -> None:
+        self._sums: tuple[list[float], ...] = ([0.0], [0.0], [0.0], [0.0], [0.0])
+        """Sums of x, y, x * x, x * y, y * y."""
         self.steps = steps
-        x = [step - steps[0] for step in steps]
-        y = [value - values[0] for value in values]
-        self._x = _running_sums(x)
-        self._y = _running_sums(y)
-        self._xx = _running_sums(map(mul, x, x))
-        self._xy = _running_sums(map(mul, x, y))
-        self._yy = _running_sums(map(mul, y, y))
+        if steps:
+            self.extend(steps, values)
+
+    def extend(self, steps: Sequence[float], values: Sequence[float]) -> None:
+        """Add the points that are new in a series: nothing else in it may have changed."""
+        old = len(self._sums[0]) - 1
+        self.steps = steps
+        if old == len(steps):
+            return
+        first_x, first_y = steps[0], values[0]
+        x = [step - first_x for step in steps[old:]]
+        y = [value - first_y for value in values[old:]]
+        products = (x, y, map(mul, x, x), map(mul, x, y), map(mul, y, y))
+        for sums, new in zip(self._sums, products, strict=True):
+            sums.extend(accumulate(new, initial=sums.pop()))
 
     def fit(self, start: int, end: int) -> tuple[float, float]:
         """Return slope and residual standard deviation of the points in [start, end)."""
         n = end - start
-        x, y = self._x[end] - self._x[start], self._y[end] - self._y[start]
-        xx = self._xx[end] - self._xx[start] - x * x / n
+        x_sums, y_sums, xx_sums, xy_sums, yy_sums = self._sums
+        x, y = x_sums[end] - x_sums[start], y_sums[end] - y_sums[start]
+        xx = xx_sums[end] - xx_sums[start] - x * x / n
         if xx <= 0:
             return 0.0, 0.0
-        xy = self._xy[end] - self._xy[start] - x * y / n
-        yy = self._yy[end] - self._yy[start] - y * y / n
+        xy = xy_sums[end] - xy_sums[start] - x * y / n
+        yy = yy_sums[end] - yy_sums[start] - y * y / n
         slope = xy / xx
         # max: rounding may make the residual of a perfect fit negative
         return slope, sqrt(max(0.0, yy - slope * xy) / n)
 
     def mean(self, start: int, end: int) -> float:
         """Return the mean of the values in [start, end), minus the first value of the series."""
-        return (self._y[end] - self._y[start]) / (end - start)
+        sums = self._sums[1]
+        return (sums[end] - sums[start]) / (end - start)
 
 
 def running_medians(values: Sequence[float], count: int) -> list[float]:
@@ -190,9 +202,9 @@ def rises_everywhere(values: Sequence[float], start: int, min_rise: float) -> bo
     quarter = (end - start) // 4
     begins = (start, start + quarter, start + 2 * quarter, end - quarter)
     # minima, so that a spike doesn't count as a rise
-    minima = [min(values[begin : begin + quarter]) for begin in begins]
-    falls = [before - after for before, after in pairwise(minima)]
-    return sum(fall >= 0 for fall in falls) <= 1 and max(falls) < 0.1 * rise
+    first, second, third, last = [min(values[begin : begin + quarter]) for begin in begins]
+    falls = (first - second, second - third, third - last)
+    return max(falls) < 0.1 * rise and sum(fall >= 0 for fall in falls) <= 1
 
 
 def wanders(values: Sequence[float], start: int, rise: float) -> bool:
@@ -226,11 +238,7 @@ def growth_in(steps: float, slope: float, rate: float) -> float:
     return slope * expm1(min(rate * steps, 50.0)) / rate
 
 
-def _running_sums(values: Sequence[float] | map[float]) -> list[float]:
-    return list(accumulate(values, initial=0.0))
-
-
-class StepGrowth(msgspec.Struct, frozen=True):
+class StepGrowth(msgspec.Struct, frozen=True, gc=False):
     """Growth by jumps. Zeros if a series doesn't grow that way."""
 
     typical: float = 0.0
@@ -249,19 +257,19 @@ class StepGrowth(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, values: Sequence[float], rise: float) -> StepGrowth:
         """Return the step growth of a series that rises by `rise`."""
-        changes = [after - before for before, after in pairwise(values)]
+        changes = list(map(sub, values[1:], values))
         falls = [-change for change in changes if change < 0]
         noise = max(3 * sum(falls) / len(falls) if falls else 0.0, 0.1 * max(changes))
         places = [place for place, change in enumerate(changes) if change > noise]
         sizes = [changes[place] for place in places]
         n, total = len(sizes), sum(sizes)
-        squares = sum(size * size for size in sizes)
+        squares = sum(map(mul, sizes, sizes))
         if not n or total < rise / 2 or squares < MIN_JUMP_RATIO * rise * total:
             return cls()
         if n < 3:
             return cls(squares / total, 2 * sqrt(RANDOM_VARIANCE / n))
-        gaps = [after - before for before, after in pairwise(places)]
-        gap_squares = sum(gap * gap for gap in gaps)
+        gaps = list(map(sub, places[1:], places))
+        gap_squares = sum(map(mul, gaps, gaps))
         # of the sizes, plus of the gaps: rule 3
         variance = n * squares / total**2 - 1 + (n - 1) * gap_squares / sum(gaps) ** 2 - 1
         # a line in few buckets consists of changes that are all above the noise

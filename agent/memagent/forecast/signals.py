@@ -46,6 +46,10 @@ class Signals:
         self._min_rise: dict[Cause, float] = {}
         self._device_bytes = device_bytes
         self._limit_bytes = limit_bytes
+        self._unusable = UnusableReserve()
+        self._others = OtherProcesses()
+        self._others_bytes = 0.0
+        """Bytes of this process's limit that others use: they use the rest of the device first."""
         self.set_limits(limit_bytes, host_limit_bytes)
         self._series: dict[Cause, BucketedSeries] = {
             cause: BucketedSeries(max if cause == "input" else min) for cause in self._min_rise
@@ -59,8 +63,6 @@ class Signals:
         self.used: float | None = None
         """Maximum within the newest step."""
         self.floor = self.host = 0.0
-        self._unusable = UnusableReserve()
-        self._others = OtherProcesses()
         self.is_device = False
         """True if the floor is what the whole device uses, since nothing else is read."""
         self._new_buckets = 0
@@ -70,6 +72,7 @@ class Signals:
         """Expect growth of a size that matters for these limits."""
         self._limit_bytes = limit_bytes
         self._beyond_limit = max(0.0, self._device_bytes - limit_bytes)
+        self._others_bytes = max(0.0, self._others.bytes - self._beyond_limit)
         device_causes: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes", "input")
         device_rise = max(MIN_GROWTH_RATIO * limit_bytes, MIN_GROWTH_BYTES)
         self._min_rise.update(dict.fromkeys(device_causes, device_rise))
@@ -84,11 +87,6 @@ class Signals:
         if "fragmentation" in self.trends:
             unusable = max(unusable, self._unusable.free_pieces)
         return unusable + self._others_bytes
-
-    @property
-    def _others_bytes(self) -> float:
-        """Return what others use of this process's limit: they use the rest of the device first."""
-        return max(0.0, self._others.bytes - self._beyond_limit)
 
     @property
     def need(self) -> float:
@@ -234,6 +232,7 @@ class Signals:
             )
         if device_used is not None:
             self._others.update(device_used, max(reserved, self.floor))
+            self._others_bytes = max(0.0, self._others.bytes - self._beyond_limit)
 
     def _add(self, cause: Cause, step: int, value: float, is_settled: bool, count: int) -> None:
         if not is_settled:
@@ -247,13 +246,14 @@ class Signals:
         is_complete = series.add(step, value, self._min_rise[cause], count)
         if is_complete:
             self._new_buckets += cause in LEAK_CAUSES
-            self._drop_stopped(cause, step, series.values[-1])
+            if cause in self.trends:
+                self._drop_stopped(cause, step, series.values[-1])
         if series.fell_at == step:
             self.trends.pop(cause, None)  # its growth is gone
 
     def _drop_stopped(self, cause: Cause, step: int, value: float) -> None:
-        trend = self.trends.get(cause)
-        if trend is not None and step > trend.expires_step and value <= trend.renewed_above:
+        trend = self.trends[cause]
+        if step > trend.expires_step and value <= trend.renewed_above:
             del self.trends[cause]
             self.has_stopped = True
 
@@ -267,15 +267,19 @@ class Signals:
         """Return the trend of a series from the bucket `start` on."""
         series = self._series[cause]
         steps, values, tops = series.steps, series.values, series.tops
+        is_device = self.is_device and cause == "leak"
         if start:
             steps, values, tops = steps[start:], values[start:], tops[start:]
+        elif not is_device and series.rise < self._min_rise[cause]:
+            return None  # the first test of `find_trend`: most series fail it
         return find_trend(
             steps,
             values,
             self._min_rise[cause],
             tops=tops,
             repeats_from=series.repeats_from(),
-            is_device=self.is_device and cause == "leak",
+            is_device=is_device,
+            lines=None if start else series.lines,
         )
 
     def _attribute_floor_to_inputs(self) -> None:

@@ -7,6 +7,7 @@ it can use it, so it carries a digest of this package's sources: another version
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
@@ -23,7 +24,7 @@ from memagent.forecast.knowledge import Knowledge
 from memagent.forecast.levels import KnownGrowth
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.predecessor import Expectation, Predecessor
-from memagent.forecast.running_statistics import ExcessStatistics, StepClock
+from memagent.forecast.running_statistics import ExcessStatistics, RunningLeastSquares, StepClock
 from memagent.forecast.signals import Signals
 from memagent.forecast.sudden_peaks import SuddenPeaks
 from memagent.forecast.tail import TailRisk
@@ -44,6 +45,7 @@ _CLASSES = {
         KnownGrowth,
         OtherProcesses,
         Predecessor,
+        RunningLeastSquares,
         Signals,
         StepClock,
         SuddenPeaks,
@@ -88,7 +90,7 @@ def _to_plain(value: Any) -> Any:
         return {"dict": {key: _to_plain(item) for key, item in value.items()}}
     kind = type(value)
     if _CLASSES.get(kind.__name__) is kind:
-        names = getattr(kind, "__slots__", None) or vars(value)
+        names = () if kind is RunningLeastSquares else _names(value)
         return {kind.__name__: {name: _to_plain(getattr(value, name)) for name in names}}
     name = getattr(value, "__name__", "")
     if _FUNCTIONS.get(name) is value:
@@ -111,8 +113,14 @@ def _from_plain(value: Any) -> Any:
     return _instance(_CLASSES[kind], {name: _from_plain(item) for name, item in content.items()})
 
 
+def _names(value: Any) -> Iterable[str]:
+    names: Iterable[str] = getattr(type(value), "__slots__", None) or vars(value)
+    return names
+
+
 def _instance(kind: type[Any], values: dict[str, Any]) -> Any:
-    if issubclass(kind, msgspec.Struct):
+    # sums are left out: the next fit adds all points again
+    if issubclass(kind, msgspec.Struct | RunningLeastSquares):
         return kind(**values)
     instance = object.__new__(kind)
     for name, item in values.items():

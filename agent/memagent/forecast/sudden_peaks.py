@@ -32,7 +32,7 @@ INPUT_TOLERANCE = 1.01
 """Share of the limit above which the largest input doesn't fit: its size is extrapolated."""
 
 
-class SuddenOom(msgspec.Struct, frozen=True):
+class SuddenOom(msgspec.Struct, frozen=True, gc=False):
     """An expected OOM without a trend; `is_next`: in the next step."""
 
     level: Level

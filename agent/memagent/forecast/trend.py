@@ -105,22 +105,25 @@ def find_trend(
     tops: Sequence[float] | None = None,
     repeats_from: float = inf,
     is_device: bool = False,
+    lines: RunningLeastSquares | None = None,
 ) -> Trend | None:
     """Return the trend of the newest part of a series, or None.
 
     min_rise: a smaller rise doesn't matter. tops: the buckets' highest values. repeats_from: no
-    window begins after this step. is_device: see rule 11.
+    window begins after this step. is_device: see rule 11. lines: those through an older part of the
+    values, if any.
     """
     tops = tops or values
     if not is_device:
-        return _longest(_trends(steps, values, min_rise, tops, repeats_from, MIN_BUCKETS))
-    # the medians only if need be: they lag by half their width, so growth would be told later
-    for series in (values, running_medians(values, MEDIAN_READINGS)):
-        trends = list(_trends(steps, series, min_rise, tops, repeats_from, MIN_BUCKETS_AT_FIRST))
-        if trends:
-            regular = (trend for trend in trends if trend.jump_error <= MAX_JUMP_ERROR)
-            return next(regular, None) or _longest(iter(trends))
-    return None
+        return _longest(_trends(steps, values, min_rise, tops, repeats_from, MIN_BUCKETS, lines))
+    least = MIN_BUCKETS_AT_FIRST
+    trends = list(_trends(steps, values, min_rise, tops, repeats_from, least, lines))
+    if not trends:
+        # the medians only if need be: they lag by half their width, so growth would be told later
+        medians = running_medians(values, MEDIAN_READINGS)
+        trends = list(_trends(steps, medians, min_rise, tops, repeats_from, least))
+    regular = (trend for trend in trends if trend.jump_error <= MAX_JUMP_ERROR)
+    return next(regular, None) or _longest(iter(trends))
 
 
 def _longest(trends: Iterator[Trend]) -> Trend | None:
@@ -140,13 +143,13 @@ def _trends(
     tops: Sequence[float],
     repeats_from: float,
     least: int,
+    lines: RunningLeastSquares | None = None,
 ) -> Iterator[Trend]:
     """Yield the trend of each window that shows one, the longest first."""
     size = float(len(steps))
     least = min(least, len(steps))
     if least < MIN_BUCKETS_AT_FIRST or values[-1] - min(values) < min_rise:
         return
-    lines: RunningLeastSquares | None = None
     longer_rate = 0.0
     while size >= least:
         start = len(steps) - int(size)
@@ -156,7 +159,8 @@ def _trends(
         # The cheap test comes first: most windows of most series fail it.
         if not rises_everywhere(values, start, min_rise):
             continue
-        lines = lines or RunningLeastSquares(steps, values)
+        lines = lines or RunningLeastSquares()
+        lines.extend(steps, values)
         window = _Window(lines, values, start)
         if not window.rises_above_scatter(min_rise):
             continue
@@ -221,10 +225,12 @@ class _Window:
         steps, values = self._lines.steps, self._values
         step_up = MIN_STEP_UP * self.rise
         high, since, longest = values[self._start], self._start, 0.0
-        for place in range(self._start + 1, len(values)):
-            if values[place] > high + step_up:
+        above = high + step_up
+        for place, value in enumerate(values[self._start + 1 :], self._start + 1):
+            if value > above:
                 longest = max(longest, steps[place] - steps[since])
-                high, since = values[place], place
+                high, since = value, place
+                above = high + step_up
         noticed_late = 2 * (steps[-1] - steps[-2]) - 1
         least = max(MIN_PAUSE_STEPS, PAUSE_RATIO * self.span_steps) - noticed_late
         usual = PAUSE_TOLERANCE * longest

@@ -35,7 +35,7 @@ LEAK_CAUSES: tuple[Cause, ...] = ("leak", "host_memory")
 """Causes that a leak diagnosis can trace to a line."""
 
 
-class Trend(msgspec.Struct, frozen=True):
+class Trend(msgspec.Struct, frozen=True, gc=False):
     """Growth of one series. `slope` is per step, now; it changes by the factor exp(rate) a step."""
 
     slope: float
@@ -77,7 +77,7 @@ class Trend(msgspec.Struct, frozen=True):
         return max(value, min(self.level_at(step), value + self.lag))
 
 
-class Forecast(msgspec.Struct, frozen=True):
+class Forecast(msgspec.Struct, frozen=True, gc=False):
     """The forecast after `step`. Steps are the run's own; sizes are bytes.
 
     `eta_*` are None if memory isn't expected to run out; `eta_s` counts seconds from this sample at

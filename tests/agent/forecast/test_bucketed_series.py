@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from math import inf
 
 import pytest
@@ -26,6 +27,19 @@ def test_rule_2_the_number_of_buckets_does_not_grow_with_the_run():
     trail = filled(range(100_000))
     assert MAX_BUCKETS / 2 <= len(trail.steps) < MAX_BUCKETS
     assert trail.width == 1024
+
+
+def test_the_rise_is_that_of_the_newest_bucket_above_the_lowest():
+    source = random.Random(1)
+    assert BucketedSeries(min).rise == -inf
+    for keep in (min, max):
+        trail = BucketedSeries(keep)
+        for step in range(5 * MAX_BUCKETS):
+            trail.add(step, source.uniform(0, 100) + step, 1.0)
+            if trail.values:
+                assert trail.rise == trail.values[-1] - min(trail.values)
+        trail.clear()
+        assert trail.rise == -inf
 
 
 def test_rule_3_a_restarted_sawtooth_is_not_growth():

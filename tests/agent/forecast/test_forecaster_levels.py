@@ -20,6 +20,7 @@ from memagent.forecast.levels import (
     evidence_of,
     is_worth_diagnosis,
     level_of,
+    reach_of,
     worthwhile,
 )
 from memagent.forecast.projection import Projection
@@ -55,7 +56,8 @@ def level(
     forecaster.learn(grows=grows)
     forecaster._forecast = Forecast(step, before)
     near = replace(FAR, **{"steps_left": steps_left, "undamped_steps_left": steps_left, **changes})
-    return level_of(near, forecaster._situation(step, near))
+    situation = forecaster._situation(step, near)
+    return level_of(near, situation, reach_of(near, situation))
 
 
 def levels(*steps_left: float, **changes) -> list[str]:
@@ -156,7 +158,8 @@ def test_the_evidence_is_what_is_known_of_the_growth(cause, grows, options, expe
         step=100, previous="ok", seconds_left=None, peak_bytes=1, predicted_peak_bytes=None, grows=grows, **known
     )  # fmt: skip
     span = 100.0 if options.get("epoch_steps") else 1000.0
-    kind, distance = evidence_of(replace(FAR, cause=cause, span_steps=span), situation)
+    near = replace(FAR, cause=cause, span_steps=span)
+    kind, distance = evidence_of(near, situation, reach_of(near, situation))
     assert (kind, pytest.approx(distance)) == expected
 
 
@@ -260,11 +263,8 @@ def test_a_page_waits_for_a_diagnosis_while_there_is_time():
     forecaster = Forecaster(LIMIT)
     forecaster.update(10, allocated_bytes=1)
     forecaster.learn(grows="unknown")
-    assert [level_of(FAR, forecaster._situation(step, FAR)) for step in (10, 50, 51)] == [
-        "ok",
-        "ok",
-        "warning",
-    ]
+    situations = [forecaster._situation(step, FAR) for step in (10, 50, 51)]
+    assert [level_of(FAR, one, reach_of(FAR, one)) for one in situations] == ["ok", "ok", "warning"]
 
 
 def test_nothing_rises_while_growth_pauses_for_longer_than_it_ever_did():

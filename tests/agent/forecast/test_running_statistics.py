@@ -17,6 +17,21 @@ from memagent.forecast.running_statistics import (
 NONE = StepGrowth()
 
 
+@pytest.mark.parametrize("parts", [1, 3, 50])
+def test_lines_that_are_extended_equal_those_drawn_at_once(parts):
+    source = random.Random(parts)
+    steps = [float(step) for step in range(100)]
+    values = [2**34 + 1e6 * step + source.gauss(0, 1e5) for step in steps]
+    extended = RunningLeastSquares()
+    for end in range(100 // parts, 101, 100 // parts):
+        extended.extend(steps[:end], values[:end])
+    extended.extend(steps, values)
+    at_once = RunningLeastSquares(steps, values)
+    for start, end in [(0, 100), (7, 60), (99, 100)]:
+        assert extended.fit(start, end) == at_once.fit(start, end)
+        assert extended.mean(start, end) == at_once.mean(start, end)
+
+
 def test_rule_1_a_rise_that_falls_back_is_noise():
     source = random.Random(1)
     noisy = [10.0 * (place // 20) + source.gauss(0, 0.3) for place in range(100)]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 
 import msgspec
 import pytest
 
-from benchmarks.forecast import generated, recorded
+from benchmarks.forecast import generated, gpu_recorded, recorded
 from memagent.forecast import Forecaster, later
 from memagent.forecast import state as state_module
 from memagent.forecast.replay_columns import feed_columns
+from memagent.forecast.running_statistics import RunningLeastSquares
 from memagent.forecast.types import Forecast
 
 
@@ -35,6 +37,24 @@ def test_a_restored_forecaster_continues_identically(which):
     assert len(traces) > 8
     for trace in traces:
         assert forecasts(trace, stops=True) == forecasts(trace, stops=False), trace.family
+
+
+def forecasts_afresh(trace) -> list:
+    """Return the forecasts of a trace if each fit adds up its series from the start."""
+    forecaster = Forecaster(trace.limit_bytes, gc_probe=later, **trace.options)
+    series = []
+    for forecast in feed_columns(forecaster, trace.columns):
+        series.append(forecast)
+        for one in forecaster._signals._series.values():
+            one.lines = RunningLeastSquares()
+    return series
+
+
+def test_sums_kept_between_fits_change_no_forecast():
+    traces = [*recorded.traces(), *itertools.islice(gpu_recorded.traces(), 0, 60, 15)]
+    assert len(traces) > 20
+    for trace in traces:
+        assert forecasts_afresh(trace) == forecasts(trace, stops=False), trace.family
 
 
 def test_a_state_is_small():

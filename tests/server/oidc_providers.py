@@ -22,18 +22,21 @@ CLIENT_SECRET = "the client's secret: +/%"
 ADA = {"sub": "ada", "name": "Ada Lovelace", "email": "ada@example.org", "groups": ["staff", "ops"]}
 BOB = {"sub": "bob", "name": "Bob <b>", "email": "bob@example.org", "groups": ["staff", "vision"]}
 EVE = {"sub": "eve", "name": "Eve", "email": "eve@example.org", "groups": ["guests"]}
+CY = {"sub": "cy", "name": "Cy", "email": "cy@example.org", "groups": ["readers", "leads"]}
 GROUPS = {
     "MEMAGENT_OIDC_CLIENT_ID": CLIENT_ID,
     "MEMAGENT_OIDC_CLIENT_SECRET": CLIENT_SECRET,
     "MEMAGENT_OIDC_ADMIN_GROUPS": "ops",
+    "MEMAGENT_OIDC_READ_GROUPS": "readers",
     "MEMAGENT_OIDC_PROJECT_GROUPS": "vision=detector",
+    "MEMAGENT_OIDC_PROJECT_ADMIN_GROUPS": "leads=detector",
 }
 
 
 @contextlib.contextmanager
 def real_provider() -> Iterator[str]:
     """Run oidc-provider-mock, and yield its issuer."""
-    people = [part for one in (ADA, BOB, EVE) for part in ("--user-claims", json.dumps(one))]
+    people = [part for one in (ADA, BOB, CY, EVE) for part in ("--user-claims", json.dumps(one))]
     command = (sys.executable, "-W", "ignore", "-u", "-m", "oidc_provider_mock", "--port", "0")
     with subprocess.Popen(
         [*command, *people], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -18,6 +18,7 @@ GIVEN = {
     "MEMAGENT_OIDC_ADMIN_GROUPS": "ops, /leads",
     "MEMAGENT_OIDC_READ_GROUPS": "staff",
     "MEMAGENT_OIDC_PROJECT_GROUPS": "vision=detector, vision=segmenter,a=b=text",
+    "MEMAGENT_OIDC_PROJECT_ADMIN_GROUPS": "vision-leads=detector",
 }
 
 
@@ -27,6 +28,12 @@ def test_the_widest_right_of_a_persons_groups_counts():
     assert oidc.rights_of(["vision", "staff"]) == Rights("read")
     assert oidc.rights_of(["vision", "x"]) == Rights("read", ("detector", "segmenter"))
     assert oidc.rights_of(["a=b"]) == Rights("read", ("text",))
+    assert oidc.rights_of(["vision-leads"]) == Rights("read", ("detector",), ("detector",))
+    assert oidc.rights_of(["vision-leads", "a=b"]) == Rights(
+        "read", ("detector", "text"), ("detector",)
+    )
+    assert oidc.rights_of(["vision-leads", "staff"]) == Rights("read", (), ("detector",))
+    assert oidc.rights_of(["vision-leads", "ops"]) == Rights("admin")
     assert oidc.rights_of(["Ops", "detector"]) is None
     assert oidc.rights_of([]) is None
 
@@ -44,7 +51,12 @@ def test_the_issuer_is_kept_exactly():
         ({"CLIENT_ID": None}, "needs MEMAGENT_OIDC_CLIENT_ID"),
         ({"CLIENT_SECRET": None}, "needs MEMAGENT_OIDC_CLIENT_SECRET"),
         (
-            {"ADMIN_GROUPS": None, "READ_GROUPS": None, "PROJECT_GROUPS": None},
+            {
+                "ADMIN_GROUPS": None,
+                "READ_GROUPS": None,
+                "PROJECT_GROUPS": None,
+                "PROJECT_ADMIN_GROUPS": None,
+            },
             "no login works without a group",
         ),
         ({"ISSUER": "http://id.example"}, "http:// is for loopback only"),
@@ -54,6 +66,7 @@ def test_the_issuer_is_kept_exactly():
         ({"ISSUER": "https://id.example/" + "x" * 500}, "at most 500"),
         ({"SCOPES": "profile"}, "must contain openid"),
         ({"PROJECT_GROUPS": "vision"}, "write GROUP=PROJECT"),
+        ({"PROJECT_ADMIN_GROUPS": "=detector"}, "PROJECT_ADMIN_GROUPS contains '=detector'"),
     ],
 )
 def test_an_invalid_setting_is_named(changes, message):

@@ -81,7 +81,7 @@ def check_request() -> Response | None:
     access = request.environ[EARLY_ACCESS] if is_known else _identify(now)
     if access is None:
         return _request_token()
-    _check_scope(access, required_scope())
+    access = _check_scope(access, required_scope())
     _record_use(context, access, now)
     setattr(g, _ACCESS, access)
     if access.projects:
@@ -130,6 +130,12 @@ def current_access() -> Access | None:
     return getattr(g, _ACCESS, None)
 
 
+def may_change(project: str | None = None) -> bool:
+    """Check whether this request's sender may change a project, by default any."""
+    access = current_access()
+    return access is not None and access.may_change(project)
+
+
 def check_project(project: str) -> None:
     """Raises Problem 403 if this request's token is limited to other projects."""
     access = current_access()
@@ -149,7 +155,9 @@ def required_scope() -> RequiredScope:
     return required_scope_of(current_app.view_functions[request.endpoint], changes=changes)
 
 
-def _check_scope(access: Access, required: RequiredScope) -> None:
+def _check_scope(access: Access, required: RequiredScope) -> Access:
+    """Return the access of a request with this scope. Raises Problem 403."""
+    access = access.for_scope(required.scope)
     if required.scope is not None and not access.allows(required.scope):
         raise Problem(
             403, f"{_subject(access)} scope '{access.scope}'; '{required.scope}' is required."
@@ -161,6 +169,7 @@ def _check_scope(access: Access, required: RequiredScope) -> None:
             f"{_list_projects(access)}. This request concerns the whole server: "
             "use a token for all projects.",
         )
+    return access
 
 
 def _subject(access: Access) -> str:

@@ -17,6 +17,7 @@ from memagent_server.settings import Settings
 from memagent_server.store.engine import Database
 
 EXTENSION = "memagent"
+_LIMIT = "memagent_projects"
 
 
 @dataclass(frozen=True)
@@ -36,3 +37,10 @@ def limit_to_projects(projects: tuple[str, ...]) -> None:
     """Filter the rest of this request to the runs of some projects."""
     context = current()
     setattr(g, EXTENSION, replace(context, database=context.database.limited_to(projects)))
+    setattr(g, _LIMIT, projects)
+
+
+def limit_of_projects() -> tuple[str, ...]:
+    """Return the projects that this request is limited to, none for all."""
+    projects: tuple[str, ...] = g.get(_LIMIT, ())
+    return projects

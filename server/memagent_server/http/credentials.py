@@ -8,7 +8,8 @@
 3. Browsers log in with a token and get a signed, HttpOnly, SameSite=Lax cookie, which is checked
    against the database each time: for its token, and for a logout.
 4. People who log in with the provider of the settings get such a cookie for PERSON_SESSION_S, with
-   the rights of their newest login.
+   the rights of their newest login. One who reads may change some projects: a request that changes
+   is limited to them, as one with such a token.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flask import Response, g, request
 from itsdangerous import BadData, URLSafeTimedSerializer
@@ -48,7 +49,7 @@ class Access:
     """What a token or a person may do. `token_id` is None for people, for the admin token of the
     settings and on an unprotected server.
 
-    Empty `projects` mean all projects.
+    Empty `projects` mean all projects. A person who reads may change `admin_projects`.
     """
 
     scope: str
@@ -57,9 +58,28 @@ class Access:
     projects: tuple[str, ...] = ()
     last_used_at: float | None = None
     person: KnownPerson | None = None
+    admin_projects: tuple[str, ...] = ()
 
     def allows(self, scope: str) -> bool:
         return self.scope in (scope, "admin")
+
+    def for_scope(self, scope: str | None) -> Access:
+        """Return the access of a request: one that changes is limited to what a person may."""
+        if scope != "admin" or self.scope == "admin" or not self.admin_projects:
+            return self
+        return replace(self, scope="admin", projects=self.admin_projects, admin_projects=())
+
+    def may_change(self, project: str | None = None) -> bool:
+        """Check whether it may change a project's runs and rules; by default of any project."""
+        access = self.for_scope("admin")
+        return access.allows("admin") and (project is None or access.can_see(project))
+
+    def may_change_server(self) -> bool:
+        return self.allows("admin") and not self.projects
+
+    @property
+    def rights(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        return self.scope, self.projects, self.admin_projects
 
     def can_see(self, project: str) -> bool:
         return not self.projects or project in self.projects
@@ -137,8 +157,14 @@ def access_of_person(person: KnownPerson) -> Access | None:
     """Return what a person may do, None if that is nothing."""
     if person.scope is None:
         return None
-    projects = tuple(person.projects)
-    return Access(person.scope, None, person.name, projects, person.last_seen_at, person)
+    return Access(
+        person.scope,
+        name=person.name,
+        projects=tuple(person.projects),
+        last_used_at=person.last_seen_at,
+        person=person,
+        admin_projects=tuple(person.admin_projects),
+    )
 
 
 def token_hash(settings: Settings, token: str) -> str:

@@ -20,6 +20,7 @@ from msgspec.structs import asdict
 from werkzeug.exceptions import HTTPException
 
 from memagent.errors import FilterError, WireError
+from memagent_server.http.context import limit_of_projects
 from memagent_server.http.request_logging import request_id
 from memagent_server.schemas.base import Schema
 from memagent_server.store.errors import (
@@ -74,13 +75,19 @@ def install(app: Flask) -> None:
         FilterError,
         lambda error: respond(Problem(422, str(error), field=str(error).partition(":")[0])),
     )
-    app.register_error_handler(UnknownRunError, lambda error: respond(Problem(404, str(error))))
+    app.register_error_handler(UnknownRunError, _unknown_run)
     app.register_error_handler(ConflictError, lambda error: respond(Problem(409, str(error))))
     app.register_error_handler(DBAPIError, _database_error)
     app.register_error_handler(PoolTimeoutError, _database_error)
     app.register_error_handler(BusyError, _busy)
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(Exception, _internal_error)
+
+
+def _unknown_run(error: Exception) -> Response:
+    projects = limit_of_projects()
+    limit = f" This request may use runs of {', '.join(projects)} only." if projects else ""
+    return respond(Problem(404, f"{error}{limit}"))
 
 
 def respond(problem: Problem) -> Response:

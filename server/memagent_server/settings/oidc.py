@@ -14,15 +14,19 @@ from memagent.wire.local_tokens import LOOPBACK_HOSTS
 PREFIX = "MEMAGENT_OIDC_"
 MAX_ISSUER_LENGTH = 500
 """Characters; the column of the database has as many."""
-_GROUPS = ("ADMIN_GROUPS", "READ_GROUPS", "PROJECT_GROUPS")
+_GROUPS = ("ADMIN_GROUPS", "READ_GROUPS", "PROJECT_GROUPS", "PROJECT_ADMIN_GROUPS")
 
 
 @dataclass(frozen=True)
 class Rights:
-    """The rights of a person. Empty `projects` mean all projects."""
+    """The rights of a person. Empty `projects` mean all projects.
+
+    Who reads may be an administrator of `admin_projects`.
+    """
 
     scope: Literal["read", "admin"]
     projects: tuple[str, ...] = ()
+    admin_projects: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,8 @@ class OidcSettings:
     read_groups: frozenset[str] = frozenset()
     project_groups: tuple[tuple[str, str], ...] = ()
     """Pairs of a group and the project that it may read."""
+    project_admin_groups: tuple[tuple[str, str], ...] = ()
+    """Pairs of a group and the project that it may read and change."""
 
     @property
     def name(self) -> str:
@@ -52,10 +58,15 @@ class OidcSettings:
         """Return the widest rights that one of the groups gives, None if none gives any."""
         if self.admin_groups.intersection(groups):
             return Rights("admin")
+        changed = _projects_of(self.project_admin_groups, groups)
         if self.read_groups.intersection(groups):
-            return Rights("read")
-        projects = sorted({project for group, project in self.project_groups if group in groups})
-        return Rights("read", tuple(projects)) if projects else None
+            return Rights("read", (), changed)
+        projects = _projects_of((*self.project_groups, *self.project_admin_groups), groups)
+        return Rights("read", projects, changed) if projects else None
+
+
+def _projects_of(pairs: Collection[tuple[str, str]], groups: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted({project for group, project in pairs if group in groups}))
 
 
 def read_oidc(values: Mapping[str, str]) -> OidcSettings | None:
@@ -76,7 +87,8 @@ def read_oidc(values: Mapping[str, str]) -> OidcSettings | None:
         groups_claim=texts.get("GROUPS_CLAIM", OidcSettings.groups_claim),
         admin_groups=frozenset(_list(texts, "ADMIN_GROUPS")),
         read_groups=frozenset(_list(texts, "READ_GROUPS")),
-        project_groups=_project_groups(texts),
+        project_groups=_project_groups(texts, "PROJECT_GROUPS"),
+        project_admin_groups=_project_groups(texts, "PROJECT_ADMIN_GROUPS"),
     )
 
 
@@ -121,15 +133,14 @@ def _list(texts: Mapping[str, str], name: str) -> list[str]:
     return [part.strip() for part in texts.get(name, "").split(",") if part.strip()]
 
 
-def _project_groups(texts: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _project_groups(texts: Mapping[str, str], name: str) -> tuple[tuple[str, str], ...]:
     """Parse `vision=detector,vision=segmenter`."""
     pairs = []
-    for part in _list(texts, "PROJECT_GROUPS"):
+    for part in _list(texts, name):
         group, _, project = (piece.strip() for piece in part.rpartition("="))
         if not group or not project:
             raise SettingError(
-                f"{PREFIX}PROJECT_GROUPS contains {part!r}: write GROUP=PROJECT, as in "
-                "vision=detector"
+                f"{PREFIX}{name} contains {part!r}: write GROUP=PROJECT, as in vision=detector"
             )
         pairs.append((group, project))
     return tuple(pairs)

@@ -29,6 +29,7 @@ class KnownPerson:
     email: str | None
     scope: str | None
     projects: list[str]
+    admin_projects: list[str]
     session_series: int
     created_at: float
     last_seen_at: float
@@ -47,6 +48,7 @@ def put_person(
     email: str | None,
     scope: str | None,
     projects: Sequence[str],
+    admin_projects: Sequence[str] = (),
     now: float,
 ) -> KnownPerson:
     """Store the result of a login. Without a scope, it ends the sessions of earlier ones."""
@@ -56,6 +58,7 @@ def put_person(
         "email": email,
         "scope": scope,
         "projects": list(projects),
+        "admin_projects": list(admin_projects),
         "last_seen_at": now,
     }
     insert_if_missing(session, PersonRow, {**key, **changes, "created_at": now})

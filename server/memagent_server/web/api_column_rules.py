@@ -163,6 +163,7 @@ def show_column_rules() -> Response:
             project=project,
             projects=known_projects(session),
             every_project=EVERY_PROJECT,
+            may_change=auth.may_change(project),
             rules=_describe(session, project).rules,
             tests=TEST_TEXTS,
             levels=SEVERITIES,

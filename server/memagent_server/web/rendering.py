@@ -59,7 +59,7 @@ class Rendered:
 
 def render_page(template: str, session: Session, **variables: Any) -> Response:
     """Render a page. `session` is read for what the frame around every page shows."""
-    return page_response(template, **frame_variables(session), **variables)
+    return page_response(template, **{**frame_variables(session), **variables})
 
 
 def page_response(template: str, **variables: Any) -> Response:
@@ -98,7 +98,8 @@ def frame_variables(session: Session) -> dict[str, Any]:
     return {
         "open_alerts": count_firing_incidents(session),
         "now": current().clock(),
-        "may_change": access is not None and access.allows("admin"),
+        "may_change": auth.may_change(),
+        "may_change_server": access is not None and access.may_change_server(),
         "may_read": access is not None and access.allows("read"),
         "is_logged_in": credentials.has_session_cookie(),
         "server_url": current().settings.public_url,

@@ -108,7 +108,7 @@ def share_refreshes(
 
 def _key() -> Hashable:
     access = auth.current_access()
-    rights = access and (access.scope, access.projects)
+    rights = access and access.rights
     return request.full_path, rights, credentials.has_session_cookie()
 
 

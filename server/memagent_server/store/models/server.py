@@ -51,6 +51,8 @@ class PersonRow(Base):
     scope: Mapped[str | None] = mapped_column(String(20))
     """read or admin; None if no group of the last login opens this server."""
     projects: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    admin_projects: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """Those that a person of scope read may change."""
     session_series: Mapped[int] = mapped_column(default=0, server_default="0")
     """Cookies of an earlier series are refused: adding 1 ends all sessions."""
     created_at: Mapped[float]

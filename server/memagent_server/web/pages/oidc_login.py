@@ -100,6 +100,7 @@ def _log_in(provider: Provider, account: Account, target: str) -> Response:
             email=account.email,
             scope=rights.scope if rights else None,
             projects=rights.projects if rights else (),
+            admin_projects=rights.admin_projects if rights else (),
             now=now,
         )
     change_log.add_login(account.name, account.email)

@@ -16,6 +16,7 @@ from memagent.diagnostics import display_frame, display_path, display_roots
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.forecast.types import LEVELS
 from memagent_server.compare import components, oom_report_of
+from memagent_server.http import auth
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.ingest.batch_pace import pace_of
@@ -110,6 +111,7 @@ def show_run(run_id: str) -> Response:
             "run.html",
             session,
             run=run,
+            may_change=auth.may_change(run.project),
             incidents=incidents,
             failures=shared_failures(session, [run.id]),
             headline=labels.headline(run, worst, moment),

@@ -15,7 +15,7 @@ from memagent.errors import FilterError
 from memagent.filters.columns import order_of
 from memagent.filters.expression import Expression
 from memagent.filters.parser import parse
-from memagent_server.http import credentials
+from memagent_server.http import auth, credentials
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
@@ -85,6 +85,7 @@ def show_runs() -> Response:
             session,
             runs=runs,
             filters=filters,
+            may_change=auth.may_change(filters.project),
             where=where,
             mistake=mistake,
             columns=columns,

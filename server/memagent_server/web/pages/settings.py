@@ -10,7 +10,7 @@ from memagent.units import DAY_S
 from memagent_server.alerts.rule_config import read_policy
 from memagent_server.alerts.rule_definition import Rule, Threshold
 from memagent_server.alerts.rules import RULES
-from memagent_server.http import credentials
+from memagent_server.http import auth, credentials
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
@@ -56,6 +56,7 @@ def show_rules() -> Response:
             project=project,
             projects=known_projects(session),
             every_project=EVERY_PROJECT,
+            may_change=auth.may_change(project),
             rules=list(read_policy(session, project).values()),
             format_threshold=format_threshold,
             unit_of=unit_of,

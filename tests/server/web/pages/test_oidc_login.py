@@ -112,6 +112,47 @@ def test_people_log_in_with_a_real_provider_and_an_admin_ends_their_sessions(sta
     assert CLIENT_SECRET not in server.errors
 
 
+def test_an_administrator_of_a_project_changes_its_runs_and_reads_the_others(start_server, issuer):
+    secret = "mag_the-token-of-this-test"
+    environ = {"MEMAGENT_OIDC_ISSUER": issuer, "MEMAGENT_ADMIN_TOKEN": secret, **GROUPS}
+    server = start_server(environ=environ)
+    for project in ("detector", "text"):
+        body = {"run_id": project, "project": project}
+        answer = server.post("/api/v1/runs", body, Authorization=f"Bearer {secret}")
+        assert answer.status == 201
+    cy = Browser(server)
+    cy.log_in("cy")
+
+    own, other = cy.open("/runs/detector"), cy.open("/runs/text")
+    assert (b"Rename, or add notes" in own.body, b"Rename, or add notes" in other.body) == (
+        True,
+        False,
+    )
+    changed = cy.submit(own, "/runs/detector", name="best", notes="Cy's")
+    assert (changed.status, b">best<" in cy.open("/runs/detector").body) == (303, True)
+    refused = cy.submit(own, "/runs/text", name="worst", notes="")
+    assert refused.status == 404
+    assert "This request may use runs of detector only." in refused.body.decode()
+    assert b"worst" not in cy.open("/runs/text").body
+
+    detector, every = cy.open("/settings?project=detector"), cy.open("/settings")
+    assert (b"<fieldset disabled>" in detector.body, b"<fieldset disabled>" in every.body) == (
+        False,
+        True,
+    )
+    assert b"/settings/tokens" not in every.body
+    assert cy.submit(own, "/settings", project="detector", what="reset").status == 303
+    assert cy.submit(own, "/settings", project="text", what="reset").status == 403
+    assert cy.submit(own, "/settings", what="reset").status == 403
+    assert cy.open("/settings/tokens").status == 403
+    assert cy.submit(own, "/settings/people", end="1").status == 403
+
+    ada = Browser(server)
+    ada.log_in("ada")
+    people = ada.open("/settings/people").body.decode()
+    assert 'read, admin of <span class="tag">detector</span>' in people
+
+
 def test_a_person_without_a_known_group_gets_a_clear_page(start_server, issuer):
     server = start_server(environ={"MEMAGENT_OIDC_ISSUER": issuer, **GROUPS})
     eve = Browser(server)

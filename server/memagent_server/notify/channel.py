@@ -110,6 +110,8 @@ class AlertMessage:
     curve: MemoryCurve | None = None
     folded: tuple[str, ...] = ()
     """A line for each message, if this one stands for several of a project and a rule."""
+    folded_suspects: tuple[str, ...] = ()
+    """The suspects of those messages, with their fixes."""
     receipt: JsonObject = field(default_factory=dict)
     """Receipt of the last message on this topic, with what the dispatcher adds to it."""
 

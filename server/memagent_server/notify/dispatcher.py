@@ -50,6 +50,7 @@ from memagent_server.notify.message_data import (
     load_message,
     refresh_message,
 )
+from memagent_server.notify.message_text import common_suspects
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Database
@@ -185,10 +186,12 @@ class Dispatcher:
             self._fail(sendable, type(error).__name__, self._clock() + MAX_RETRY_S)
         else:
             self._wait_for_alike(messages[0])
+            shown = common_suspects(messages)
             for notification, message in zip(sendable, messages, strict=True):
-                # several in one message are headlines only, and those of follow-ups name it
-                names_suspect = message.suspect is not None and len(messages) == 1
-                is_named = names_suspect or message.is_follow_up
+                suspect = message.suspect
+                is_shown = suspect is not None and (suspect.location, suspect.fix) in shown
+                # the headline of a follow-up names it
+                is_named = is_shown or message.is_follow_up
                 notes = {"names_suspect": is_named} if self._channel.follows_up else {}
                 self._mark_sent(notification, message, {**receipt, **notes})
 

@@ -25,7 +25,7 @@ from memagent_server.notify.channel import (
     MemoryCurve,
     mask,
 )
-from memagent_server.notify.message_text import headline
+from memagent_server.notify.message_text import folded_suspect_lines, headline
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.engine import Session
@@ -159,6 +159,7 @@ def fold(messages: Sequence[AlertMessage], public_url: str) -> AlertMessage:
         run_url=f"{public_url}/alerts",
         alert_url=f"{public_url}/alerts",
         folded=tuple(f"{_headline(message)} · {message.run_url}" for message in messages),
+        folded_suspects=folded_suspect_lines(messages),
         is_repeat=any(message.is_repeat for message in messages),
         curve=None,
         receipt={},

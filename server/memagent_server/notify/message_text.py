@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent.units import format_bytes, format_duration
 from memagent_server.alerts.event_rules import COLUMN, MILESTONES, SCRIPT
@@ -12,6 +15,8 @@ from memagent_server.notify.channel import AlertMessage
 LATE_S = 120.0
 """A message that waited longer says so: its ETA is outdated."""
 MAX_FOLDED_LINES = 25
+MAX_FOLDED_SUSPECTS = 5
+"""Runs of one project that fire together mostly have one line in common."""
 MAX_SCRIPT_TEXT = 1_500
 """Characters of a script's text in a message: half of what fits into a section of Slack's."""
 RESOLVED_STATES = ("averted", "finished")
@@ -85,6 +90,7 @@ def details(message: AlertMessage) -> list[str]:
     if message.folded:
         more = len(message.folded) - MAX_FOLDED_LINES
         lines = [*message.folded[:MAX_FOLDED_LINES], *([f"and {more} more"] if more > 0 else [])]
+        lines += message.folded_suspects
         return [*lines, _REPEAT] if message.is_repeat else lines
     if message.to_state == "digest":
         return [str(line) for line in message.facts["lines"]]
@@ -100,6 +106,23 @@ def details(message: AlertMessage) -> list[str]:
         waited = format_duration(message.delayed_s)
         lines.append(f"This message waited {waited} to be sent: the run may be further along")
     return lines
+
+
+def common_suspects(messages: Sequence[AlertMessage]) -> dict[tuple[str, str], int]:
+    """Return the lines and fixes that several warnings name most often, with their numbers."""
+    warnings = (message for message in messages if message.to_state == "firing")
+    suspects = (message.suspect for message in warnings if message.suspect is not None)
+    counts = Counter((suspect.location, suspect.fix) for suspect in suspects)
+    return dict(counts.most_common(MAX_FOLDED_SUSPECTS))
+
+
+def folded_suspect_lines(messages: Sequence[AlertMessage]) -> tuple[str, ...]:
+    """Return a line for each suspect of several warnings, the commonest first."""
+    return tuple(
+        f"Suspect in {number} of {len(messages)} runs: {location}"
+        + (f". Fix: {fix}" if fix else "")
+        for (location, fix), number in common_suspects(messages).items()
+    )
 
 
 def cause_advice(message: AlertMessage) -> CauseAdvice | None:

@@ -102,9 +102,30 @@ def test_runs_of_one_message_each_get_the_line(database, receiver, clock, warned
     turns(dispatcher, clock, 12)
     sent = b"".join(body for _, _, body in receiver.requests).decode()
     assert all(f"{run_id}: suspect train.py:41" in sent for run_id in "abc")
+    assert f"runs: train.py:41. Fix: {SUSPECT.fix}" in sent
     count = len(receiver.requests)
     turns(dispatcher, clock, 6)
     assert len(receiver.requests) == count
+
+
+@pytest.mark.parametrize("kind", ["slack_webhook"])
+def test_runs_of_one_message_share_the_fix_that_is_known(
+    database, receiver, clock, warned, dispatcher
+):
+    for run_id in "abcd":
+        warned(run_id)
+    for run_id in "abc":
+        find_suspect(database, run_id)
+    turns(dispatcher, clock, 4)
+    sent = b"".join(body for _, _, body in receiver.requests).decode()
+    assert f"Suspect in 3 of 4 runs: train.py:41. Fix: {SUSPECT.fix}" in sent
+    count = len(receiver.requests)
+    turns(dispatcher, clock, 6)
+    assert len(receiver.requests) == count, "those that were named get no second message"
+    find_suspect(database, "d")
+    turns(dispatcher, clock, 6)
+    assert b"d: suspect train.py:41" in receiver.requests[-1][2]
+    assert len(receiver.requests) == count + 1
 
 
 @pytest.mark.parametrize("kind", CHANNELS)

@@ -186,10 +186,10 @@ class Dispatcher:
             self._fail(sendable, type(error).__name__, self._clock() + MAX_RETRY_S)
         else:
             self._wait_for_alike(messages[0])
-            shown = common_suspects(messages)
+            suspects = common_suspects(messages)
             for notification, message in zip(sendable, messages, strict=True):
                 suspect = message.suspect
-                is_shown = suspect is not None and (suspect.location, suspect.fix) in shown
+                is_shown = suspect is not None and (suspect.location, suspect.fix) in suspects
                 # the headline of a follow-up names it
                 is_named = is_shown or message.is_follow_up
                 notes = {"names_suspect": is_named} if self._channel.follows_up else {}

@@ -29,20 +29,21 @@ _AGE_UNIT_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
-def parse_bytes(text: str | int) -> int:
+def parse_bytes(text: str | int, option: str = "size") -> int:
     """Return the bytes of `24GiB`, `512 MiB`, `1.5g` (binary), `80GB` (decimal) or a number.
 
-    Raises SettingError for anything else, and for sizes that are not positive.
+    Raises SettingError that names `option` for anything else, and for sizes that are not positive.
     """
     match = _SIZE.fullmatch(str(text))
     factor = _FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise SettingError(
-            f"Invalid size {text!r}: write bytes, or a number with a unit as in 24GiB or 512MiB."
+            f"Invalid {option} {text!r}: write bytes, or a number with a unit as in 24GiB or "
+            "512MiB."
         )
     size = int(float(match[1]) * factor)
     if size <= 0:
-        raise SettingError(f"Invalid size {text!r}: it must be more than zero.")
+        raise SettingError(f"Invalid {option} {text!r}: it must be more than zero.")
     return size
 
 

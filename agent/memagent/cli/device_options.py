@@ -6,8 +6,9 @@ import argparse
 import re
 
 from memagent.errors import SettingError
+from memagent.estimator.bounds import MEMORY_LIMIT
 from memagent.estimator.cards import CARDS, card_named, find_card
-from memagent.units import format_bytes, parse_bytes
+from memagent.units import MIB, format_bytes, parse_bytes
 
 CONTEXT_LIMIT = 16 << 30
 """Ten times the largest context and libraries that were measured beside torch."""
@@ -27,11 +28,14 @@ def card_of(arguments: argparse.Namespace) -> str | None:
 
 
 def limit_bytes_of(arguments: argparse.Namespace) -> int | None:
-    """Return the memory of the card, or the memory that --gpu names."""
+    """Return the memory of the card, or the memory that --gpu names.
+
+    Raises SettingError for one that no card has.
+    """
     card = card_of(arguments)
     if arguments.gpu is None or card:
         return CARDS[card].total_bytes if card else None
-    return parse_bytes(arguments.gpu)
+    return size_of("--gpu", arguments.gpu, limit=MEMORY_LIMIT)
 
 
 def context_bytes_of(arguments: argparse.Namespace) -> int | None:
@@ -40,10 +44,18 @@ def context_bytes_of(arguments: argparse.Namespace) -> int | None:
     Raises SettingError for a number without a unit, or one that no context has.
     """
     text = arguments.context
-    if text is None:
-        return None
+    return None if text is None else size_of("--context", text, unit="MiB", limit=CONTEXT_LIMIT)
+
+
+def size_of(option: str, text: str, *, unit: str = "GiB", limit: int | None = None) -> int:
+    """Return the bytes that an option names.
+
+    Raises SettingError for a number without a unit, and for more than `limit`.
+    """
     if text.strip().isdecimal() and int(text):
-        raise SettingError(f"--context {text} has no unit: write {text}MiB")
-    if (size := parse_bytes(text)) > CONTEXT_LIMIT:
-        raise SettingError(f"--context is {text}: give at most {format_bytes(CONTEXT_LIMIT)}")
+        unit = "B" if int(text) >= MIB else unit
+        raise SettingError(f"{option} {text} has no unit: write {text.strip()}{unit}")
+    size = parse_bytes(text, option)
+    if limit is not None and size > limit:
+        raise SettingError(f"{option} is {text}: give at most {format_bytes(limit)}")
     return size

@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 from memagent.cli.estimate_request import build_request, fit_command, title_of
 from memagent.cli.estimate_view import Style, render, render_grid
-from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
+from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError, did_you_mean
 from memagent.estimator.bounds import check_size
 from memagent.estimator.formula.spec import LOOPS, KbitTraining
 from memagent.estimator.request import EstimateRequest, TraceRequest
@@ -34,10 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options; each has the name that Python and the HTTP API use, and older spellings."""
     add_step_arguments(parser)
     output = parser.add_argument_group("the output")
-    output.add_argument(
+    table = output.add_mutually_exclusive_group()
+    table.add_argument(
         "--max-batch", action="store_true", help="find the largest batch that fits --gpu"
     )
-    output.add_argument(
+    table.add_argument(
         "--sweep",
         nargs="*",
         metavar="batch=1,2,4 sequence=512,1024",
@@ -176,11 +177,12 @@ def _add_training(training: Any) -> None:
         help="with --quantised: norms, embeddings and head are fp32, as after peft's "
         "prepare_model_for_kbit_training; trl narrows embeddings and head to bf16 again",
     )
+    offload = training.add_mutually_exclusive_group()
     for name, help_text in (
         ("optimizer", "hold the optimizer's states on the host"),
         ("parameters", "hold parameters and states on the host"),
     ):
-        training.add_argument(
+        offload.add_argument(
             f"--offload-{name}",
             dest="offload",
             action="store_const",
@@ -188,7 +190,7 @@ def _add_training(training: Any) -> None:
             default="none",
             help=help_text,
         )
-    training.add_argument(
+    offload.add_argument(
         "--offload",
         choices=("none", "optimizer", "parameters"),
         help="short for --offload-optimizer or --offload-parameters",
@@ -197,6 +199,8 @@ def _add_training(training: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Estimate, and print the result."""
+    if arguments.advice and (arguments.max_batch or arguments.sweep is not None):
+        raise SettingError("--advice is on one estimate: leave out --max-batch and --sweep")
     try:
         style = Style(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
         with Progress() as progress, quiet_imports():
@@ -286,17 +290,20 @@ def _sweep_values(parts: Sequence[str]) -> dict[str, list[int]]:
     if short is not None:
         texts = {key: values for key, values in short.groupdict().items() if values is not None}
     else:
-        texts = {key: values for key, _, values in (part.partition("=") for part in parts)}
-        if "seq" in texts:  # its older name
-            texts["sequence"] = texts.pop("seq")
+        pairs = [part.partition("=") for part in parts]
+        # seq is the older name
+        texts = {key if key != "seq" else "sequence": values for key, _, values in pairs}
+    unknown = [key for key in texts if key not in ("batch", "sequence")]
     try:
         values = {key: [int(number) for number in text.split(",")] for key, text in texts.items()}
     except ValueError:
         values = {}
-    is_valid = values and not set(values) - {"batch", "sequence"}
+    is_valid = values and not unknown and len(texts) in (len(parts), 2)
     if not is_valid or min(min(numbers) for numbers in values.values()) < 1:
+        near = did_you_mean(unknown[0], ("batch", "sequence")) if unknown else ""
         raise SettingError(
-            f"--sweep {' '.join(parts)} is not a table: write --sweep batch=1,2,4 sequence=512,1024"
+            f"--sweep {' '.join(parts)} is not a table{near}: write --sweep batch=1,2,4 "
+            "sequence=512,1024"
         )
     for key, numbers in values.items():
         check_size(key, max(numbers), label=f"{key} of --sweep")

@@ -19,6 +19,8 @@ from memagent.cli.estimate_checks import (
     check_options,
     flag_of,
     inputs_of,
+    is_given,
+    names_of,
 )
 from memagent.errors import EstimateError, SettingError, UnknownModelError
 from memagent.estimator.formula.from_config import from_config, read_config
@@ -61,7 +63,7 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
         fallback = _fallback(arguments, config)
         try:
             request = _config_request(arguments, config, fallback)
-        except EstimateError as error:
+        except UnknownModelError as error:
             # the installed transformers has no such model, but the formula may know it
             if arguments.method == "trace":
                 raise
@@ -69,7 +71,9 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
         else:
             return replace(request, fallback=fallback)
     untraced = "" if arguments.method == "formula" else reason
-    return replace(_formula_request(arguments, config), untraced=untraced)
+    by_shape = _formula_request(arguments, config)
+    by_shape.spec.check_positions()
+    return replace(by_shape, untraced=untraced)
 
 
 def _from_hub(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -86,10 +90,14 @@ def _formula_request(
     model = arguments.model
     if config is not None and (arguments.hub or _is_config(model)):
         shape = from_config(config, name=model if arguments.hub else _config_name(model))
+    elif (options := _untraced_options(arguments)) and not _is_preset(model):
+        raise UnknownModelError(
+            f"{model} is not known to the formula, and a trace does not support {options}: leave "
+            "it out"
+        )
     else:
         shape = preset(model)
     spec = _spec(arguments, shape)
-    spec.check_positions()
     return FormulaRequest(spec, limit_bytes_of(arguments), context_bytes_of(arguments))
 
 
@@ -99,13 +107,15 @@ def _fallback(arguments: argparse.Namespace, config: dict[str, Any]) -> FormulaR
     Raises EstimateError for an invalid option, before libraries are loaded.
     """
     try:
-        return _formula_request(arguments, config)
+        request = _formula_request(arguments, config)
     except UnknownModelError:
         return None
     except EstimateError:
         if arguments.method == "trace" or not _is_preset(arguments.model):
             return None  # a trace may know more
         raise
+    request.spec.check_positions()
+    return request
 
 
 def _is_preset(model: str) -> bool:
@@ -158,12 +168,8 @@ def _untraced_reason(
 
 def _untraced_options(arguments: argparse.Namespace) -> str:
     """Return the options whose values a trace doesn't know, separated by commas."""
-    names = {
-        name
-        for name in FORMULA_ONLY
-        if getattr(arguments, name) not in (None, "none", "eager", 0, 1, False)
-    }
-    if arguments.precision not in (None, *_TRACED_PRECISIONS):
+    names = {name for name in FORMULA_ONLY if is_given(arguments, name)}
+    if _precision(arguments) not in _TRACED_PRECISIONS:
         names.add("precision")
     if arguments.checkpointing == "selective":
         names.add("checkpointing")
@@ -239,8 +245,6 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
             "quantised": arguments.quantised,
             "kbit_training": arguments.kbit_training,
         }
-    elif name := _adapter_option(arguments):
-        raise SettingError(f"{name} needs --lora-rank RANK")
     return TrainingSpec(
         model=shape,
         batch=1 if arguments.batch is None else arguments.batch,
@@ -270,25 +274,18 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
     )
 
 
-def _adapter_option(arguments: argparse.Namespace) -> str:
-    """Return the first given option that has a meaning with adapters only, "" if none is."""
-    names = ("quantised", "kbit_training", "lora_targets")
-    flags = (flag_of(name) for name in names if getattr(arguments, name))
-    return next(flags, "")
-
-
 def _precision(arguments: argparse.Namespace) -> str:
     usual = default_precision(
         lora_rank=arguments.lora_rank, zero=arguments.zero, kbit_training=arguments.kbit_training
     )
-    return str(arguments.precision or usual)
+    return usual if arguments.precision is None else str(arguments.precision)
 
 
 def _lora_targets(arguments: argparse.Namespace, shape: ModelShape) -> tuple[str, ...]:
     from memagent.estimator.advice.script_profile import lora_targets
 
     if arguments.lora_targets:
-        return tuple(arguments.lora_targets.split(","))
+        return names_of(arguments.lora_targets)
     return lora_targets(TrainingSpec(shape))
 
 
@@ -298,7 +295,7 @@ def _traced_targets(
     """Return the layers that get adapters: by default the formula's, so that both answer alike."""
     targets: str | None = arguments.lora_targets
     if targets is not None:
-        return targets if targets == "all-linear" else targets.split(",")
+        return targets if targets == "all-linear" else names_of(targets)
     return None if fallback is None or not arguments.lora_rank else fallback.spec.lora_targets
 
 

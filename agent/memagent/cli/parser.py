@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from memagent.errors import did_you_mean
 
@@ -12,14 +12,29 @@ _CHOICE = re.compile(
     r"argument (?P<name>\S+): invalid choice: (?P<value>.+) \(choose from (?P<of>.+)\)"
 )
 _NUMBER = re.compile(r"argument (?P<name>\S+): invalid (?P<kind>int|float) value: (?P<value>.+)")
-_MISSING = re.compile(r"argument (?P<name>\S+): expected (?:at least )?one argument")
 _UNKNOWN = re.compile(r"unrecognized arguments: (?P<value>\S+)")
 _OPTION = re.compile(r"--[a-z][a-z-]*")
+_NEGATIVE = re.compile(r"-(?:\.?\d.*|inf|nan)")
+"""A value below zero, with or without a unit: other words with a dash are options."""
+_PLAIN = {
+    r"argument (?P<name>\S+): expected (?:at least )?one argument": "{name} has no value: give one",
+    r"argument (?P<name>\S+): not allowed with argument (?P<other>\S+)": (
+        "{name} and {other} exclude each other: give one"
+    ),
+    r"argument (?P<name>\S+): ignored explicit argument (?P<value>.+)": (
+        "{name} has no value: leave out {value}"
+    ),
+}
+"""Messages of argparse and their sentences."""
 _KINDS = {"int": "a whole number", "float": "a number"}
 
 
 class SentenceParser(argparse.ArgumentParser):
     """argparse's, without the usage before an error."""
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._negative_number_matcher = _NEGATIVE
 
     def error(self, message: str) -> NoReturn:
         """Print the sentence and exit with 2."""
@@ -32,8 +47,9 @@ class SentenceParser(argparse.ArgumentParser):
             return f"{match['name']} {match['value']} is not known{near}: use {', '.join(choices)}"
         if match := _NUMBER.fullmatch(message):
             return f"{match['name']} is {match['value']}: give {_KINDS[match['kind']]}"
-        if match := _MISSING.fullmatch(message):
-            return f"{match['name']} has no value: give one"
+        for pattern, sentence in _PLAIN.items():
+            if match := re.fullmatch(pattern, message):
+                return sentence.format(**match.groupdict())
         if match := _UNKNOWN.match(message):
             near = did_you_mean(match["value"], _OPTION.findall(self.format_help()))
             return f"{match['value']} is not known{near}: see {self.prog} --help"

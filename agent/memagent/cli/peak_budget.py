@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from memagent.cli.device_options import size_of
 from memagent.errors import MemagentError, SettingError
-from memagent.units import format_bytes, parse_bytes
+from memagent.units import format_bytes
 
 _PERCENTAGE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
@@ -33,8 +34,8 @@ def budgets_of(fail_over: str | None, baseline: Path | None, tolerance: str) -> 
     """Return the budgets that the options ask for. Raises SettingError."""
     budgets = []
     share = tolerance_of(tolerance)
-    if fail_over:
-        limit = parse_bytes(fail_over)
+    if fail_over is not None:
+        limit = size_of("--fail-over", fail_over)
         budgets.append(PeakBudget(limit, f"the budget of {format_bytes(limit)}"))
     if baseline:
         peak = baseline_peak(baseline)

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from memagent.cli import say
+from memagent.cli.device_options import context_bytes_of, size_of
 from memagent.cli.peak_budget import budgets_of
 from memagent.cli.rehearse_view import batch_line, batch_sentence, render, what_if_lines
-from memagent.cli.target import add_target, check_target
+from memagent.cli.target import add_target, check_report, check_target
 from memagent.errors import SettingError
 from memagent.live.progress import Progress
 from memagent.rehearsal import build
@@ -99,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     budgets = budgets_of(arguments.fail_over, arguments.baseline, arguments.tolerance)
     script = _script(arguments)
     name = arguments.find_batch
-    slot = slot_of(script, name, os.environ) if name else None
+    slot = None if name is None else slot_of(script, name, os.environ)
     machine = _machine(arguments)
     device = build.prepare(build.torch_folder())
     notice = notice_of(device)
@@ -176,6 +177,7 @@ class Rehearsals:
 
 def _check_report(path: Path | None) -> None:
     """Raise SettingError before a long rehearsal if its report can't be written."""
+    check_report(path)
     if path is not None and not path.absolute().parent.is_dir():
         raise SettingError(f"--report {path} cannot be written: there is no such folder.")
 
@@ -196,8 +198,8 @@ def _machine(arguments: argparse.Namespace) -> Machine:
         arguments.gpu,
         gpus=arguments.gpus,
         ranks=arguments.ranks,
-        held_bytes=arguments.held,
-        context_bytes=arguments.context,
+        held_bytes=None if arguments.held is None else size_of("--held", arguments.held),
+        context_bytes=context_bytes_of(arguments),
     )
 
 

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from memagent.attach import start_run
-from memagent.cli.target import add_target, check_target, end_by_interrupt, run_target
+from memagent.cli.device_options import size_of
+from memagent.cli.target import add_target, check_report, check_target, end_by_interrupt, run_target
 from memagent.console.capture import acquire_capture
 from memagent.diagnostics import ErrorGuard, notify_user
-from memagent.errors import MemagentError
+from memagent.errors import MemagentError, SettingError
 from memagent.hooks.exit import EXEC_FUNCTIONS, is_program, status_of
 from memagent.integrations.autoattach import AutoAttach
 from memagent.integrations.timed_run import TimedRun
@@ -32,7 +33,7 @@ from memagent.lifecycle.registry import RegisteredRun, newest_run
 from memagent.live.supervisor import run_with_view
 from memagent.mirror.trackers import parse_mirror
 from memagent.settings import Settings
-from memagent.units import format_bytes, parse_bytes
+from memagent.units import format_bytes
 
 OVER_BUDGET = 1
 """Exit status when the script itself succeeded and --fail-over was exceeded."""
@@ -70,7 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    budget = parse_bytes(arguments.fail_over) if arguments.fail_over else None
+    budget = None
+    if arguments.fail_over is not None:
+        budget = size_of("--fail-over", arguments.fail_over)
+    _check_names(arguments)
+    check_report(arguments.report)
     settings = Settings.from_environ(
         server=arguments.server, project=arguments.project, name=arguments.name
     )
@@ -104,6 +109,12 @@ def run(arguments: argparse.Namespace) -> int:
     if end.is_interrupt:
         end_by_interrupt()
     return status
+
+
+def _check_names(arguments: argparse.Namespace) -> None:
+    for name in ("project", "name", "server"):
+        if getattr(arguments, name) == "":
+            raise SettingError(f"--{name} is empty: give one, or leave it out")
 
 
 def _command_without_live(arguments: argparse.Namespace) -> list[str]:

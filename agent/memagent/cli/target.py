@@ -36,15 +36,23 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", metavar="SCRIPT|MODULE")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGS", help="arguments of the script"
-    )
+    ).required = False  # else an error about a missing script names ARGS, too
 
 
 def check_target(arguments: argparse.Namespace) -> None:
     """Raise SettingError if the target is a file that doesn't exist."""
+    if not arguments.target:
+        raise SettingError("SCRIPT is empty: give a file, or -m MODULE")
     if not arguments.module and not Path(arguments.target).is_file():
         raise SettingError(
             f"Script {arguments.target} does not exist; for a module use -m {arguments.target}."
         )
+
+
+def check_report(path: Path | None) -> None:
+    """Raise SettingError if the file of --report is a folder."""
+    if path is not None and path.is_dir():
+        raise SettingError(f"--report {path} is a folder: give a file")
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memagent.errors import EstimateError
+from memagent.units import DAY_S
 
 SIZE_LIMITS = {
     "batch": 1 << 24,
@@ -21,6 +22,9 @@ SIZE_LIMITS = {
 405B, which a rank beyond would not narrow), its 126 layers, trainings on 100,000 GPUs."""
 INPUT_LIMIT = 1 << 40
 """Values of one input: 4 TiB of fp32, more than any host of one GPU holds."""
+MEMORY_LIMIT = 1 << 42
+"""Bytes of one GPU: ten times the largest card's."""
+TIME_LIMIT_S = 7 * DAY_S
 
 
 def check_size(name: str, size: int | None, *, label: str = "", unit: str = "") -> None:

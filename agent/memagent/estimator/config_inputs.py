@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, UnknownModelError
 from memagent.estimator.formula.from_config import HEAD_CLASSES
 from memagent.estimator.input_specs import TensorSpec
 
@@ -36,6 +36,8 @@ def inputs_of(
     tokens = sequence or learned_positions(config)
     inputs: dict[str, TensorSpec]
     if main_input == "pixel_values" and _has_images(config):
+        if sequence is not None:
+            raise EstimateError(f"sequence is {sequence}: {name} takes images, so leave it out")
         inputs = {"pixel_values": (_images(config, batch), dtype)}
     elif main_input == "input_ids":
         text = config.text_config if is_pair else config
@@ -45,6 +47,9 @@ def inputs_of(
             inputs["pixel_values"] = (_images(config.vision_config, batch), dtype)
     elif main_input == "input_features" and hasattr(config, "max_source_positions"):
         tokens = tokens or config.max_target_positions
+        if tokens > config.max_target_positions:
+            rows = config.max_target_positions
+            raise EstimateError(f"sequence is {tokens}: {name} has {rows} positions")
         frames = 2 * config.max_source_positions  # spectrograms of 30 s
         inputs = {"input_features": ((batch, config.num_mel_bins, frames), dtype)}
     elif main_input == "input_values":
@@ -87,5 +92,5 @@ def _images(config: Any, batch: int) -> tuple[int, ...]:
     return batch, channels, height, width
 
 
-def _unknown(name: str, what: str) -> EstimateError:
-    return EstimateError(f"{name} takes {what}: trace it by path.py:factory with --input")
+def _unknown(name: str, what: str) -> UnknownModelError:
+    return UnknownModelError(f"{name} takes {what}: trace it by path.py:factory with --input")

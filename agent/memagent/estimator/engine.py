@@ -189,6 +189,8 @@ def _build_model(model: Any, error: TraceError) -> Any:
         with torch.device("meta"):
             return build_model(model)
     except Exception as second:
+        if str(second) in str(error):
+            raise EstimateError(str(second)) from second
         raise EstimateError(
             f"the model can neither be traced ({error}) nor built ({second})"
         ) from second

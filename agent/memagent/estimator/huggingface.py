@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, UnknownModelError, did_you_mean
 from memagent.estimator.config_inputs import inputs_of
 from memagent.estimator.formula.from_config import Config, read_config
 from memagent.estimator.formula.spec import KbitTraining, Loop, check_kbit_training, check_loop
@@ -98,7 +98,9 @@ class ConfiguredModel:
         if self.checkpointing == "reentrant":
             model.enable_input_require_grads()
         targets = self.lora_targets
-        targets = targets if targets is None or isinstance(targets, str) else list(targets)
+        if targets is not None and not isinstance(targets, str):
+            targets = list(targets)
+            _check_targets(model, targets)
         try:
             adapters = LoraConfig(r=self.lora_rank or 8, target_modules=targets)
             return get_peft_model(model, adapters).train()
@@ -106,6 +108,15 @@ class ConfiguredModel:
             raise EstimateError(
                 f"peft cannot add adapters to {targets or 'its default layers'}: {error}"
             ) from error
+
+
+def _check_targets(model: Any, targets: list[str]) -> None:
+    """Raise EstimateError for a name that no layer has: peft leaves it out if others match."""
+    paths = [path for path, module in model.named_modules() if hasattr(module, "weight")]
+    for target in targets:
+        if not any(path == target or path.endswith(f".{target}") for path in paths):
+            near = did_you_mean(target, (path.rpartition(".")[2] for path in paths))
+            raise EstimateError(f"lora_targets {target} match no layer{near}")
 
 
 def _dtype_keyword() -> str:
@@ -170,6 +181,8 @@ def request_for_config(
     """
     content = read_config(config)
     check_loop(loop)
+    if attention == "eager":
+        _check_attention(content)
     if precision not in _PRECISIONS:
         choices = ", ".join(_PRECISIONS)
         raise EstimateError(f"precision {precision!r} cannot be traced: use one of {choices}")
@@ -202,6 +215,14 @@ def request_for_config(
     )
 
 
+def _check_attention(config: Config) -> None:
+    """Raise EstimateError if the model has no attention."""
+    model_class, loaded = load_class(config)
+    keys = str(loaded.to_dict())
+    if "_heads" not in keys and "n_head" not in keys:
+        raise EstimateError(f"attention is 'eager': {model_class.__name__} has none, leave it out")
+
+
 def load_class(config: Config) -> tuple[Any, Any]:
     """Return the class of transformers for a config, and its config object.
 
@@ -210,16 +231,18 @@ def load_class(config: Config) -> tuple[Any, Any]:
     try:
         import transformers
     except ImportError:
-        raise EstimateError("tracing a config.json needs transformers, which is missing") from None
+        raise UnknownModelError(
+            "tracing a config.json needs transformers, which is missing"
+        ) from None
     kind = str(config["model_type"])
     try:
         loaded = transformers.AutoConfig.for_model(**config)
     except (ValueError, KeyError) as error:
-        raise EstimateError(
+        raise UnknownModelError(
             f"transformers {transformers.__version__} has no model_type {kind!r}"
         ) from error
     except Exception as error:  # each config class has its own checks
-        raise EstimateError(f"the config isn't one of a {kind}: {error}") from error
+        raise UnknownModelError(f"the config isn't one of a {kind}: {error}") from error
     for name in config.get("architectures") or ():
         model_class = getattr(transformers, str(name), None)
         if model_class is not None:
@@ -229,7 +252,7 @@ def load_class(config: Config) -> tuple[Any, Any]:
         if type(loaded) in mapping:
             model_class = mapping[type(loaded)]
             return model_class[0] if isinstance(model_class, tuple) else model_class, loaded
-    raise EstimateError(
+    raise UnknownModelError(
         f"transformers has no model with a loss for {kind!r}: name one in the config's "
         "architectures"
     )

@@ -35,8 +35,13 @@ class FormulaRequest:
         return self.spec.sequence
 
     def resized(self, batch: int, sequence: int | None) -> FormulaRequest:
-        """Return the request for another batch and sequence."""
-        return replace(self, spec=replace(self.spec, batch=batch, sequence=sequence))
+        """Return the request for another batch and sequence.
+
+        Raises EstimateError for a sequence that the model doesn't take.
+        """
+        resized = replace(self, spec=replace(self.spec, batch=batch, sequence=sequence))
+        resized.spec.check_positions()
+        return resized
 
 
 @dataclass(frozen=True)

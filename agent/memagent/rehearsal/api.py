@@ -10,7 +10,7 @@ from typing import Any
 
 from memagent.diagnostics import notify_user
 from memagent.errors import RehearsalError, SettingError
-from memagent.estimator.bounds import SIZE_LIMITS
+from memagent.estimator.bounds import SIZE_LIMITS, TIME_LIMIT_S
 from memagent.estimator.devices import context_of
 from memagent.rehearsal import build
 from memagent.rehearsal.launch import MAX_DEVICES, Machine, cuda_card
@@ -19,11 +19,10 @@ from memagent.rehearsal.reaper import temporary_folder
 from memagent.rehearsal.report import Rehearsal, rehearsal_of
 from memagent.rehearsal.sandbox import Sandbox
 from memagent.rehearsal.script import Script, run_script
-from memagent.units import DAY_S, format_bytes, parse_bytes
+from memagent.units import format_bytes, parse_bytes
 
 STEPS_LIMIT = 1_000_000
 """A day of rehearsal at ten steps a second."""
-PATIENCE_LIMIT_S = 7 * DAY_S
 OnState = Callable[[Mapping[str, Any]], None]
 
 
@@ -101,9 +100,8 @@ def machine_of(
         raise SettingError(f"ranks {ranks}: at most {SIZE_LIMITS['ranks']}.")
     others_bytes = 0 if held_bytes is None else _size(held_bytes)
     if others_bytes >= card.total_bytes:
-        raise SettingError(
-            f"held {held_bytes}: less than the card's {format_bytes(card.total_bytes)}."
-        )
+        text = format_bytes(others_bytes) if isinstance(held_bytes, int) else held_bytes
+        raise SettingError(f"held {text}: less than the card's {format_bytes(card.total_bytes)}.")
     usual = context_of(None, card.capability).size_bytes
     return Machine(
         card,
@@ -125,9 +123,9 @@ def checked_steps(steps: int | None) -> int | None:
 
 def checked_patience(patience_s: float) -> float:
     """Return `patience_s`. Raises SettingError unless it's a time, at most a week."""
-    if not 0 < patience_s <= PATIENCE_LIMIT_S:  # nan, too
+    if not 0 < patience_s <= TIME_LIMIT_S:  # nan, too
         raise SettingError(
-            f"patience {patience_s:g}: give more than 0 and at most {PATIENCE_LIMIT_S:g} seconds."
+            f"patience {patience_s:g}: give more than 0 and at most {TIME_LIMIT_S:g} seconds."
         )
     return patience_s
 

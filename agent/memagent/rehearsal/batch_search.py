@@ -100,6 +100,8 @@ def slot_of(script: Script, name: str, environment: Mapping[str, str]) -> BatchS
 
     Raises SettingError if there is none.
     """
+    if not name.strip("{}-"):
+        raise SettingError(f"--find-batch {name!r} is no name: give the script's option")
     placeholder = "{" + name.strip("{}") + "}"
     if any(placeholder in text for text in script.arguments):
         return BatchSlot(script, placeholder)

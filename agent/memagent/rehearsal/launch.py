@@ -9,10 +9,11 @@ from typing import Literal
 
 from memagent.environment import REHEARSAL_PREFIX
 from memagent.errors import EstimateError, RehearsalError, SettingError
+from memagent.estimator.bounds import MEMORY_LIMIT
 from memagent.estimator.cards import CARDS, PAGE_BYTES, Card, card_named, find_card
 from memagent.estimator.devices import CONTEXT_BYTES, context_of, nccl_buffers
 from memagent.rehearsal.build import Build
-from memagent.units import parse_bytes
+from memagent.units import format_bytes, parse_bytes
 
 MAX_DEVICES = 16
 TRACKERS_OFF = {
@@ -73,10 +74,12 @@ def cuda_card(text: str) -> Card:
     except EstimateError as error:
         raise SettingError(str(error)) from error
     if card is not None and not card.multiprocessors:
-        raise SettingError(f"{card.name} has no CUDA: a rehearsal needs one of NVIDIA's cards.")
+        raise SettingError(f"GPU {card.name} has no CUDA: a rehearsal needs one of NVIDIA's cards.")
     if card is not None and not size:
         return card
-    total = parse_bytes(size) // PAGE_BYTES * PAGE_BYTES
+    total = parse_bytes(size, "gpu") // PAGE_BYTES * PAGE_BYTES
+    if total > MEMORY_LIMIT:
+        raise SettingError(f"GPU {text!r}: give at most {format_bytes(MEMORY_LIMIT)}.")
     if not total:
         raise SettingError(f"GPU {text!r} has no memory: its size needs a unit, as in 24GiB.")
     return replace(card or replace(CARDS["a100"], name=name), total_bytes=total)

@@ -67,6 +67,10 @@ previous gradient (torch/optim/lbfgs.py). Muon's Newton-Schulz iteration holds a
 its embeddings and head, which Adam usually trains, are counted like the rest."""
 
 
+TORCH_OPTIMIZERS = ("adadelta", "adamw_fused", "asgd", "rprop")
+"""Names without a rule: a trace builds them."""
+
+
 def optimizer_named(name: str) -> OptimizerRule:
     """Return the optimizer's rule. Raises EstimateError that lists the known ones."""
     try:

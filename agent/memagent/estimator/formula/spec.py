@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from msgspec import structs
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, did_you_mean
 from memagent.estimator.bounds import check_size
 from memagent.estimator.cards import Card, card_named
 from memagent.estimator.formula.families import family_named
@@ -42,6 +43,9 @@ _SIZES = (
     "target_sequence",
     "lora_rank",
     "parameter_count",
+)
+_RELEASE = re.compile(
+    r"(?P<major>[45])\.(?P<minor>\d{1,2})(?:\.\d{1,3})?(?:\.?(?:rc|dev)\d+)?", re.ASCII
 )
 FUSED_SINCE = (5, 0)
 """The release of transformers since which the Trainer's AdamW is torch's fused one."""
@@ -130,7 +134,7 @@ class TrainingSpec:
             check_size(name, getattr(self, name))
         self.check_spread()
         if self.transformers is not None:
-            release = _release(self.transformers)
+            release = release_of(self.transformers)
             object.__setattr__(self, "shifted_copy", release < (4, 50))
             object.__setattr__(self, "frees_logits", release < (4, 46))
             object.__setattr__(self, "expert_loop", self.expert_loop or release < (5, 0))
@@ -149,10 +153,8 @@ class TrainingSpec:
                 raise EstimateError(
                     "quantised weights cannot be trained themselves: give lora_rank as well"
                 )
-        if self.lora_rank is not None and not self.lora_matrices():
-            name = self.model.name or self.model.family
-            targets = ", ".join(self.lora_targets)
-            raise EstimateError(f"lora_targets {targets} match no layer of {name}")
+        if self.lora_rank is not None:
+            self._check_targets()
         if self.lora_rank is not None and self._adapts_fused_experts:
             raise EstimateError(
                 f"lora_targets {ALL_LINEAR} of a mixture of experts are not known to the formula: "
@@ -165,17 +167,36 @@ class TrainingSpec:
         if self.parallel.pipeline > max(1, model.layers):
             stages = self.parallel.pipeline
             raise EstimateError(f"pipeline is {stages}: {name} has {model.layers} layers")
+        if self.checkpointing != "none" and self.checkpoint_every > max(1, model.layers):
+            raise EstimateError(
+                f"checkpoint_every is {self.checkpoint_every}: {name} has {model.layers} layers"
+            )
         if max(1, model.heads) % self.parallel.tensor:
             ranks = self.parallel.tensor
             raise EstimateError(
                 f"tensor is {ranks}: give a divisor of {name}'s {model.heads} attention heads"
             )
 
+    def _check_targets(self) -> None:
+        """Raise EstimateError for a name in `lora_targets` that no layer has."""
+        names = [matrix.name for matrix in matrices(self.model) if _is_adaptable(matrix)]
+        for target in self.lora_targets:
+            if target not in (*names, ALL_LINEAR):
+                near, name = did_you_mean(target, names), self.model.name or self.model.family
+                choices = ", ".join(dict.fromkeys(names))
+                raise EstimateError(
+                    f"lora_targets {target} match no layer of {name}{near}: use {choices}"
+                )
+
     def check_positions(self) -> None:
-        """Raise EstimateError for more tokens than the model has learned positions."""
+        """Raise EstimateError for more tokens than the model has learned positions, or images."""
         rows = self.model.positions - self.model.spare_positions
-        if self.model.positions and not self.model.patch and (self.sequence or 0) > rows:
-            name = self.model.name or self.model.family
+        name = self.model.name or self.model.family
+        if self.model.patch and self.sequence:
+            raise EstimateError(
+                f"sequence is {self.sequence:,}: {name} takes images, so leave it out"
+            )
+        if self.model.positions and (self.sequence or 0) > rows:
             raise EstimateError(f"sequence is {self.sequence:,}: {name} has {rows:,} positions")
 
     @property
@@ -248,7 +269,7 @@ class TrainingSpec:
         return (
             is_trainer
             and self.transformers is not None
-            and _release(self.transformers) >= FUSED_SINCE
+            and release_of(self.transformers) >= FUSED_SINCE
         )
 
     @property
@@ -297,7 +318,9 @@ class TrainingSpec:
         if self.logits_upcast is not None:
             return self.logits_upcast
         style = self.model.style
-        is_plain = style.plain_loss and self.transformers and _release(self.transformers) < (4, 50)
+        is_plain = (
+            style.plain_loss and self.transformers and release_of(self.transformers) < (4, 50)
+        )
         return style.logits_upcast and not is_plain
 
     @property
@@ -352,14 +375,16 @@ class TrainingSpec:
 
     def is_target(self, matrix: Matrix) -> bool:
         """Return True if LoRA adapts this matrix: `target_modules` match the end of a name."""
-        if self.lora_rank is None or not matrix.layered:
-            return False
-        if matrix.kind != "linear" or matrix.role == "router":
+        if self.lora_rank is None or not _is_adaptable(matrix):
             return False
         return ALL_LINEAR in self.lora_targets or matrix.name in self.lora_targets
 
     def lora_matrices(self) -> tuple[Matrix, ...]:
         return tuple(matrix for matrix in matrices(self.model) if self.is_target(matrix))
+
+
+def _is_adaptable(matrix: Matrix) -> bool:
+    return matrix.layered and matrix.kind == "linear" and matrix.role != "router"
 
 
 def check_loop(value: Any) -> None:
@@ -377,9 +402,9 @@ def check_kbit_training(value: Any, quantised: str | None) -> None:
         raise EstimateError("kbit_training is for quantised weights: give quantised as well")
 
 
-def _release(version: str) -> tuple[int, int]:
+def release_of(version: str) -> tuple[int, int]:
     """Return major and minor. Raises EstimateError if it isn't a version."""
-    parts = version.split(".")
-    if not all(part.isdigit() for part in parts[:2]):
-        raise EstimateError(f"transformers is {version!r}: give a version such as 4.48")
-    return int(parts[0]), int(parts[1]) if len(parts) > 1 else 0
+    match = _RELEASE.fullmatch(version)
+    if match is None:
+        raise EstimateError(f"transformers is {version!r}: give a version such as 4.48 or 5.0")
+    return int(match["major"]), int(match["minor"])

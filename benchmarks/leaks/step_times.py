@@ -114,7 +114,7 @@ class _Timer:
 def main(file: str) -> int:
     """Run `memagent` with the arguments of this process, timed."""
     from memagent import cli
-    from memagent.leaks import monitor, suspension, user_code
+    from memagent.leaks import background_pass, monitor, user_code
 
     # a search begins at the script's variables: these timers are none of them
     user_code._LIBRARIES = (*user_code._LIBRARIES, str(Path(__file__).resolve()))
@@ -126,7 +126,7 @@ def main(file: str) -> int:
         "after_step",
         lambda item: item._has_finder and (item._finder.is_busy or item._checks.is_active),
     )
-    passes.wrap(suspension.Survey, "_pass", lambda _: True)
+    passes.wrap(background_pass.BackgroundPass, "_run", lambda _: True)
 
     def write() -> None:
         if os.getpid() == pid:

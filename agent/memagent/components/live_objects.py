@@ -20,7 +20,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, reduce
 from itertools import chain, compress, count, islice, repeat, starmap
+from types import FunctionType
 from typing import Any, NamedTuple
+from weakref import ref
 
 OLD_GENERATION = 2 if sys.version_info < (3, 14) else 1
 """Where the garbage collector moves what survives a collection of the generation before it."""
@@ -29,6 +31,7 @@ MAX_NESTED_TUPLES = 2
 _ONCE = ((),)
 """Arguments of one call without arguments."""
 _NO_GENERATION = (None,)
+_globals_of: Any = operator.attrgetter("__globals__")
 
 
 def instances(*bases: type, generation: int | None = None) -> list[Any]:
@@ -108,6 +111,35 @@ def with_ids(ids: Collection[int]) -> list[Any]:
     """Return the live objects that have one of these ids, except for tuples."""
     lists: list[list[Any]] = []
     return _select(lists, map(ids.__contains__, map(id, contents(lists, 0))), None)
+
+
+class OwnerReading(NamedTuple):
+    """Weak references to objects of exactly some classes, and to functions of some modules."""
+
+    objects: list[ref[Any]]
+    functions: list[ref[Any]]
+
+
+def references_to_owners(kinds: Iterable[type], spaces: Collection[int], most: int) -> OwnerReading:
+    """Return weak references to the live objects of these classes, and to functions of modules.
+
+    kinds: classes that allow weak references. spaces: ids of the modules' namespaces. most: how
+    many of either are returned.
+    """
+    lists: list[list[Any]] = []
+    reading = OwnerReading([], [])
+    are_owners, are_functions = (_are_exactly(lists, each) for each in (kinds, (FunctionType,)))
+    are_in_spaces = map(spaces.__contains__, map(id, map(_globals_of, contents(lists, 1))))
+    functions = islice(compress(contents(lists, 1), are_in_spaces), most)
+    owners = islice(compress(contents(lists, 0), are_owners), most)
+    steps = (
+        map(lists.append, map(gc.get_objects, _NO_GENERATION)),
+        map(lists.append, map(list, [compress(contents(lists, 0), are_functions)])),
+        map(reading.functions.extend, [map(ref, functions)]),
+        map(reading.objects.extend, [map(ref, owners)]),
+    )
+    exhaust(steps, lists)
+    return reading
 
 
 def referrers(objects: Iterable[Any]) -> list[list[Any]]:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from memagent.components import safe_reads
-from memagent.leaks.detectors.base import CodePosition
+from memagent.components import live_objects, safe_reads
+from memagent.leaks.detectors.base import CodePosition, Work
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.growing_containers import GrowingContainer
 from memagent.leaks.library_calls import library_calls
 from memagent.leaks.object_sizes import newest_item
 from memagent.leaks.origins import creating_line, line_of_holder, site_line
 from memagent.leaks.pattern_fixes import with_pattern_fix
-from memagent.leaks.reachability import nearest_name
+from memagent.leaks.reachability import nearest_names
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
+from memagent.leaks.script_owners import ScriptOwners
 from memagent.leaks.source_lines import PASSES, SourceLine
 from memagent.leaks.suspect import (
     CERTAINTIES,
@@ -38,49 +39,146 @@ _HOST_CONFIDENCE = 0.8
 
 
 def suspects_of_containers(
-    growing: Sequence[GrowingContainer],
+    growing: list[GrowingContainer],
     sites: Sequence[CodePosition | None],
     lines: Sequence[Suspect],
     bounds: BoundCheck,
     budget: TimeBudget,
-) -> tuple[list[Suspect], set[CodePosition]]:
+) -> Work[tuple[list[Suspect], set[CodePosition]]]:
     """Return the containers that have a name and a line in the script, most bytes first.
 
-    Of many in one table, one is named, with the growth of all: the same line fills them. To name
-    each would take a pass over all objects, and tell a hundredth of the growth.
     Also return the sites of those that can't grow: what is made there is no leak, either, unless
     it's more than twice as much.
     sites: the line that made the newest item of each, for those that no line visibly fills.
     lines: those that hold more and more, by a trace.
+
+    1. One walk from the script's variables reaches most. Each slice repeats it, and names as many
+       as it has time for: between slices, only ids are kept.
+    2. Training goes on for a step, in which another thread looks for the script's other owners
+       (`script_owners`). A walk from these reaches the rest.
+    3. A search through referrers names the others one by one: containers of a library, if a line
+       that calls it was traced, and those of owners that allow no weak reference.
+
+    Empties `growing`.
     """
-    traced = {(item.file, item.line): item.bytes_per_step or 0 for item in lines}
-    scopes = UserScopes()
-    search = ReferrerSearch(scopes, {id(growing)}, budget)
-    suspects = []
-    bounded: set[CodePosition] = set()
-    try:
-        todo = list(zip(growing, sites, strict=True))
-        for _ in range(_MAX_CONTAINERS):
-            if not todo or budget.is_over():
+    traced = {(item.file, item.line or 0): item.bytes_per_step or 0.0 for item in lines}
+    naming = _Naming([*map(_row, growing, sites)], traced, bounds, budget)
+    growing.clear()
+    if naming.has_more:
+        if budget.is_sliced:
+            yield
+        yield from naming.add_reached(lambda: None)
+    if naming.has_more:
+        owners = ScriptOwners()
+        try:
+            if budget.is_sliced:
+                yield
+            yield from naming.add_reached(owners.living)
+        finally:
+            owners.close()
+        budget.spend(owners.thread_s)
+        if traced or not owners.is_complete:
+            yield from naming.add_by_referrers()
+    return rank_suspects(with_sums(naming.suspects)), naming.bounded
+
+
+class _Row(NamedTuple):
+    """A growing container, without a reference to it."""
+
+    id: int
+    type: type
+    growth: GrowingContainer
+    """Its container is None."""
+    site: CodePosition | None
+
+
+def _row(item: GrowingContainer, site: CodePosition | None) -> _Row:
+    growth = dataclasses.replace(item, container=None)
+    return _Row(id(item.container), type(item.container), growth, site)
+
+
+@dataclasses.dataclass
+class _Naming:
+    """Containers without a name so far, most bytes first, and what was found about the others.
+
+    Of many in one table, one is named, with the growth of all: the same line fills them.
+    """
+
+    rows: list[_Row]
+    traced: Mapping[CodePosition, float]
+    bounds: BoundCheck
+    budget: TimeBudget
+    suspects: list[Suspect] = dataclasses.field(default_factory=list)
+    bounded: set[CodePosition] = dataclasses.field(default_factory=set)
+    rest: int = _MAX_CONTAINERS
+    """How many may still be named."""
+
+    @property
+    def ids(self) -> set[int]:
+        return {row.id for row in self.rows}
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self.rows[: self.rest]) and not self.budget.is_over()
+
+    def add_reached(self, find_owners: Callable[[], list[Any] | None]) -> Work[None]:
+        """Name all that a walk reaches, in slices.
+
+        find_owners: returns the owners to begin at, None for the script's variables.
+        """
+        while not self._add_some(find_owners()):
+            yield
+
+    def _add_some(self, owners: list[Any] | None) -> bool:
+        """Name some. Return False if the slice is over, and others were reached."""
+        scopes = UserScopes()
+        holders = nearest_names(scopes, self.ids, self.budget, owners)
+        for row in [row for row in self.rows if row.id in holders]:
+            if not self.has_more:
                 break
-            item, site = todo.pop(0)
-            holder = nearest_name(search, item.container, budget)
-            same_ids = _ids_beside(holder, [other.container for other, _ in todo])
-            same = [other for other, _ in todo if id(other.container) in same_ids]
-            todo = [pair for pair in todo if id(pair[0].container) not in same_ids]
-            rate = item.bytes_per_step
-            if not bounds.can_grow(holder, rate / item.items_per_step, rate):
-                if site is not None and (not rate or 2 * rate >= traced.get(site, 0)):
-                    bounded.add(site)
-            elif (suspect := _suspect_of(search.scopes, holder, item, site, traced)) is not None:
-                suspect = _with_rate(suspect, rate + sum(other.bytes_per_step for other in same))
-                suspects.append(bounds.with_fix(suspect, holder))
-    finally:
-        search.close()
-    return rank_suspects(with_sums(suspects)), bounded
+            if self.rest < _MAX_CONTAINERS and self.budget.is_slice_over():
+                return False
+            if row in self.rows:
+                self._add(scopes, row, holders[row.id])
+        return True
+
+    def _add(self, scopes: UserScopes, row: _Row, holder: HolderPath) -> None:
+        self.rest -= 1
+        self.rows.remove(row)
+        if type(holder.container) is not row.type:  # another object has its id now
+            return
+        same = _ids_beside(holder, {other.id for other in self.rows})
+        total = sum(other.growth.bytes_per_step for other in self.rows if other.id in same)
+        self.rows = [other for other in self.rows if other.id not in same]
+        item = dataclasses.replace(row.growth, container=holder.container)
+        rate = item.bytes_per_step
+        if not self.bounds.can_grow(holder, rate / item.items_per_step, rate):
+            if row.site is not None and (not rate or 2 * rate >= self.traced.get(row.site, 0)):
+                self.bounded.add(row.site)
+        elif (suspect := _suspect_of(scopes, holder, item, row.site, self.traced)) is not None:
+            self.suspects.append(self.bounds.with_fix(_with_rate(suspect, rate + total), holder))
+
+    def add_by_referrers(self) -> Work[None]:
+        """Name the rest by what refers to them, one in a slice."""
+        while self.has_more:
+            self._add_first()
+            if self.has_more and self.budget.is_slice_over():
+                yield
+
+    def _add_first(self) -> None:
+        search = ReferrerSearch(UserScopes(), set(), self.budget)
+        items = live_objects.with_ids({self.rows[0].id})
+        search.ignore(items)
+        try:
+            if items:
+                self._add(search.scopes, self.rows[0], search.name(items[0]))
+            else:
+                del self.rows[0]
+        finally:
+            search.close()
 
 
-def _ids_beside(holder: HolderPath, others: Sequence[Any]) -> set[int]:
+def _ids_beside(holder: HolderPath, others: Collection[int]) -> set[int]:
     """Return the ids of those that are in the same table as a named one, if they are many.
 
     A few may be filled by different lines, as attributes are.
@@ -90,7 +188,7 @@ def _ids_beside(holder: HolderPath, others: Sequence[Any]) -> set[int]:
         return set()
     if any(namespace(owner) is table for owner in holder.above[1:2]):
         return set()
-    ids = safe_reads.common_ids(table, dict.fromkeys(map(id, others)).keys())
+    ids = safe_reads.common_ids(table, dict.fromkeys(others).keys())
     return ids if len(ids) >= _MAX_CONTAINERS else set()
 
 

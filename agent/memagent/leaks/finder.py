@@ -293,11 +293,27 @@ class Finder(FinderState):
         # The more objects a process has, the longer take readings, and each pass of a search.
         self._readings_s = self._time_budget.used_s()
         # Tracing detectors end first: they slow down the others, and would record them.
-        for detector in reversed(self._window.detectors):
-            self._time_budget.allow(min(MAX_SEARCH_CPU_S + self._readings_s, self._max_search_s))
-            suspects += yield from detector.search(step, self._time_budget)
-            if any(item.kind == "thread" for item in suspects):
-                break  # what threads keep would take the other searches long
+        # All take their readings at this boundary.
+        rest: list[Work[list[Suspect]]] = []
+        try:
+            for detector in reversed(self._window.detectors):
+                self._allow_search()
+                work = detector.search(step, self._time_budget)
+                try:
+                    next(work)
+                    rest.append(work)
+                except StopIteration as end:
+                    suspects += end.value
+                if any(item.kind == "thread" for item in suspects):
+                    break  # what threads keep would take the other searches long
+            if rest:
+                yield
+            for work in rest:
+                self._allow_search()
+                suspects += yield from work
+        finally:
+            for work in rest:
+                work.close()
         detectors = self._window.detectors
         of_tensors = max(detector.host_tensors_bytes_per_step for detector in detectors)
         suspects = without_tensors(suspects, of_tensors)
@@ -308,6 +324,9 @@ class Finder(FinderState):
             for item in suspects
             if not limits.ends_by_itself(item) and not self._has_slowed(item)
         ]
+
+    def _allow_search(self) -> None:
+        self._time_budget.allow(min(MAX_SEARCH_CPU_S + self._readings_s, self._max_search_s))
 
     def _continue_search(self) -> Diagnosis | None:
         """Search for one slice. Return the diagnosis if that was the last one."""

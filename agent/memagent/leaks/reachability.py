@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -191,6 +191,24 @@ def nearest_name(
     walk.run(search.scopes, budget)
     holders = (_named(search.scopes, way, 0, 1.0) for way in walk.ways_up([target]))
     return next(filter(None, holders), None) or search.name(target)
+
+
+def nearest_names(
+    scopes: UserScopes,
+    ids: Collection[int],
+    budget: TimeBudget,
+    owners: Iterable[Any] | None = None,
+) -> dict[int, HolderPath]:
+    """Return by its id the nearest name of each object that one walk over all of them reaches.
+
+    owners: where the walk begins, if not at the script's variables.
+    """
+    wanted = set(ids)
+    walk = VariableWalk(lambda items: wanted.intersection(map(id, items)), len(wanted))
+    walk.run(scopes, budget, owners)
+    ways = walk.ways_up(walk.reached.values())
+    names = ((id(way[0]), _named(scopes, way, 0, 1.0)) for way in ways)
+    return {key: holder for key, holder in names if holder is not None}
 
 
 def names_of(search: ReferrerSearch, target: Any, budget: TimeBudget) -> list[HolderPath]:

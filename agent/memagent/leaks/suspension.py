@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import _thread
 import gc
 import operator
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import compress, repeat
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, NamedTuple
 
 from memagent.components import live_objects, safe_reads
+from memagent.leaks.background_pass import BackgroundPass
 from memagent.leaks.detectors.base import Work
 
 GONE = object()
@@ -21,8 +20,6 @@ GONE = object()
 _MAX_PASSES = 3
 _ONLY_HERE = 2
 """References to an object in a dictionary when they're counted: that, and the call's argument."""
-_MAX_PASS_S = 10.0
-"""Then the other thread has died without memory, or the machine is too busy to wait for it."""
 
 
 class Survey:
@@ -42,26 +39,17 @@ class Survey:
 
     def __init__(self, list_tensors: Callable[[], list[Any]] = live_objects.live_tensors) -> None:
         self._list_tensors = list_tensors
-        self.thread_s = 0.0
-        """Processor time of the other thread."""
-        self._has_failed = False
         self._is_incomplete = True
         self._owner = get_ident()
         self._references: dict[int, weakref.ref[Any]] = {}
         self._parameters: dict[int, Any] = {}
-        self._is_running = Lock()
+        self._pass = BackgroundPass(self._note_all)
         gc.callbacks.append(self._on_collection)
-        self._is_running.acquire()
-        try:
-            # Thread.start would wait for ever for a thread that has no memory to begin
-            _thread.start_new_thread(self._pass, ())
-        except RuntimeError:  # the system has no more threads
-            self._has_failed = True
-            self._is_running.release()
+        self._pass.start()
 
     def read(self) -> list[Any]:
         """Return the tensors that are alive now. Waits for the other thread if it isn't done."""
-        self._wait()
+        self._pass.wait()
         if self.must_repeat:
             return live_objects.live_tensors()
         self._drop_parameters()
@@ -78,23 +66,20 @@ class Survey:
     @property
     def must_repeat(self) -> bool:
         """Return True if another reading needs another pass."""
-        return self._has_failed or self._is_incomplete
+        return self._pass.has_failed or self._is_incomplete
+
+    @property
+    def thread_s(self) -> float:
+        """Return the processor time of the other thread."""
+        return self._pass.thread_s
 
     def close(self) -> None:
         """Wait for the other thread, and stop watching collections."""
-        self._wait()
+        self._pass.wait()
         if self._on_collection in gc.callbacks:
             gc.callbacks.remove(self._on_collection)
         self._references.clear()
         self._parameters.clear()
-
-    def _wait(self) -> None:
-        if self._has_failed:
-            return
-        if self._is_running.acquire(timeout=_MAX_PASS_S):
-            self._is_running.release()
-        else:
-            self._has_failed = True
 
     def _drop_parameters(self) -> None:
         """Release parameters that nothing else refers to, neither in Python nor in C++."""
@@ -106,17 +91,12 @@ class Survey:
             if not is_kept:
                 del parameters[key]
 
-    def _pass(self) -> None:
-        try:
-            for _ in range(_MAX_PASSES):
-                if self._is_incomplete:
-                    self._is_incomplete = False
-                    self._note(self._list_tensors())
-                    self._list_tensors = live_objects.live_tensors
-        except Exception:  # noqa: BLE001 - no memory, or a class of the script: `end` raises it
-            self._has_failed = True
-        self.thread_s = time.thread_time()
-        self._is_running.release()
+    def _note_all(self) -> None:
+        for _ in range(_MAX_PASSES):
+            if self._is_incomplete:
+                self._is_incomplete = False
+                self._note(self._list_tensors())
+                self._list_tensors = live_objects.live_tensors
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if info["generation"] < live_objects.OLD_GENERATION - 1:

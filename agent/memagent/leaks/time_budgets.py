@@ -44,6 +44,15 @@ class TimeBudget:
         """Return the processor time of all slices so far."""
         return self._earlier_s + self._slice_used_s()
 
+    def spend(self, seconds: float) -> None:
+        """Count processor time of another thread."""
+        self._earlier_s += seconds
+
+    @property
+    def is_sliced(self) -> bool:
+        """Return True if training goes on between slices."""
+        return self._slice_s < math.inf
+
     def is_slice_over(self) -> bool:
         """Return True if training must go on: the caller continues at a later step boundary."""
         return self._slice_used_s() >= self._slice_s

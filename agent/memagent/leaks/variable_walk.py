@@ -72,8 +72,12 @@ class VariableWalk:
         self._plain_ids = set(map(id, _PLAIN))
         """Ids of the classes whose instances it doesn't go through."""
 
-    def run(self, scopes: UserScopes, budget: TimeBudget) -> None:
-        roots = [item for item in _roots_of(scopes) if id(item) not in self._without]
+    def run(
+        self, scopes: UserScopes, budget: TimeBudget, owners: Iterable[Any] | None = None
+    ) -> None:
+        """Walk from the script's variables, or else from these owners."""
+        beginning = _roots_of(scopes) if owners is None else owners
+        roots = [item for item in beginning if id(item) not in self._without]
         self._chunk_of = dict.fromkeys(map(id, roots), -1)
         wanted = self._find(roots)
         self.reached = {id(item): item for item in roots if id(item) in wanted}

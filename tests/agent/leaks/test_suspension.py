@@ -8,15 +8,14 @@ import threading
 import pytest
 import torch
 
-from memagent.leaks import suspension
+from memagent.leaks import background_pass
 from memagent.leaks.suspension import Survey
 
 
 @pytest.fixture
 def survey():
     survey = Survey()
-    with survey._is_running:
-        pass
+    assert survey._pass.wait()
     yield survey
     survey.close()
 
@@ -88,6 +87,6 @@ def test_collections_of_the_youngest_objects_are_not_watched(survey):
 
 def test_a_thread_that_dies_without_memory_is_not_waited_for(monkeypatch):
     tensor = torch.ones(2)
-    monkeypatch.setattr(suspension, "_MAX_PASS_S", 0.0)
-    monkeypatch.setattr(suspension._thread, "start_new_thread", lambda *_: None)
+    monkeypatch.setattr(background_pass, "_MAX_PASS_S", 0.0)
+    monkeypatch.setattr(background_pass._thread, "start_new_thread", lambda *_: None)
     assert is_listed(tensor, Survey())

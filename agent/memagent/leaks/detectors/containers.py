@@ -11,7 +11,7 @@ from typing import Any
 
 from memagent.components.live_objects import OLD_GENERATION, young_ids
 from memagent.leaks.container_suspects import suspects_of_containers
-from memagent.leaks.detectors.base import Detector
+from memagent.leaks.detectors.base import Detector, Work
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.growing_containers import MIN_BYTES_PER_STEP, ContainerCensus
 from memagent.leaks.host_suspects import MIN_GROWTH_SHARE, rate_of, with_rates_up_to
@@ -54,14 +54,13 @@ class ContainerDetector(Detector):
         self._has_middle = True
         self._containers.middle(step)
 
-    def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
+    def search(self, step: int, budget: TimeBudget) -> Work[list[Suspect]]:
         used_bytes = self._used_bytes()
         if not self._has_middle or budget.is_over() or None in (self._first_bytes, used_bytes):
             return []
         growing = self._containers.end(step, young_ids())
-        suspects, _ = suspects_of_containers(
-            growing, [None] * len(growing), (), self._bounds, budget
-        )
+        sites = [None] * len(growing)
+        suspects, _ = yield from suspects_of_containers(growing, sites, (), self._bounds, budget)
         rate = ((used_bytes or 0) - (self._first_bytes or 0)) / max(1, step - self._first_step)
         least = max(MIN_BYTES_PER_STEP, MIN_GROWTH_SHARE * rate)
         return [

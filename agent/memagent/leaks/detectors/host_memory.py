@@ -15,7 +15,7 @@ from memagent.leaks.block_trace import BlockTrace
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.container_suspects import suspects_of_containers
 from memagent.leaks.cyclic_garbage import CyclicGarbage
-from memagent.leaks.detectors.base import CodePosition, Detector
+from memagent.leaks.detectors.base import CodePosition, Detector, Work
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.growing_containers import ContainerCensus
 from memagent.leaks.heap_trace import HeapTrace
@@ -236,7 +236,7 @@ class HostMemoryDetector(Detector):
         candidates = candidates_of_lines(lines, growth_of, self._lengthening)
         self._holders |= holders_of_lines(lines, candidates, self._bounds, growth_of, steps)
 
-    def end(self, step: int, budget: TimeBudget) -> list[Suspect]:
+    def search(self, step: int, budget: TimeBudget) -> Work[list[Suspect]]:
         if not self._is_active or not self._middle_step or budget.is_over():
             return []
         young = young_ids()  # before the readings make objects that age them
@@ -245,7 +245,9 @@ class HostMemoryDetector(Detector):
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._blocks.stop()
         lines = lasting_lines(self._lines, last_step)
-        named, bounded = suspects_of_containers(containers, sites, lines, self._bounds, budget)
+        named, bounded = yield from suspects_of_containers(
+            containers, sites, lines, self._bounds, budget
+        )
         named = with_rates_up_to(self._max_rate, named)
         holders = {**self._holders, **dict.fromkeys(bounded - self._holders.keys())}
         suspects = most_specific(named, lines, holders)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from memagent.leaks import Finder
+from memagent.leaks.detectors.base import finish
 from memagent.leaks.detectors.containers import ContainerDetector
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.time_budgets import TimeBudget
@@ -38,7 +39,7 @@ def suspects(episodes, ends, steps=160):
             episodes.finish(step)
         if 2 * step == steps:
             detector.middle(step)
-    found = detector.end(steps, TimeBudget())
+    found = finish(detector.search(steps, TimeBudget()))
     detector.close()
     return found
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy
 import pytest
 
+from memagent.leaks.detectors.base import finish
 from memagent.leaks.detectors.host_memory import HostMemoryDetector
 from memagent.leaks.host_suspects import most_specific
 from memagent.leaks.suspect import build_suspect
@@ -45,7 +46,7 @@ def suspects_of(make):
             if number == OBJECTS * 19 // 20:
                 window.before_last(19)
             retained[number] = make(number)
-        return window.end(20, TimeBudget())
+        return finish(window.search(20, TimeBudget()))
     finally:
         window.close()
 
@@ -67,7 +68,7 @@ def suspects_of_steps(took_s):
                 window.middle(step)
             if step == 39:
                 window.before_last(step)
-        found = window.end(40, TimeBudget())
+        found = finish(window.search(40, TimeBudget()))
     finally:
         window.close()
     return [(item.line, item.bytes_per_step) for item in found if item.file == __file__]
@@ -88,7 +89,7 @@ def names_near_the_end():
             if step >= 35:
                 (window.near_end if step < 39 else window.before_last)(step)
                 known.append([item.holder for item in window._holders.values() if item])
-        known.append([item.holder for item in window.end(40, TimeBudget())])
+        known.append([item.holder for item in finish(window.search(40, TimeBudget()))])
     finally:
         window.close()
     return known

@@ -169,10 +169,16 @@ def test_selected_runs_stay_selected_while_the_list_changes_and_are_compared_tag
     page.go_back()
     page.get_by_label("Select resnet50 augment").check()
     page.get_by_label("Select vit-b16 lr sweep").uncheck()
+    page.locator("#edit-selected summary").click()
+    page.get_by_role("textbox", name="New name of each").fill("augmented")
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="augmented").wait_for()
+    page.get_by_label("Select augmented").check()
+    page.get_by_label("Select vit-b16 lr sweep").uncheck()
     page.get_by_role("button", name="Archive").click()
     until(lambda: names(page) == ["vit-b16 lr sweep"])
     page.get_by_role("link", name="Archived runs").click()
-    until(lambda: names(page) == ["resnet50 augment"])
+    until(lambda: names(page) == ["augmented"])
     assert page.locator(".sparkline polyline").count() == 1
 
 

@@ -120,13 +120,15 @@ class Api:
         notes: str | None = None,
         add_tags: Collection[str] = (),
         remove_tags: Collection[str] = (),
+        add_notes: str | None = None,
         is_archived: bool | None = None,
     ) -> None:
         """Change up to 200 runs, all or none; None leaves a part as it is.
 
-        Needs the scope `admin` of a server, or a database.
+        `add_notes` is one more paragraph below the notes that each has. Needs the scope `admin` of
+        a server, or a database.
         """
-        parts = {"name": name, "notes": notes, "is_archived": is_archived}
+        parts = {"name": name, "notes": notes, "add_notes": add_notes, "is_archived": is_archived}
         tags = {"add_tags": add_tags, "remove_tags": remove_tags}
         changes: Fields = {
             "runs": [run if isinstance(run, str) else run.id for run in runs],

@@ -12,11 +12,14 @@ from typing import Any
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
+from memagent.errors import WireError
 from memagent_server.store.citus import groups_to_lock
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.models import RunRow, RunTagRow
 
 MAX_TAGS = 100
+MAX_NOTES = 20_000
+"""Characters. Notes are short because the version of a run's page contains them."""
 
 
 def edit_run(
@@ -64,16 +67,33 @@ def edit_runs(
     *,
     add_tags: Collection[str] = (),
     remove_tags: Collection[str] = (),
+    add_notes: str = "",
     **parts: Any,
 ) -> None:
-    """Change several runs, all or none; `parts` are those of `edit_run`. Raises UnknownRunError."""
+    """Change several runs, all or none; `parts` are those of `edit_run`.
+
+    Raises UnknownRunError, or WireError.
+    """
     for run in _lock_all(session, run_ids):
+        edit = dict(parts)
+        if add_notes:
+            edit["notes"] = _with_more(run, parts.get("notes"), add_notes)
         if add_tags or remove_tags:
             before = run.tags if parts.get("tags") is None else parts["tags"]
-            tags = [tag for tag in (*before, *add_tags) if tag not in remove_tags]
-            edit_run(session, run, **{**parts, "tags": tags})
-        else:
-            edit_run(session, run, **parts)
+            edit["tags"] = [tag for tag in (*before, *add_tags) if tag not in remove_tags]
+        edit_run(session, run, **edit)
+
+
+def _with_more(run: RunRow, notes: str | None, more: str) -> str:
+    """Return notes with one more paragraph."""
+    before = run.notes if notes is None else notes
+    text = "\n\n".join(part for part in (before.rstrip(), more.strip()) if part)
+    if len(text) > MAX_NOTES:
+        raise WireError(
+            f"notes: those of run {run.id!r} would have {len(text):,} of {MAX_NOTES:,} characters.",
+            field="notes",
+        )
+    return text
 
 
 def change_tags(

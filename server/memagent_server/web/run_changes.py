@@ -25,7 +25,7 @@ from memagent_server.schemas.runs import ChangedRuns, Run, RunCommand, RunComman
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.events import add_command, list_commands
-from memagent_server.store.run_edits import MAX_TAGS, edit_run, edit_runs
+from memagent_server.store.run_edits import MAX_NOTES, MAX_TAGS, edit_run, edit_runs
 from memagent_server.store.runs import delete_run, get_run, lock_run
 from memagent_server.store.summaries import describe
 from memagent_server.web import query
@@ -33,8 +33,7 @@ from memagent_server.web.rendering import redirect_to
 
 blueprint = Blueprint("run_changes", __name__)
 
-MAX_NAME, MAX_NOTES = 200, 20_000
-"""Characters. Notes are short because the version of a run's page contains them."""
+MAX_NAME = 200
 _NO_NUL = r"^[^\x00]*$"
 _Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME, pattern=_NO_NUL)]
 
@@ -54,6 +53,7 @@ class RunsEdit(RunEdit, kw_only=True, forbid_unknown_fields=True):
     runs: Annotated[list[Identifier], Meta(min_length=1, max_length=MAX_RUNS)]
     add_tags: Annotated[list[_Name], Meta(max_length=MAX_TAGS)] = []
     remove_tags: Annotated[list[_Name], Meta(max_length=MAX_TAGS)] = []
+    add_notes: Annotated[str, Meta(max_length=MAX_NOTES, pattern=_NO_NUL)] = ""
 
 
 class CommandRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -128,19 +128,24 @@ def delete_one_run(run_id: str) -> Response:
 @require_scope("admin")
 def change_run(run_id: str) -> Response:
     """Store the name and notes of the page's form, and show the run."""
-    name, notes = request.form.get("name", "").strip(), request.form.get("notes", "")
-    for field, text, least, most in (("name", name, 1, MAX_NAME), ("notes", notes, 0, MAX_NOTES)):
-        if not least <= len(text) <= most or "\0" in text:
-            raise Problem(
-                422,
-                f"{field}: enter {least} to {most:,} characters without NUL, not {len(text):,}.",
-                field=field,
-            )
+    name, notes = form_text("name", 1, MAX_NAME), form_text("notes", 0, MAX_NOTES)
     with current().database.write() as session:
         run = lock_run(session, run_id)
         renamed = name if name != run.name else None
-        edit_run(session, run, name=renamed, notes=notes.replace("\r\n", "\n"))
+        edit_run(session, run, name=renamed, notes=notes)
     return _show(run_id)
+
+
+def form_text(field: str, least: int, most: int) -> str:
+    """Return a text of a form, with the line ends of Unix. Raises Problem 422."""
+    text = request.form.get(field, "").replace("\r\n", "\n").strip()
+    if not least <= len(text) <= most or "\0" in text:
+        raise Problem(
+            422,
+            f"{field}: enter {least} to {most:,} characters without NUL, not {len(text):,}.",
+            field=field,
+        )
+    return text
 
 
 @blueprint.get("/api/v1/runs/<run_id>/commands")

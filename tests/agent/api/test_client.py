@@ -136,6 +136,11 @@ def test_runs_are_grouped_changed_and_deleted_together(start_server):
             assert api.groups("project", where="config.lr = 1", order="value")[0]["runs"] == 2
             api.edit(api.runs(where="config.lr = 1"), add_tags="ones", notes="Together.")
             assert len(api.runs(tags="ones")) == 2
+            api.edit(["a", "b"], add_notes="Once more.")
+            assert api.run("a").notes == "Together.\n\nOnce more."
+            with pytest.raises(MemagentError, match="notes: those of run 'a' would have 20,0"):
+                api.edit(["b", "a"], add_notes="x" * 19_990)
+            assert api.run("b").notes == "Together.\n\nOnce more."
             api.edit(["a", "b"], remove_tags=["ones"])
             with pytest.raises(MemagentError, match="'nobody'"):
                 api.edit(["a", "nobody"], name="n")

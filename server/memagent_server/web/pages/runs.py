@@ -31,7 +31,7 @@ from memagent_server.store.run_columns import (
     column_table,
     split_names,
 )
-from memagent_server.store.run_edits import archive, change_tags
+from memagent_server.store.run_edits import MAX_NOTES, archive, change_tags, edit_runs
 from memagent_server.store.run_groups import group_runs
 from memagent_server.store.run_list import MAX_SEARCHED, RunQuery, list_projects, list_runs
 from memagent_server.store.run_views import list_views
@@ -39,7 +39,7 @@ from memagent_server.store.summaries import summarize
 from memagent_server.web import labels, query
 from memagent_server.web.group_view import group_rows
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
-from memagent_server.web.run_changes import delete_all
+from memagent_server.web.run_changes import MAX_NAME, delete_all, form_text
 from memagent_server.web.shared_pages import share_refreshes
 
 blueprint = Blueprint("runs", __name__)
@@ -51,7 +51,7 @@ MAX_SELECTED = 200
 MAX_RUNS_FOR_COLUMNS = 10
 """Newest runs of a page whose settings and scalars complete a filter: reading them takes time."""
 MAX_TAG_LENGTH = 200
-ACTIONS = ("tag", "untag", "archive", "restore", "delete")
+ACTIONS = ("tag", "untag", "rename", "note", "archive", "restore", "delete")
 SORT_NAMES: dict[str, str] = {
     "-created_at": "Newest first",
     "created_at": "Oldest first",
@@ -232,6 +232,10 @@ def _change_runs(session: Session, action: str, run_ids: list[str]) -> None:
         change_tags(session, run_ids, add=_form_tags())
     elif action == "untag":
         change_tags(session, run_ids, remove=_form_tags())
+    elif action == "rename":
+        edit_runs(session, run_ids, name=form_text("name", 1, MAX_NAME))
+    elif action == "note":
+        edit_runs(session, run_ids, add_notes=form_text("notes", 1, MAX_NOTES))
     else:
         archive(session, run_ids, is_archived=action == "archive")
 

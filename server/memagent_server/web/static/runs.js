@@ -45,6 +45,12 @@
     if (event.target.id === "select-all") for (const box of boxes()) box.checked = event.target.checked;
     if (event.target.closest("table.runs")) show();
   });
+  // Enter presses the button beside the field, not the first one of the form.
+  form.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.target.tagName !== "INPUT") return;
+    event.preventDefault();
+    event.target.parentElement.querySelector("button").click();
+  });
   document.addEventListener("memagent:refreshed", show);
   window.addEventListener("pageshow", show);
   show();

@@ -43,6 +43,21 @@ def test_selected_runs_are_tagged_and_found_by_their_tag(client, listed):
     assert client.get("/api/v1/runs?tag=y").get_json()["runs"][0]["tags"] == ["y"]
 
 
+@pytest.mark.usefixtures("listed")
+def test_selected_runs_are_renamed_and_noted_together(client):
+    client.post("/runs/a", data={"name": "a", "notes": "First."}, headers=HTML)
+    assert organise(client, "rename", "a", "b", name=" sweep 7 ").status_code == 303
+    assert (
+        organise(client, "note", "a", "b", notes="Too hot.\r\nStop at *90 %*.\r\n").status_code
+        == 303
+    )
+    runs = {run_id: client.get(f"/api/v1/runs/{run_id}").get_json() for run_id in "abc"}
+    assert [runs[run_id]["name"] for run_id in "ab"] == ["sweep 7"] * 2
+    assert runs["c"]["name"] != "sweep 7" and not runs["c"]["notes"]
+    note = "Too hot.\nStop at *90 %*."
+    assert [runs[run_id]["notes"] for run_id in "ab"] == [f"First.\n\n{note}", note]
+
+
 def test_a_filter_of_the_address_stays_in_every_link_until_it_is_removed(client, listed):
     where = quote('name != "run b" and "x" in tags')
     assert listed(f"/?where={where}&sort=name") == ["a", "c"]
@@ -96,14 +111,25 @@ def test_archived_runs_leave_the_list_and_come_back(client, listed):
 @pytest.mark.parametrize(
     ("what", "run_ids", "tag", "status", "text"),
     [
-        ("destroy", ["a"], "", 422, "not one of tag, untag, archive, restore"),
+        ("destroy", ["a"], "", 422, "not one of tag, untag, rename, note, archive, restore"),
         ("tag", [], "x", 422, "Runs: select 1 to 200 runs, not 0."),
         ("tag", ["a"], " , ", 422, "enter tags of 1 to 200 characters"),
         ("tag", ["a"], "y" * 201, 422, "enter tags of 1 to 200 characters"),
         ("tag", ["a", "\0"], "y", 422, "NUL"),
         ("archive", ["a", "nobody"], "", 404, "nobody"),
+        ("rename", ["a"], "", 422, "Name: enter 1 to 200 characters"),
+        ("note", ["a"], "", 422, "Notes: enter 1 to 20,000 characters"),
     ],
-    ids=("unknown action", "no run", "no tag", "long tag", "NUL", "unknown run"),
+    ids=(
+        "unknown action",
+        "no run",
+        "no tag",
+        "long tag",
+        "NUL",
+        "unknown run",
+        "no name",
+        "no notes",
+    ),
 )
 def test_an_invalid_action_is_refused_as_a_whole(client, listed, what, run_ids, tag, status, text):
     response = organise(client, what, *run_ids, tag=tag)

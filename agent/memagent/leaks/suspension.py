@@ -6,7 +6,7 @@ import gc
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import compress, repeat
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 from memagent.components import live_objects, safe_reads
 from memagent.leaks.background_pass import BackgroundPass
 from memagent.leaks.detectors.base import Work
+from memagent.leaks.time_budgets import TimeBudget
+from memagent.leaks.user_code import UserScopes
+from memagent.leaks.variable_walk import VariableWalk
 
 GONE = object()
 """Stands for an object that was freed during a pause."""
@@ -133,8 +136,10 @@ class Suspension:
 
     1. `pause` empties all lists that the diagnosis works on. It notes identities only: a weak
        reference where one is allowed, else the id, the type, and the storage of a tensor.
-    2. When it continues, objects without a weak reference are looked up by their ids in one pass
-       over all objects, and tuples by what refers to them. The pass is skipped if there are none.
+    2. When it continues, parameters are looked up by their ids in a walk from the script's
+       variables: 3 to 25 ms. Other objects without a weak reference take a pass over all objects,
+       70 ms per 300,000, and so do parameters that the walk misses. Tuples are looked up by what
+       refers to them.
     3. What was freed meanwhile, or whose id belongs to another object now, is replaced by `GONE`. A
        container's id may be reused by one of the same type, so its user must check what it refers
        to.
@@ -191,6 +196,10 @@ def _storage_of(item: Any) -> int | None:
 
 def _alive(identities: Iterable[_Identity]) -> dict[int, Any]:
     kinds = {item.id: item.type for item in identities if item.id not in (id(None), id(GONE))}
+    if kinds and set(map(id, kinds.values())) == {id(_parameter_type())}:
+        parameters = _reached(kinds.keys())
+        if len(parameters) == len(kinds):
+            return parameters
     alive = {id(item): item for item in live_objects.with_ids(kinds)} if kinds else {}
     tuples = {key for key, kind in kinds.items() if kind is tuple}
     # not by the id alone: that may be the id of one that another thread is building now
@@ -198,6 +207,19 @@ def _alive(identities: Iterable[_Identity]) -> dict[int, Any]:
         parts = safe_reads.parts_of(*alive.values()).others
         alive.update((id(part), part) for part in parts if id(part) in tuples)
     return alive
+
+
+def _parameter_type() -> type | None:
+    torch = sys.modules.get("torch")
+    return None if torch is None else torch.nn.Parameter
+
+
+def _reached(ids: Collection[int]) -> dict[int, Any]:
+    """Return by their ids the objects that the script's variables lead to."""
+    wanted = set(ids)
+    walk = VariableWalk(lambda items: wanted.intersection(map(id, items)), len(wanted))
+    walk.run(UserScopes(), TimeBudget())
+    return walk.reached
 
 
 def _find(identity: _Identity, alive: dict[int, Any]) -> Any:

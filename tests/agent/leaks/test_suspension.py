@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import operator
+import sys
 import threading
 
 import pytest
 import torch
 
+from memagent.components import live_objects
 from memagent.leaks import background_pass
-from memagent.leaks.suspension import Survey
+from memagent.leaks.suspension import GONE, Survey, Suspension
 
 
 @pytest.fixture
@@ -90,3 +93,42 @@ def test_a_thread_that_dies_without_memory_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(background_pass, "_MAX_PASS_S", 0.0)
     monkeypatch.setattr(background_pass._thread, "start_new_thread", lambda *_: None)
     assert is_listed(tensor, Survey())
+
+
+ZOO: list[torch.nn.Module] = []
+
+
+@pytest.fixture
+def zoo():
+    ZOO.extend(torch.nn.Linear(2, 2) for _ in range(9))
+    yield ZOO
+    ZOO.clear()
+
+
+def over_a_pause(items):
+    """What is left of some objects after a pause in which the first model is freed."""
+    suspension = Suspension()
+    suspension.add(items)
+    work = suspension.pause()
+    next(work)
+    assert not items
+    del ZOO[0]
+    gc.collect()
+    with pytest.raises(StopIteration):
+        next(work)
+    return items
+
+
+def test_parameters_that_variables_lead_to_are_found_without_a_pass(zoo, monkeypatch):
+    """It takes 70 ms of the boundary at 300,000 objects, and a walk 3 to 25."""
+    monkeypatch.setattr(live_objects, "with_ids", None)
+    kept = [model.weight for model in zoo[1:]]
+    assert all(map(operator.is_, over_a_pause(list(kept)), kept))
+
+
+def test_parameters_that_no_variable_leads_to_are_found_by_a_pass(zoo):
+    registry = type(sys)("registry")  # its namespace is no script's
+    registry.kept = torch.nn.Parameter(torch.ones(1))
+    key = id(registry.kept)
+    found = over_a_pause([registry.kept, *(model.weight for model in zoo)])
+    assert id(found[0]) == key and found[1] is GONE and GONE not in found[2:]

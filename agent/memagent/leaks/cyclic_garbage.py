@@ -20,22 +20,26 @@ class CyclicGarbage:
 
     1. Young objects are collected each time, in a millisecond. What is left of them is old then.
     2. All objects are collected only if the script makes cycles: collections have found two objects
-       for each step. That takes 50 ms per 100,000 objects, and can't be cut.
+       for each step. That takes 50 ms per 100,000 objects, and can't be cut, so the last check
+       is left out right after one.
     """
 
     def __init__(self) -> None:
         self._first = _count()
+        self._is_none_left = False
+        """The newest `collect` has collected all objects."""
 
     def collect(self, steps: int) -> None:
         """Collect garbage `steps` after the beginning."""
         gc.collect(OLD_GENERATION - 1)
-        if _count() - self._first >= _MAX_OWN + _MIN_FOUND * steps:
+        self._is_none_left = _count() - self._first >= _MAX_OWN + _MIN_FOUND * steps
+        if self._is_none_left:
             gc.collect()
 
     def collect_old(self, steps: int) -> bool:
-        """Collect all objects. Return True if as many as the script's cycles have waited."""
+        """Collect all objects, unless `collect` did. Return True if the script's cycles waited."""
         gc.collect(OLD_GENERATION - 1)  # those of the agent
-        return gc.collect() >= _MIN_FOUND * steps
+        return not self._is_none_left and gc.collect() >= _MIN_FOUND * steps
 
     @contextmanager
     def own(self) -> Iterator[None]:

@@ -53,6 +53,17 @@ def test_2_old_garbage_is_collected_only_if_the_script_makes_cycles(cycles):
     assert (old() is None) == bool(cycles)
 
 
+@pytest.mark.parametrize("cycles", [0, 100], ids=["none", "some"])
+def test_2_the_last_check_is_left_out_right_after_a_collection_of_all(cycles):
+    garbage = CyclicGarbage()
+    for _ in range(cycles):
+        Node()
+    garbage.collect(STEPS)
+    before = gc.get_stats()[-1]["collections"]
+    garbage.collect_old(STEPS)
+    assert gc.get_stats()[-1]["collections"] - before == (0 if cycles else 1)
+
+
 def test_what_the_agent_makes_itself_is_left_out():
     old, garbage = old_cycle(), CyclicGarbage()
     with garbage.own():

@@ -82,29 +82,36 @@ def tensors_and_lengths(
     returned; None for none of them. least: the length of those that aren't in it.
     """
     torch = sys.modules.get("torch")
+    plain, others = list(plain), list(others)
+    kinds = [] if torch is None else with_subclasses((torch.Tensor,))
     lists: list[list[Any]] = []
     tensors: list[Any] = []
     reading = LengthReading([], [], [], [])
     numbers = [reading.ids, reading.lengths]
     earlier_lengths = map((earlier or {}).get, contents(numbers, 0), repeat(least))
     are_longer = map(operator.gt, contents(numbers, 1), earlier_lengths)
-    are_tensors = repeat(False) if torch is None else _are_instances(lists, (torch.Tensor,))
+    are_wanted = _are_exactly(lists, (*kinds, *plain, *others))
+    # most objects are of none of these classes: one look at all, and three at a tenth of them
+    are_tensors, are_plain, are_others = (
+        _are_exactly(lists, each, 1) for each in (kinds, plain, others)
+    )
     steps = (
         map(lists.append, map(gc.get_objects, _NO_GENERATION)),
-        map(tensors.extend, [compress(contents(lists, 0), are_tensors)]),
-        map(lists.append, map(list, [compress(contents(lists, 0), _are_exactly(lists, plain))])),
-        map(reading.ids.extend, [map(id, contents(lists, 1))]),
-        map(reading.lengths.extend, [map(len, contents(lists, 1))]),
+        map(lists.append, map(list, [compress(contents(lists, 0), are_wanted)])),
+        map(tensors.extend, [compress(contents(lists, 1), are_tensors)]),
+        map(lists.append, map(list, [compress(contents(lists, 1), are_plain)])),
+        map(reading.ids.extend, [map(id, contents(lists, 2))]),
+        map(reading.lengths.extend, [map(len, contents(lists, 2))]),
         map(
             reading.longer.extend,
-            [() if earlier is None else compress(contents(lists, 1), are_longer)],
+            [() if earlier is None else compress(contents(lists, 2), are_longer)],
         ),
-        map(reading.others.extend, [compress(contents(lists, 0), _are_exactly(lists, others))]),
+        map(reading.others.extend, [compress(contents(lists, 1), are_others)]),
     )
     exhaust(steps, lists)
-    own = {*map(id, reading), id(lists), id(tensors), id(numbers)}
+    own = set(map(id, (*reading, lists, tensors, numbers, kinds, plain, others)))
     reading.longer[:] = [item for item in reading.longer if id(item) not in own]
-    return [item for item in tensors if not issubclass(type(item), tuple)], reading
+    return tensors, reading
 
 
 def with_ids(ids: Collection[int]) -> list[Any]:
@@ -213,10 +220,10 @@ def _are_instances(lists: list[list[Any]], bases: Sequence[type]) -> Iterator[bo
     return reduce(partial(map, operator.or_), checks)
 
 
-def _are_exactly(lists: list[list[Any]], kinds: Iterable[type]) -> Iterator[bool]:
+def _are_exactly(lists: list[list[Any]], kinds: Iterable[type], place: int = 0) -> Iterator[bool]:
     # by id: a metaclass may have a hash in Python
     wanted = frozenset(id(kind) for kind in kinds if not issubclass(kind, tuple))
-    return map(wanted.__contains__, map(id, _types(lists)))
+    return map(wanted.__contains__, map(id, map(type, contents(lists, place))))
 
 
 def _types(lists: list[list[Any]]) -> Iterator[type]:

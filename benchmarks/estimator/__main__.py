@@ -88,6 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import quantised
 
         return quantised.main(rehearse=options.rehearse, trace=options.trace, only=options.only)
+    if options.verb == "unseen":
+        from benchmarks.estimator import unseen
+
+        return unseen.main(options.only, trace=options.trace, rehearse=options.rehearse)
     if options.verb == "text-models":
         from benchmarks.estimator import text_models
 
@@ -198,6 +202,12 @@ def _parser() -> argparse.ArgumentParser:
     quantised.add_argument(
         "--rehearse", action="store_true", help="rehearse the cases with the libraries at hand"
     )
+    unseen = verbs.add_parser(
+        "unseen", help="formula, trace and rehearsal of cases that no rule was written beside"
+    )
+    unseen.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in the name")
+    unseen.add_argument("--trace", action="store_true", help="trace the cases that are missing")
+    unseen.add_argument("--rehearse", action="store_true", help="rehearse those that are missing")
     text_models = verbs.add_parser(
         "text-models", help="every text model of transformers, traced beside real steps on the CPU"
     )

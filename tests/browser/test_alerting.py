@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 PATHS = (
@@ -101,3 +103,22 @@ def test_alert_pages_do_not_scroll_horizontally_and_every_control_has_a_name(
         )
         assert nameless == [], path
     assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize("page_name", ["routing", "tokens", "changes", "columns", "channels"])
+def test_tables_of_settings_fit_a_phone(server, open_page, page_name):
+    route = {"name": "Vision", "projects": ["vision", "vit-*"], "channels": ["webhook"]}
+    rule = {"column": "loss", "test": "not_finite", "value": 0, "for_s": 0, "level": "critical"}
+    headers = {"Content-Type": "application/json"}
+    for path, body in (
+        ("/api/v1/routes", {"routes": [route]}),
+        ("/api/v1/column-rules", {"rules": {"loss is a number": rule}}),
+    ):
+        assert server.request("PUT", path, json.dumps(body).encode(), headers).status == 200
+    page = open_page(f"{server.url}/settings/{page_name}", width=390, height=844)
+    wide = (
+        "[...document.querySelectorAll('.table-box')].filter(it => it.scrollWidth > it.clientWidth)"
+    )
+    assert page.evaluate(f"{wide}.length") == 0
+    if page_name != "tokens":
+        assert page.locator("table.as-cards tbody tr").count()

@@ -22,26 +22,39 @@ CORPUS = "48b89f840acc11b1"
 INTERVAL_SCALE = (2.12, 1.75)
 """Exponents of (earliest / expected) and (latest / expected) steps left with which 5 % of the first
 pages are missed on either side: conformal, each program with the same weight."""
-PREDECESSOR_INTERVAL = (0.79, 1.27)
+PREDECESSOR_INTERVAL = (0.85, 1.25)
 """Steps left at least and at most, over those until the predecessor's death: the same quantiles."""
 SCALED_CAUSES: tuple[Cause, ...] = ("leak", "fragmentation", "other_processes")
 """Those with enough runs for a scale. The intervals of the others are as they were fitted."""
 Evidence = Literal[
-    "list", "ends", "leak", "host_memory", "input", "reserve", "planned", "epoch", "lived", "died"
+    "list",
+    "buffer",
+    "cache",
+    "epoch",
+    "leak",
+    "host_memory",
+    "input",
+    "reserve",
+    "planned",
+    "epoch_end",
+    "lived",
+    "died",
 ]
 """Knowledge of the growth. The finder knows that nothing clears it (`list`), or that it ends by
-itself (`ends`: a buffer, a cache, an epoch's values). `leak`: nothing is known. `reserve`: free
-pieces, other processes. `planned`: it reaches the limit after the planned end. `epoch`: after the
-epoch's end, which may free it."""
+itself: a `buffer` near the limit, a `cache` or an `epoch`'s values anywhere. `leak`: nothing is
+known. `reserve`: free pieces, other processes. `planned`: it reaches the limit after the planned
+end. `epoch_end`: after the epoch's end, which may free it."""
 DEATHS: dict[Evidence, tuple[tuple[float, float], ...]] = {
-    "list": ((0.5, 0.95), (1.0, 0.92), (3.0, 0.91), (inf, 0.89)),
-    "ends": ((3.0, 0.3), (inf, 0.28)),
+    "list": ((0.5, 0.95), (1.0, 0.93), (3.0, 0.92), (inf, 0.9)),
+    "buffer": ((3.0, 0.25), (inf, 0.18)),
+    "cache": ((3.0, 0.37), (inf, 0.34)),
+    "epoch": ((0.5, 0.42), (1.0, 0.4), (3.0, 0.4), (inf, 0.32)),
     "leak": ((1.0, 0.63), (3.0, 0.57), (inf, 0.55)),
-    "host_memory": ((0.5, 0.73), (1.0, 0.7), (3.0, 0.69), (inf, 0.63)),
+    "host_memory": ((0.5, 0.73), (3.0, 0.7), (inf, 0.64)),
     "input": ((0.5, 0.36), (inf, 0.34)),
     "reserve": ((inf, 0.29),),
-    "planned": ((2.0, 0.42), (4.0, 0.31), (10.0, 0.29), (inf, 0.24)),
-    "epoch": ((inf, 0.08),),
+    "planned": ((2.0, 0.38), (4.0, 0.31), (10.0, 0.29), (inf, 0.26)),
+    "epoch_end": ((inf, 0.08),),
     "lived": ((inf, 0.01),),
     "died": ((inf, 0.98),),
 }

@@ -8,7 +8,7 @@
    cost of a lost run, exceeds the cost of a page. So `page_cost`, the second cost as a share of the
    first, is the probability from which a page is worth it.
 3. A buffer whose bound is known doesn't run out of memory if the rest fits: a full one needs
-   nothing. If the rest can't fit, it's as urgent as a list. In between it's a buffer as any other.
+   nothing. If the rest can't fit, it's as urgent as a list. One whose end is unknown is a cache.
 4. Memory beyond its end shows that something else grows, of which nothing is known.
 """
 
@@ -47,7 +47,7 @@ KNOWN_JUMPS_AHEAD = 0.05
 """The same for growth by few jumps of anything but a list."""
 PAGE_COST = 0.25
 """A page costs a person a quarter of what a lost run costs: below the shares of all growth that
-pages, so that every paging level does. A team that thinks otherwise sets its own."""
+pages but of a buffer known to end near the limit. A team that thinks otherwise sets its own."""
 NOTICE_PROBABILITY = 0.4
 """A notice is worth a line from here on: growth that ends by itself more often than not isn't."""
 MIN_REACH = 1e-3
@@ -59,6 +59,14 @@ REST_ERROR = 0.1
 EPOCH_BEGINS = 0.1
 """Share of an epoch in which growth of the one before shows whether it goes on: as long as growth
 must pause to have stopped."""
+HELD_CAUSES = (*LEAK_CAUSES, "fragmentation")
+"""Causes of growth that the finder may know: what is kept leaves free pieces around it."""
+EVIDENCE_BY_CAUSE: dict[Cause, Evidence] = {
+    "leak": "leak",
+    "host_memory": "host_memory",
+    "input": "input",
+}
+"""Evidence of growth of which nothing else is known."""
 FREED_WITH_EPOCH = ("leak", "input", "host_memory")
 """Causes of growth that an epoch's end may free."""
 
@@ -93,7 +101,9 @@ class KnownGrowth(msgspec.Struct, frozen=True, gc=False):
         """Return what the growth is as urgent as (rules 3, 4)."""
         rest = self._rest_bytes(floor)
         if rest is None:
-            return self.grows if self.end_bytes is None or self.grows != "buffer" else None
+            if self.grows != "buffer":
+                return self.grows
+            return "cache" if self.end_bytes is None else None
         return "list" if (1 - REST_ERROR) * rest > headroom_bytes else "buffer"
 
     def _rest_bytes(self, floor: float) -> float | None:
@@ -161,15 +171,14 @@ def evidence_of(nearest: Projection, situation: Situation, reach: float) -> tupl
     if situation.outcome:
         return situation.outcome, 0.0
     if _ends_with_epoch(nearest, situation):
-        return "epoch", 0.0
+        return "epoch_end", 0.0
+    distance = nearest.ahead / max(reach, MIN_REACH)
+    known = situation.grows
+    if nearest.cause in HELD_CAUSES and known is not None and known != "unknown":
+        return known, distance
     if nearest.steps_left > situation.planned_steps_left:
         return "planned", nearest.steps_left / max(situation.planned_steps_left, 1.0)
-    distance = nearest.ahead / max(reach, MIN_REACH)
-    if nearest.cause not in LEAK_CAUSES:
-        return ("input" if nearest.cause == "input" else "reserve"), distance
-    if situation.grows in (None, "unknown"):
-        return ("leak" if nearest.cause == "leak" else "host_memory"), distance
-    return ("list" if situation.grows == "list" else "ends"), distance
+    return EVIDENCE_BY_CAUSE.get(nearest.cause, "reserve"), distance
 
 
 def probability_of(nearest: Projection, situation: Situation, reach: float) -> float:

@@ -142,6 +142,13 @@ def test_the_command_prints_a_table_and_writes_it_as_json(tmp_path):
     ]
 
 
+def test_only_selected_sets_are_made_and_scored():
+    command = [sys.executable, "-m", "benchmarks.forecast", "--quick", "--only", "rehearsed, tuned"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+    titles = [line for line in printed.splitlines() if line.startswith("==")]
+    assert len(titles) == 1 and titles[0].startswith("== rehearsed, tuned on: ")
+
+
 def test_with_room_both_limits_are_larger():
     trace = replace(ramp(None), options={"host_limit_bytes": 10, "total_steps": 100})
     roomy = trace.with_room(1.4)

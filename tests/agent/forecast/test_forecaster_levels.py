@@ -123,9 +123,19 @@ def test_2_a_page_is_worth_it_if_the_risk_exceeds_its_cost_and_else_a_notice():
 
 
 def test_2_by_default_all_growth_that_pages_is_worth_it():
-    silent = ("planned", "epoch", "lived")
+    silent = ("planned", "epoch_end", "lived", "buffer")
     pages = [death_probability(kind, 1.0) for kind in DEATHS if kind not in silent]
     assert min(pages) > PAGE_COST
+
+
+@pytest.mark.parametrize(("grows", "pages"), [("list", True), ("cache", True), ("buffer", False)])
+def test_2_a_buffer_that_ends_near_the_limit_pages_nobody(grows, pages):
+    forecaster = Forecaster(1000 * MIB)
+    forecaster.learn(grows=grows, growth_end_bytes=1000 * MIB)
+    seen = {
+        forecaster.update(step, allocated_bytes=(100 + step) * MIB).level for step in range(900)
+    }
+    assert ("warning" in seen) == pages
 
 
 def test_2_a_team_with_dear_pages_gets_a_notice_of_a_leak_and_a_page_of_a_list():
@@ -143,9 +153,13 @@ def test_2_a_team_with_dear_pages_gets_a_notice_of_a_leak_and_a_page_of_a_list()
     [
         ("leak", None, {}, ("leak", 0.58)),
         ("leak", "list", {}, ("list", 0.29)),
-        ("leak", "cache", {}, ("ends", 5.8)),
+        ("leak", "cache", {}, ("cache", 5.8)),
+        ("leak", "unknown", {}, ("leak", 0.58)),
         ("leak", None, {"planned_steps_left": 290.0}, ("planned", 2.0)),
-        ("leak", None, {"epoch_steps": 120}, ("epoch", 0.0)),
+        ("leak", "list", {"planned_steps_left": 290.0}, ("list", 0.29)),
+        ("leak", "list", {"epoch_steps": 120}, ("epoch_end", 0.0)),
+        ("fragmentation", "buffer", {}, ("buffer", 580 / 300)),
+        ("fragmentation", "unknown", {}, ("reserve", 580 / 300)),
         ("host_memory", None, {}, ("host_memory", 1.45)),
         ("host_memory", "list", {}, ("list", 0.29)),
         ("input", "list", {}, ("input", 580 / 60)),
@@ -227,7 +241,7 @@ def test_what_the_leak_finder_found_decides_how_far_ahead_growth_pages():
     assert levels(2000, 2001, grows="list", may_die_out=True) == ["warning", "ok"]
     assert levels(2000, 2001, grows="list", cause="host_memory") == ["warning", "ok"]
     # what ends by itself may be larger than the device, so it pages close to the limit
-    for grows, ahead in {"buffer": 200, "cache": 100, "epoch": 100}.items():
+    for grows, ahead in {"buffer": 100, "cache": 100, "epoch": 100}.items():
         assert levels(0, ahead, ahead + 1, 1.3 * ahead, 1.3 * ahead + 1, grows=grows) == [
             "critical",
             "warning",

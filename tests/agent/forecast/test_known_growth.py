@@ -75,6 +75,10 @@ def test_a_full_buffer_needs_nothing():
     assert known.fits(300, -5) and known.fits(305, 0) and not known.fits(295, 5)
 
 
+def test_3_a_buffer_whose_end_is_unknown_is_a_cache():
+    assert KnownGrowth().learn("buffer", None, 200).counts_as(200, 1000) == "cache"
+
+
 @pytest.mark.parametrize("later", ["list", "unknown", "cache"])
 def test_the_end_counts_for_a_buffer_only(later):
     known = KnownGrowth().learn("buffer", 300, 200).learn(later, None, 250)

@@ -51,8 +51,9 @@ def forecasts_afresh(trace) -> list:
 
 
 def test_sums_kept_between_fits_change_no_forecast():
-    traces = [*recorded.traces(), *itertools.islice(gpu_recorded.traces(), 0, 60, 15)]
-    assert len(traces) > 20
+    traces = [*itertools.islice(recorded.traces(), 0, None, 5)]
+    traces += itertools.islice(gpu_recorded.traces(), 0, 40, 20)
+    assert len(traces) > 5
     for trace in traces:
         assert forecasts_afresh(trace) == forecasts(trace, stops=False), trace.family
 

@@ -47,8 +47,9 @@ class ConfiguredModel:
     - checkpointing: recompute each layer.
     - lora_rank: freeze the model and add adapters to `lora_targets`: names, "all-linear", or None
       for peft's choice for the family.
-    - quantised: hold the linear layers as bitsandbytes' "nf4" or "nf4-double". kbit_training: how
-      such a model was prepared, see `TrainingSpec`. has_autocast: TRL prepares by it.
+    - quantised: hold the linear layers as bitsandbytes' "int8", "nf4" or "nf4-double".
+      kbit_training: how such a model was prepared, see `TrainingSpec`. has_autocast: TRL
+      prepares by it.
     """
 
     config: Config
@@ -172,7 +173,7 @@ def request_for_config(
     - attention: None is transformers' own choice. checkpointing: recompute each layer.
     - loop: "trainer" is transformers' Trainer; "plain" and "step" as of `memagent.estimate`.
     - lora_rank: train adapters only, on lora_targets (names, "all-linear", None for peft's choice).
-    - quantised: "nf4" or "nf4-double", with lora_rank. kbit_training: "peft" or "trl".
+    - quantised: "int8", "nf4" or "nf4-double", with lora_rank. kbit_training: "peft" or "trl".
     - device: the fields of `TraceRequest` for the device: device, allocator, limit_bytes,
       workspace_bytes, context_bytes, timeout_s.
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from memagent.errors import EstimateError
 
-TRACED_QUANTISATIONS = ("nf4", "nf4-double")
-"""Names of `--quantised` that a trace knows. bitsandbytes' int8 depends on the weights' values."""
+TRACED_QUANTISATIONS = ("int8", "nf4", "nf4-double")
+"""Names of `--quantised` that a trace knows."""
+_OUTLIER = 6.0
+"""Threshold of transformers (`BitsAndBytesConfig.llm_int8_threshold`)."""
 _NARROWED = ("lm_head", "embed_tokens", "wte", "wpe")
 """Names in the paths of modules that TRL's `peft_module_casting_to_bf16` converts to bf16."""
 
@@ -28,9 +31,10 @@ def quantise(model: Any, name: str) -> Any:
         raise EstimateError(
             "tracing quantised weights needs bitsandbytes: pip install bitsandbytes"
         ) from None
+    build = _eight_bit if name == "int8" else partial(_four_bit, has_double_scales=name != "nf4")
     for path, layer in list(_linear_layers(model)):
-        model.set_submodule(path, _quantised(bitsandbytes.nn, layer, name == "nf4-double"))
-    model.is_loaded_in_4bit = True
+        model.set_submodule(path, build(bitsandbytes.nn, layer))
+    setattr(model, "is_loaded_in_8bit" if name == "int8" else "is_loaded_in_4bit", True)
     return model
 
 
@@ -44,9 +48,32 @@ def _linear_layers(model: Any) -> Iterator[tuple[str, Any]]:
             yield path, module
 
 
-def _quantised(nn: Any, layer: Any, has_double_scales: bool) -> Any:
+def _eight_bit(nn: Any, layer: Any) -> Any:
     torch = sys.modules["torch"]
-    weight = layer.weight if isinstance(layer, torch.nn.Linear) else layer.weight.T
+    rows, columns = _weight(layer).shape
+    quantised = nn.Linear8bitLt(
+        columns,
+        rows,
+        layer.bias is not None,
+        has_fp16_weights=False,
+        threshold=_OUTLIER,
+        device="meta",
+    )
+    values = torch.empty(rows, columns, dtype=torch.int8, device="meta")
+    scales = torch.empty(rows, dtype=torch.float32, device="meta")
+    quantised.weight = nn.Int8Params(values, requires_grad=False, CB=values, SCB=scales)
+    quantised.bias = layer.bias
+    return quantised.requires_grad_(False)
+
+
+def _weight(layer: Any) -> Any:
+    is_linear = isinstance(layer, sys.modules["torch"].nn.Linear)
+    return layer.weight if is_linear else layer.weight.T
+
+
+def _four_bit(nn: Any, layer: Any, *, has_double_scales: bool) -> Any:
+    torch = sys.modules["torch"]
+    weight = _weight(layer)
     rows, columns = weight.shape
     options = {"compress_statistics": has_double_scales, "quant_type": "nf4"}
     quantised = nn.Linear4bit(

@@ -13,6 +13,7 @@ from memagent.estimator.formula.from_config import from_config
 from memagent.estimator.formula.spec import TrainingSpec
 from memagent.estimator.formula.training import estimate_training
 from memagent.estimator.huggingface import request_for_config
+from memagent.estimator.trace.data_dependent_ops import NO_OUTLIERS_NOTE
 from memagent.estimator.trace.isolation import can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
@@ -50,6 +51,29 @@ def test_the_formula_is_near_the_trace(preparation, checkpointing):
     assert estimate.peak_allocated_bytes - held == pytest.approx(summary.peak_bytes, rel=0.03)
 
 
+@pytest.mark.parametrize("checkpointing", [None, "non_reentrant"])
+def test_layers_in_int8_hold_their_inputs_in_spite_of_checkpointing(checkpointing):
+    peaks = {
+        name: traced(quantised=name, checkpointing=checkpointing).peak_bytes
+        for name in ("nf4", "int8")
+    }
+    spec = TrainingSpec(
+        from_config(CONFIG), **STEP, quantised="int8", loop="trainer", transformers="5.24",
+        checkpointing="full" if checkpointing else "none",
+    )  # fmt: skip
+    estimate = estimate_training(spec)
+    held = estimate.terms["cublas_workspace"]
+    assert estimate.peak_allocated_bytes - held == pytest.approx(peaks["int8"], rel=0.03)
+    wider_weights = 4 * 512 * (2 * 512 + 2 * 256 + 3 * 1536) * (1 - 0.5625)
+    hidden = 4 * 4 * 512 * 2 * 1536  # of the last products, which nothing else keeps
+    assert peaks["int8"] - peaks["nf4"] > wider_weights + 0.5 * hidden
+
+
+def test_int8_says_that_it_expects_no_outliers():
+    trace = engine.record(request_for_config(CONFIG, **STEP, quantised="int8"))
+    assert NO_OUTLIERS_NOTE in trace.notes
+
+
 def test_quantised_weights_count_with_their_scales():
     parameters = traced().components["parameters"]
     adapted = TrainingSpec(from_config(CONFIG), **STEP, quantised="nf4-double")
@@ -62,7 +86,7 @@ def test_quantised_weights_count_with_their_scales():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"quantised": "int8"}, "'int8' cannot be traced: use one of nf4, nf4-double"),
+        ({"quantised": "int4"}, "'int4' cannot be traced: use one of int8, nf4, nf4-double"),
         ({"quantised": None, "kbit_training": "trl"}, "give quantised as well"),
     ],
 )

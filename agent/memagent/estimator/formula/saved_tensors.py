@@ -6,7 +6,8 @@
 2. A tensor that two operations save is one storage and counts once: attention's output is also its
    projection's input.
 3. Under autocast the stream between layers is fp32, and every linear layer saves its own cast copy.
-4. A frozen linear layer doesn't save its input; a LoRA adapter does, in its own dtype.
+4. A frozen linear layer doesn't save its input, unless it is in int8 (bitsandbytes'
+   `MatMul8bitLt`); a LoRA adapter does, in its own dtype.
 5. Dropout saves a mask: one byte a value on CUDA, the values' dtype on the CPU.
 
 With a plain GELU, dropout and two bytes a value this adds up to the 34 s b h + 5 a s^2 b of
@@ -149,22 +150,44 @@ def _linear_input(
     *,
     source_bytes: float,
     split: bool = False,
+    is_saved: bool = False,
 ) -> None:
-    """Add the input of `source_bytes` a value that linear layers of these roles save."""
+    """Add the input of `source_bytes` a value that linear layers of these roles save.
+
+    is_saved: another operation saves it, so that only copies count.
+    """
     sizes, lora = spec.dtype_bytes, spec.lora_rank is not None
     layers = [
         matrix
         for matrix in matrices(spec.model)
         if matrix.role in roles and matrix.layered and (not lora or spec.is_target(matrix))
     ]
+    size = spec.lora_bytes if lora and not sizes.autocast else sizes.saved_input
+    has_own = bool(layers) and size == source_bytes
+    if spec.quantised == "int8" and not is_saved and not has_own:
+        saved.add(name, values * source_bytes)
     if not layers:
         return
-    size = spec.lora_bytes if lora and not sizes.autocast else sizes.saved_input
     # each layer casts its input for itself
     copies = len(layers) if size != source_bytes and sizes.stored is None else 1
     saved.add(name, values * size * copies, split=split)
     if lora:
         _adapters(spec, saved, values, layers, size)
+
+
+def unhooked_bytes(spec: TrainingSpec) -> float:
+    """Return the inputs that a layer holds in spite of checkpointing.
+
+    bitsandbytes' int8 product keeps them as attributes of its context, where the hooks of
+    checkpointing don't see them (`MatMul8bitLt`: bitsandbytes/autograd/_functions.py).
+    """
+    if spec.quantised != "int8":
+        return 0.0
+    shape = spec.model
+    streams = 1 if shape.style.norms == 1 else 2
+    values = streams * shape.hidden * _stream_bytes(spec)
+    values += shape.query_width * spec.dtype_bytes.compute
+    return spec.tokens * (values + shape.ffn_width * spec.linear_output_bytes)
 
 
 def _adapters(
@@ -219,7 +242,9 @@ def _attention(
         saved.add("attention_output", output * compute + 4 * tokens * shape.heads)
         if spec.lora_rank is not None:
             roles = (prefix + "o",)
-            _linear_input(spec, saved, "attention_output", output, roles, source_bytes=compute)
+            _linear_input(
+                spec, saved, "attention_output", output, roles, source_bytes=compute, is_saved=True
+            )
         elif shape.style.partial_rotary:
             saved.add("attention_output", output * compute)
     else:
@@ -305,7 +330,15 @@ def _dense(spec: TrainingSpec, saved: SavedTensors, tokens: int) -> None:
     shared = shape.style.norms == 1 and not sizes.autocast and spec.lora_rank is None
     if not shared:
         stream = _stream_bytes(spec)
-        _linear_input(spec, saved, "ffn_input", inputs, ("gate", "up"), source_bytes=stream)
+        _linear_input(
+            spec,
+            saved,
+            "ffn_input",
+            inputs,
+            ("gate", "up"),
+            source_bytes=stream,
+            is_saved=shape.style.norms == 1,
+        )
     saved.add("ffn", values * _activation_bytes(spec))
     if shape.is_gated:
         saved.add("ffn", values * (compute + _activated_bytes(spec)))
@@ -314,7 +347,14 @@ def _dense(spec: TrainingSpec, saved: SavedTensors, tokens: int) -> None:
         saved.add("ffn", values * compute)  # saves its output, often the next layer's input
     if shape.activation_name != "relu" or has_dropout or spec.lora_rank is not None:
         _linear_input(
-            spec, saved, "ffn_hidden", values, ("down",), source_bytes=compute, split=True
+            spec,
+            saved,
+            "ffn_hidden",
+            values,
+            ("down",),
+            source_bytes=compute,
+            split=True,
+            is_saved=shape.activation_name == "relu",
         )
     if is_t5:
         _dropout_mask(spec, saved, values, shape.dropout, split=True)

@@ -331,6 +331,8 @@ class TrainingSpec:
     @property
     def dequantised_bytes(self) -> float:
         """Return bytes a value of a quantised layer's weight in its product."""
+        if self.quantised == "int8":  # in the dtype of its input
+            return self.dtype_bytes.residual
         return precision_named(self.precision).compute
 
     @property

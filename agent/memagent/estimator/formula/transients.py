@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from memagent.estimator.formula.saved_tensors import edges_saved, layer_saved
+from memagent.estimator.formula.saved_tensors import edges_saved, layer_saved, unhooked_bytes
 from memagent.estimator.formula.spec import TrainingSpec
 
 
@@ -62,6 +62,7 @@ def activation_stack(
     position = sizes.residual * shape.hidden * spec.batch / ranks
     inputs = (layers * spec.positions + decoders * spec.target_positions) * position
     inputs -= (sizes.residual - spec.first_input_bytes) * shape.hidden * spec.tokens / ranks
+    inputs += (layers + decoders) * unhooked_bytes(spec)
     return checkpointed * inputs + (1 - checkpointed) * whole, largest, largest
 
 

@@ -24,7 +24,9 @@ InputSpec = tuple[tuple[int, ...], str]
 
 
 _QUANTISATION = "quant_state"
-"""bitsandbytes' attribute of a quantised weight that has its scales."""
+"""bitsandbytes' attribute of a 4-bit weight that has its scales."""
+_ROW_SCALES = ("CB", "SCB")
+"""Its attributes of an 8-bit weight: the values, which are the weight's own, and their scales."""
 
 
 class Converter:
@@ -53,7 +55,11 @@ class Converter:
             fake = torch.nn.Parameter(data, requires_grad=parameter.requires_grad)
             for name, value in vars(parameter).items():
                 # a fake has its own mode and device; tensors among the attributes would stay real
-                if name not in ("fake_mode", "fake_device") and not isinstance(value, torch.Tensor):
+                if name in _ROW_SCALES and isinstance(value, torch.Tensor):
+                    setattr(fake, name, self.tensor(value))
+                elif name not in ("fake_mode", "fake_device") and not isinstance(
+                    value, torch.Tensor
+                ):
                     is_holder = name == _QUANTISATION and value is not None
                     setattr(fake, name, self._holder(value) if is_holder else value)
             hooks = getattr(parameter, "_post_accumulate_grad_hooks", None)
@@ -119,6 +125,9 @@ class Converter:
 
 def quantisation_tensors(parameter: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the scales and tables of a quantised weight, which aren't parameters."""
+    scales = getattr(parameter, "SCB", None)
+    if isinstance(scales, torch.Tensor):
+        yield scales
     holder = getattr(parameter, _QUANTISATION, None)
     while holder is not None:
         yield from (part for part in vars(holder).values() if isinstance(part, torch.Tensor))

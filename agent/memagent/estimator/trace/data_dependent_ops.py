@@ -7,7 +7,9 @@
    even too. A choice compared with labels isn't one of these.
 2. Anything else (a mask of unknown values) counts as true everywhere, because no run can need more.
 
-In both cases the trace gets a note.
+3. Inputs of 8-bit layers are expected to have no outliers.
+
+In all cases the trace gets a note.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ EVEN_EXPERTS_NOTE = (
 )
 WORST_CASE_NOTE = (
     "the length of a result of {op} depends on the data: the largest possible one was assumed"
+)
+NO_OUTLIERS_NOTE = (
+    "int8: no input is assumed to be an outlier, which would be multiplied in 16 bits"
 )
 
 
@@ -129,9 +134,12 @@ class OperatorCall:
         note = (
             WORST_CASE_NOTE.format(op=self.func.name()) if fraction is None else EVEN_EXPERTS_NOTE
         )
+        self.add_note(note)
+        return mask.numel() if fraction is None else math.ceil(mask.numel() * fraction)
+
+    def add_note(self, note: str) -> None:
         if note not in self.notes:
             self.notes.append(note)
-        return mask.numel() if fraction is None else math.ceil(mask.numel() * fraction)
 
 
 def run_data_dependent(call: OperatorCall) -> Any:
@@ -198,12 +206,33 @@ def _ctc_loss(call: OperatorCall) -> Any:
     return scores.new_empty(batch), scores.new_empty((batch, scores.shape[0], 2 * length + 1))
 
 
+def _eight_bit_rows(call: OperatorCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return bitsandbytes' 8-bit values, a scale for each row, and no outliers."""
+    values: torch.Tensor = call.args[0]
+    call.add_note(NO_OUTLIERS_NOTE)
+    rows = values.numel() // values.shape[-1]
+    scales = values.new_empty(rows, dtype=torch.float32)
+    return torch.empty_like(values, dtype=torch.int8), scales, _no_outliers(values, torch.int64)
+
+
+def _eight_bit_product(call: OperatorCall) -> tuple[torch.Tensor, torch.Tensor]:
+    values, _, weight = call.args[:3]
+    output = values.new_empty((*values.shape[:-1], weight.shape[0]))
+    return output, _no_outliers(values, values.dtype)
+
+
+def _no_outliers(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return values.new_empty(0, dtype=dtype)
+
+
 _RULES: dict[str, Callable[[OperatorCall], Any]] = {
     "aten::nonzero": _nonzero,
     "aten::index.Tensor": _index,
     "aten::index_put": _index,
     "aten::index_put_": _index,
     "aten::_index_put_impl_": _index,
+    "bitsandbytes::int8_vectorwise_quant": _eight_bit_rows,
+    "bitsandbytes::int8_mixed_scaled_mm": _eight_bit_product,
     "aten::bincount": _bincount,
     "aten::masked_select": _masked_select,
     "aten::_unique": _unique,

@@ -286,6 +286,26 @@ def _four_bit_product_bytes(args: tuple[Any, ...], _: Any) -> int:
     return int(weight + (8 * rows * columns // args[4] if has_double_scales else 0))
 
 
+def _eight_bit_rows_bytes(args: tuple[Any, ...], _: Any) -> int:
+    """Return the magnitudes and the mask of outliers, which are looked for if there's a threshold.
+
+    Source: bitsandbytes/backends/cuda/ops.py, `int8_vectorwise_quant`.
+    """
+    values = args[0]
+    has_threshold = len(args) > 1 and args[1] > 0
+    return int(values.numel() * (values.element_size() + 1)) if has_threshold else 0
+
+
+def _eight_bit_product_bytes(_: tuple[Any, ...], output: Any) -> int:
+    """Return the int32 product and its fp16 copy, from which the output is cast.
+
+    Source: bitsandbytes/backends/default/ops.py, `int8_scaled_mm`.
+    """
+    product = output[0]
+    is_half = product.dtype == torch.float16  # then the copy is the output
+    return int(product.numel() * (4 if is_half else 6))
+
+
 _SCRATCH: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
     "aten::convolution": lambda args, output: _convolution_bytes(
         args[0], args[1], output, groups=args[8]
@@ -301,6 +321,8 @@ _SCRATCH: dict[str, Callable[[tuple[Any, ...], Any], int]] = {
         _efficient_backward_bytes(args[1], args[2])
     ),
     "bitsandbytes::gemm_4bit": _four_bit_product_bytes,
+    "bitsandbytes::int8_vectorwise_quant": _eight_bit_rows_bytes,
+    "bitsandbytes::int8_mixed_scaled_mm": _eight_bit_product_bytes,
     "aten::embedding_dense_backward": _embedding_backward_bytes,
     "aten::sum.dim_IntList": _sum_bytes,
 }

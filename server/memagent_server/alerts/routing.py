@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 
 from memagent_server.alerts.event_rules import MILESTONES
 from memagent_server.schemas.routing import Route, RoutedChannel
@@ -76,6 +77,12 @@ def others(routes: Iterable[Route], channels: Collection[str]) -> tuple[str, ...
     """Return the channels that no route names (2)."""
     named = {channel for route in routes for channel in route.channels}
     return tuple(channel for channel in channels if channel not in named)
+
+
+def projects_of(channel: str, routes: Iterable[Route]) -> tuple[str, ...]:
+    """Return the patterns of the projects that a channel is notified of, none for all."""
+    own = [route.projects for route in routes if channel in route.channels]
+    return tuple(dict.fromkeys(chain(*own))) if all(own) else ()
 
 
 def receivers(

@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from memagent.units import format_bytes
-from memagent_server.alerts.routing import fits_any
+from memagent_server.alerts.routing import fits_any, projects_of
 from memagent_server.alerts.schedules import PERIODS_S, due_digest
 from memagent_server.notify.channel import AlertMessage, Channel, DeliveryFailedError, mask
 from memagent_server.schemas.runs import Waste
@@ -20,6 +22,7 @@ from memagent_server.schemas.schedules import ChannelSchedule, DigestKind
 from memagent_server.settings import GpuPrices
 from memagent_server.store.engine import Database, Session
 from memagent_server.store.models import DigestRow
+from memagent_server.store.routes import list_routes
 from memagent_server.store.schedules import (
     DayReport,
     begin_digest,
@@ -109,9 +112,12 @@ class DigestSender:
         self, session: Session, kind: DigestKind, schedule: ChannelSchedule, until: float
     ) -> AlertMessage:
         since = until - PERIODS_S[kind]
-        projects = _projects(session, schedule, since, until)
+        if not schedule.projects:
+            projects = projects_of(self._name, list_routes(session))
+            schedule = msgspec.structs.replace(schedule, projects=projects)
+        names = _projects(session, schedule, since, until)
         if kind == "daily":
-            report = day_report(session, since, until, projects)
+            report = day_report(session, since, until, names)
             return digest_message(
                 f"The last day: {_headline(report)}",
                 _day_lines(report),
@@ -123,7 +129,7 @@ class DigestSender:
         # without a project, all of them in one report
         reports = [
             waste(session, WasteSelection(since, until, name, limit=WASTE_ROWS), self._prices)
-            for name in ([None] if projects is None else projects)
+            for name in ([None] if names is None else names)
         ]
         title, lines = waste_lines(reports)
         url = f"{self._public_url}/waste"

@@ -23,7 +23,7 @@ class ChannelSchedule(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_
 
     - quiet_from, quiet_to: between them only critical notifications are sent; on quiet_days, too.
     - digest_at: time of both digests, `waste_day` the day of the one about unused memory.
-    - projects: of the digests; without any, all.
+    - projects: of the digests; without any, those of the routes that name the channel.
     """
 
     time_zone: Annotated[str, Meta(min_length=1, max_length=60, examples=["Europe/Berlin"])] = "UTC"

@@ -12,8 +12,10 @@ from sqlalchemy import select
 from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
 from memagent_server.notify import digests
 from memagent_server.notify.digests import DigestSender
+from memagent_server.schemas.routing import Route
 from memagent_server.schemas.schedules import ChannelSchedule
 from memagent_server.store.models import DigestRow, NotificationRow
+from memagent_server.store.routes import replace_routes
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.schedules import list_digests, put_schedule
@@ -191,6 +193,34 @@ def test_the_sums_of_a_weekly_mail_are_of_all_rows(
     ((_, text),) = texts(mails)
     assert f"of {total.available_gib_hours:,.0f} GiB-hours in {total.gpu_hours:,.0f}" in text
     assert "and 1 more row" in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("routes", "started"),
+    [
+        ([Route(name="v", projects=("vis*",), channels=("webhook",))], 2),
+        ([Route(name="n", projects=("nlp",), channels=("email",))], 3),
+        (
+            [
+                Route(name="v", projects=("vis*",), channels=("webhook",)),
+                Route(name="deaths", rules=("oom",), channels=("webhook",)),
+            ],
+            3,
+        ),
+    ],
+    ids=["of one project", "not of this channel", "of one project and of all"],
+)
+def test_a_digest_has_the_projects_of_its_channels_routes(
+    database, settings, receiver, routes, started
+):
+    fill(database)
+    schedule(database, EIGHT - 3600, webhook=ChannelSchedule(daily=True))
+    with database.write() as session:
+        replace_routes(session, routes)
+    assert Worker(database, settings, lambda: EIGHT, steady=lambda: EIGHT).send()
+    payload = receiver.payload()
+    assert f"{started} runs started" in payload["summary"]
+    assert payload["project"] == ("vis*" if started == 2 else "all projects")
 
 
 def test_brackets_of_a_project_are_no_pattern(database, settings, receiver):

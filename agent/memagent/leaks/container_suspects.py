@@ -101,7 +101,8 @@ def _row(item: GrowingContainer, site: CodePosition | None) -> _Row:
 class _Naming:
     """Containers without a name so far, most bytes first, and what was found about the others.
 
-    Of many in one table, one is named, with the growth of all: the same line fills them.
+    Of many in one table, one is named, with the growth of all, if the same line fills it and the
+    one of them that grows least. Otherwise each counts for itself.
     """
 
     rows: list[_Row]
@@ -139,24 +140,41 @@ class _Naming:
             if self.rest < _MAX_CONTAINERS and self.budget.is_slice_over():
                 return False
             if row in self.rows:
-                self._add(scopes, row, holders[row.id])
+                self._add(scopes, row, holders)
         return True
 
-    def _add(self, scopes: UserScopes, row: _Row, holder: HolderPath) -> None:
+    def _add(self, scopes: UserScopes, row: _Row, holders: Mapping[int, HolderPath]) -> None:
         self.rest -= 1
         self.rows.remove(row)
+        suspect, same = self._suspect(scopes, row, holders[row.id]), self._table_mates(row, holders)
+        least = next((other for other in same[::-1] if other.id in holders), None)
+        if suspect and least:
+            other = self._suspect(scopes, least, holders[least.id])
+            if other and (suspect.file, suspect.line) != (other.file, other.line):
+                self.suspects += suspect, other
+                self.rows.remove(least)
+                return
+        self.rows = [item for item in self.rows if item not in same]
+        if suspect is not None:
+            rate = sum(item.growth.bytes_per_step for item in (row, *same))
+            self.suspects.append(replace(suspect, bytes_per_step=rate or suspect.bytes_per_step))
+
+    def _table_mates(self, row: _Row, holders: Mapping[int, HolderPath]) -> list[_Row]:
+        """Return the others in the same table, if they are many."""
+        ids = _ids_beside(holders[row.id], self.ids)
+        return [other for other in self.rows if other.id in ids]
+
+    def _suspect(self, scopes: UserScopes, row: _Row, holder: HolderPath) -> Suspect | None:
         if type(holder.container) is not row.type:  # another object has its id now
-            return
-        same = _ids_beside(holder, {other.id for other in self.rows})
-        total = sum(other.growth.bytes_per_step for other in self.rows if other.id in same)
-        self.rows = [other for other in self.rows if other.id not in same]
+            return None
         item = dataclasses.replace(row.growth, container=holder.container)
         rate = item.bytes_per_step
-        if not self.bounds.can_grow(holder, rate / item.items_per_step, rate):
-            if row.site is not None and (not rate or 2 * rate >= self.traced.get(row.site, 0)):
-                self.bounded.add(row.site)
-        elif (suspect := _suspect_of(scopes, holder, item, row.site, self.traced)) is not None:
-            self.suspects.append(self.bounds.with_fix(_with_rate(suspect, rate + total), holder))
+        if self.bounds.can_grow(holder, rate / item.items_per_step, rate):
+            suspect = _suspect_of(scopes, holder, item, row.site, self.traced)
+            return suspect and self.bounds.with_fix(suspect, holder)
+        if row.site is not None and (not rate or 2 * rate >= self.traced.get(row.site, 0)):
+            self.bounded.add(row.site)
+        return None
 
     def add_by_referrers(self) -> Work[None]:
         """Name the rest by what refers to them, one in a slice."""
@@ -171,7 +189,8 @@ class _Naming:
         search.ignore(items)
         try:
             if items:
-                self._add(search.scopes, self.rows[0], search.name(items[0]))
+                row = self.rows[0]
+                self._add(search.scopes, row, {row.id: search.name(items[0])})
             else:
                 del self.rows[0]
         finally:
@@ -190,10 +209,6 @@ def _ids_beside(holder: HolderPath, others: Collection[int]) -> set[int]:
         return set()
     ids = safe_reads.common_ids(table, dict.fromkeys(others).keys())
     return ids if len(ids) >= _MAX_CONTAINERS else set()
-
-
-def _with_rate(suspect: Suspect, rate: int) -> Suspect:
-    return replace(suspect, bytes_per_step=rate or suspect.bytes_per_step)
 
 
 def _suspect_of(

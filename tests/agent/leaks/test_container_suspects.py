@@ -156,6 +156,56 @@ def test_one_walk_reaches_all(monkeypatch):
     assert suspects[0].bytes_per_step == 60_000
 
 
+class Metrics:
+    def __init__(self):
+        self.table = {}
+
+    def add(self, names):
+        for name in names:
+            self.table.setdefault(name, []).append(name)
+        return list(self.table.values())
+
+
+class Columns:
+    def __init__(self):
+        self.table = {name: [] for name in "abcdefghi"}
+
+    def add(self):
+        self.table["a"].append(1)
+        self.table["b"].append(2)
+        self.table["c"].append(3)
+        self.table["d"].append(4)
+        self.table["e"].append(5)
+        self.table["f"].append(6)
+        self.table["g"].append(7)
+        self.table["h"].append(8)
+        self.table["i"].append(9)
+        return list(self.table.values())
+
+
+METRICS = Metrics()
+COLUMNS = Columns()
+
+
+def rates_by_line(growing):
+    suspects, _ = finish(work_on(growing, sliced_budget(math.inf)))
+    return {item.line: item.bytes_per_step for item in suspects}
+
+
+def test_many_lists_of_one_table_count_together_if_one_line_fills_them():
+    line = Metrics.add.__code__.co_firstlineno + 2
+    rates = rates_by_line(growth(*METRICS.add(range(20))))  # `assert` would keep the lists
+    assert rates == {line: 200_000}
+
+
+def test_many_lists_of_one_table_that_lines_of_their_own_fill_are_named_one_by_one():
+    """A suspect tells of one, not of the growth of all."""
+    lines = rates_by_line(growth(*COLUMNS.add()))
+    first = Columns.add.__code__.co_firstlineno + 1
+    assert set(lines) <= set(range(first, first + 9)) and len(lines) > 2
+    assert set(lines.values()) == {10_000}
+
+
 def test_each_slice_names_one_at_least_and_keeps_nothing_for_the_next():
     tables = [Buckets() for _ in range(3)]
     references = list(map(weakref.ref, tables))

@@ -110,7 +110,7 @@ def test_a_run_cannot_be_created_in_or_moved_to_another_project(server):
         new = f"new-{scope}"
         assert start(scope, run_id=new, project="secret")[0] == 403
         status, problem = start(scope, run_id=new)
-        refusal = "the projects vision, other; it cannot write to 'default'"
+        refusal = "the projects vision, other and cannot write to 'default'"
         assert status == 403 and refusal in problem["detail"]
         assert start(scope, run_id="hidden", project="vision")[0] == 409
         assert start(scope, run_id="seen", project="secret")[0] == 403

@@ -140,11 +140,7 @@ def check_project(project: str) -> None:
     """Raises Problem 403 if this request's token is limited to other projects."""
     access = current_access()
     if access is not None and not access.can_see(project):
-        raise Problem(
-            403,
-            f"This token is limited to {_list_projects(access)}; it cannot write to {project!r}.",
-            field="project",
-        )
+        raise Problem(403, f"{_limited(access)} and cannot write to {project!r}.", field="project")
 
 
 def required_scope() -> RequiredScope:
@@ -165,8 +161,7 @@ def _check_scope(access: Access, required: RequiredScope) -> Access:
     if required.of_server and access.projects:
         raise Problem(
             403,
-            f"{'This token is' if access.person is None else 'You are'} limited to "
-            f"{_list_projects(access)}. This request concerns the whole server: "
+            f"{_limited(access)}. This request concerns the whole server: "
             "use a token for all projects.",
         )
     return access
@@ -174,6 +169,11 @@ def _check_scope(access: Access, required: RequiredScope) -> Access:
 
 def _subject(access: Access) -> str:
     return "This token has" if access.person is None else "You have"
+
+
+def _limited(access: Access) -> str:
+    subject = "This token is" if access.person is None else "You are"
+    return f"{subject} limited to {_list_projects(access)}"
 
 
 def _list_projects(access: Access) -> str:

@@ -24,6 +24,7 @@ from memagent_server.schemas.run_groups import RunGroup
 from memagent_server.schemas.runs import RunSummary
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import endangered_runs
+from memagent_server.store.rules import EVERY_PROJECT
 from memagent_server.store.run_columns import (
     DIFFERING,
     ColumnTable,
@@ -86,6 +87,7 @@ def show_runs() -> Response:
             runs=runs,
             filters=filters,
             may_change=auth.may_change(filters.project),
+            may_save_view=auth.may_change(filters.project or EVERY_PROJECT),
             where=where,
             mistake=mistake,
             columns=columns,

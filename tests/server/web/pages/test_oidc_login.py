@@ -135,6 +135,9 @@ def test_an_administrator_of_a_project_changes_its_runs_and_reads_the_others(sta
     assert "This request may use runs of detector only." in refused.body.decode()
     assert b"worst" not in cy.open("/runs/text").body
 
+    lists = [cy.open(f"/?sort=name{project}") for project in ("&project=detector", "")]
+    assert [b'id="view"' in page.body for page in lists] == [True, False]
+
     detector, every = cy.open("/settings?project=detector"), cy.open("/settings")
     assert (b"<fieldset disabled>" in detector.body, b"<fieldset disabled>" in every.body) == (
         False,

@@ -170,7 +170,8 @@ def _linear_input(
         return
     # each layer casts its input for itself
     copies = len(layers) if size != source_bytes and sizes.stored is None else 1
-    saved.add(name, values * size * copies, split=split)
+    if not (is_saved and size == source_bytes):
+        saved.add(name, values * size * copies, split=split)
     if lora:
         _adapters(spec, saved, values, layers, size)
 
@@ -354,7 +355,7 @@ def _dense(spec: TrainingSpec, saved: SavedTensors, tokens: int) -> None:
             ("down",),
             source_bytes=compute,
             split=True,
-            is_saved=shape.activation_name == "relu",
+            is_saved=shape.activation_name == "relu" and not has_dropout,
         )
     if is_t5:
         _dropout_mask(spec, saved, values, shape.dropout, split=True)

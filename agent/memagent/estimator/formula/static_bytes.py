@@ -27,6 +27,7 @@ class StaticBytes:
     buckets: float
     head_gradient: float
     embedding_gradient: float
+    late_gradient: float
 
 
 def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> StaticBytes:
@@ -72,6 +73,8 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
     head = sum(share * m.parameters for m, share in shares if m.kind == "head")
     gathered = sizes.compute / sizes.weight if spec.lora_rank is None else 1.0
     adds_embedding = spec.lora_rank is None and spec.model.is_tied
+    # decoders are walked first, and embed by the same matrix
+    is_late = spec.lora_rank is None and not (spec.model.is_tied or spec.model.decoder_layers)
     return StaticBytes(
         parameters=0.0 if spec.offload_parameters else weights / plan.shards(3),
         gradients=gradients / plan.shards(2),
@@ -82,6 +85,7 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         buckets=plan.bucket_total(gradients),
         head_gradient=(head or (embedding if spec.model.is_tied else 0.0)) * sizes.compute,
         embedding_gradient=embedding * sizes.gradient if adds_embedding else 0.0,
+        late_gradient=embedding * sizes.gradient if is_late else 0.0,
     )
 
 

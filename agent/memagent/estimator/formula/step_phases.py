@@ -3,7 +3,7 @@
 1. The end of forward: all saved tensors, and what the loss holds while it is computed.
 2. The start of backward: the same, with the gradients of the logits.
 3. The walk back through the layers: activations go as gradients come. Both change linearly, so only
-   the first and the last layer count.
+   the first and the last layer count. The gradient of embeddings that aren't tied comes after that.
 4. The end of backward: all gradients. A tied embedding's second gradient exists before it is added
    to the first.
 5. The optimizer's step: gradients and its temporaries; activations are gone.
@@ -87,10 +87,11 @@ def _phases(
         layers = cast_bytes(spec, head=False) / (plan.tensor * plan.pipeline)
         start = full - layers
         walk = full - parts.casts + layers / spec.model.all_layers
+    late = 0.0 if before else static.late_gradient
     backward = (
         start + parts.loss.backward + (parts.cache if spec.holds_output else 0.0),
         walk + parts.output + parts.recomputed + parts.working,
-        persistent + before + (gradients - before) + parts.output + parts.largest + parts.working,
+        persistent + gradients - late + parts.output + parts.largest + parts.working,
         persistent + gradients + parts.output + _tied_gradients(spec, static),
     )
     # after backward ZeRO's buckets are scattered; DDP's stay

@@ -103,7 +103,9 @@ def _get(name: str, url: str, timeout_s: float, deadline: Any) -> tuple[int, str
         size = format_bytes(MAX_CONFIG_BYTES)
         raise _failure(name, f"{_host(url)} sent more than {size}") from None
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-        reason = f"no answer within {timeout_s:g} s" if deadline.is_over else str(error)
+        # urllib3's texts begin with the connection: <... object at 0x...>: Failed to resolve ...
+        text = str(error).rpartition(">: ")[2]
+        reason = f"no answer within {timeout_s:g} s" if deadline.is_over else text
         raise _failure(name, f"{_host(url)}: {reason}") from error
     finally:
         pool.clear()

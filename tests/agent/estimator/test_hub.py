@@ -158,8 +158,10 @@ def test_an_answer_of_another_kind_is_an_error_that_names_it(requests, answer, w
 
 def test_a_hub_that_is_not_there_is_named(requests, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(EstimateError, match=r"could not be fetched: 127\.0\.0\.1:9"):
+    words = r"could not be fetched: 127\.0\.0\.1:9: [^<]*refused"
+    with pytest.raises(EstimateError, match=words) as caught:
         hub_config(NAME)
+    assert " object at 0x" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", "a/b/c", "../etc", "a b", "org/../x", "-x/y"])

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, and_, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    Select,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.orm import Session, aliased
 
 from memagent_server.schemas import alerts as schemas
@@ -240,15 +251,27 @@ def unreported_ends(
        alert is as new as the last loss.
     4. An alert reports the end if it's the end's own, or a forecast that sent notifications.
     """
-    # On Citus alerts are the coordinator's: a subquery of them can't refer to a run around it.
-    is_correlated = not is_distributed(session)
+    query = _unreported_ends(
+        is_correlated=not is_distributed(session),
+        is_of_run=run_id is not None,
+        is_recent=seen_after is not None,
+    )
+    return list(session.scalars(query, {"run_id": run_id, "seen_after": seen_after}))
+
+
+@cache
+def _unreported_ends(*, is_correlated: bool, is_of_run: bool, is_recent: bool) -> Select[Any]:
+    """Return a statement, made once: a worker asks three times a second.
+
+    On Citus alerts are the coordinator's: a subquery of them can't refer to a run around it.
+    """
     dead = RunRow if is_correlated else aliased(RunRow)
     report = select(AlertRow.run_id).select_from(AlertRow)
     if not is_correlated:
         report = report.join(dead, dead.id == AlertRow.run_id)
     is_stream = (StreamRow.run_id == dead.id) & (StreamRow.id == AlertRow.stream_id)
     report = report.outerjoin(StreamRow, is_stream).where(
-        AlertRow.run_id == dead.id, *_died(dead, run_id, seen_after), *_is_report_of_end(dead)
+        AlertRow.run_id == dead.id, *_died(dead, is_of_run, is_recent), *_is_report_of_end(dead)
     )
     live_rank = (
         select(RankRow.rank)
@@ -256,10 +279,9 @@ def unreported_ends(
         .correlate(RunRow)
     )
     is_reported = report.correlate(RunRow).exists() if is_correlated else RunRow.id.in_(report)
-    query = select(RunRow).where(
-        *_died(RunRow, run_id, seen_after), ~is_reported, live_rank.exists()
+    return select(RunRow).where(
+        *_died(RunRow, is_of_run, is_recent), ~is_reported, live_rank.exists()
     )
-    return list(session.scalars(query))
 
 
 def unreported_milestones(session: Session, rule: str, since: float) -> list[RunRow]:
@@ -284,14 +306,12 @@ def unreported_milestones(session: Session, rule: str, since: float) -> list[Run
     return list(session.scalars(query.order_by(RunRow.id)))
 
 
-def _died(
-    run: type[RunRow], run_id: str | None, seen_after: float | None
-) -> Iterator[ColumnElement[bool]]:
+def _died(run: type[RunRow], is_of_run: bool, is_recent: bool) -> Iterator[ColumnElement[bool]]:
     yield run.status.in_(UNREPORTED_STATUSES)
-    if run_id is not None:
-        yield run.id == run_id
-    if seen_after is not None:
-        yield run.last_seen_at > seen_after
+    if is_of_run:
+        yield run.id == bindparam("run_id")
+    if is_recent:
+        yield run.last_seen_at > bindparam("seen_after")
 
 
 def _is_report_of_end(run: type[RunRow]) -> tuple[ColumnElement[bool], ...]:

@@ -18,9 +18,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, CursorResult, Select, and_, case, func, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    CursorResult,
+    Float,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    or_,
+    select,
+    true,
+    update,
+)
 from sqlalchemy.orm import Session, aliased
 
 from memagent_server.schemas.base import JsonObject
@@ -33,7 +47,7 @@ from memagent_server.store.models import (
     TransitionRow,
 )
 from memagent_server.store.notifications import UNSENT
-from memagent_server.store.statements import insert_if_missing
+from memagent_server.store.statements import CompiledSelect, insert_if_missing
 
 _FOLLOW_UP = ":suspect"
 MAX_ATTEMPTS = 20
@@ -58,7 +72,7 @@ class ChannelFilter:
     def condition(self) -> ColumnElement[bool]:
         if self.channel is not None:
             return NotificationRow.channel == self.channel
-        return NotificationRow.channel.not_in(self.others)
+        return and_(true(), *(NotificationRow.channel != name for name in self.others))
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,14 @@ class NotificationKind:
 
 def is_any_due(session: Session, channels: ChannelFilter, now: float) -> bool:
     """Return True if `lease_next` would return a notification. Takes no lock."""
-    return session.scalar(_due(channels, now).limit(1)) is not None
+    return bool(_any_due(channels).rows(session.connection(), {"now": now}))
+
+
+@cache
+def _any_due(channels: ChannelFilter) -> CompiledSelect:
+    """Return a statement, made once: each channel asks three times a second."""
+    due = _due(channels, bindparam("now", type_=Float))
+    return CompiledSelect(due.with_only_columns(NotificationRow.id).limit(1))
 
 
 def lease_next(
@@ -286,7 +307,7 @@ def end_refresh(session: Session, notification: NotificationRow, receipt: JsonOb
     _change(session, notification, is_sent, leased_until=None, receipt=receipt)
 
 
-def _due(channels: ChannelFilter, now: float) -> Select[Any]:
+def _due(channels: ChannelFilter, now: float | ColumnElement[float]) -> Select[Any]:
     """Select the notifications that may be leased, the oldest first."""
     earlier = aliased(NotificationRow)
     is_blocked = (
@@ -302,7 +323,10 @@ def _due(channels: ChannelFilter, now: float) -> Select[Any]:
             ),
             earlier.channel == NotificationRow.channel,
             earlier.id < NotificationRow.id,
-            or_(earlier.state.in_(UNSENT), ~_is_over(earlier.leased_until, now, MAX_LEASE_S)),
+            or_(
+                *(earlier.state == state for state in UNSENT),
+                ~_is_over(earlier.leased_until, now, MAX_LEASE_S),
+            ),
         )
         .exists()
     )
@@ -327,7 +351,7 @@ def _due(channels: ChannelFilter, now: float) -> Select[Any]:
     return query.order_by(NotificationRow.id)
 
 
-def _is_over(until: Any, now: float, max_s: float) -> ColumnElement[bool]:
+def _is_over(until: Any, now: float | ColumnElement[float], max_s: float) -> ColumnElement[bool]:
     return or_(until <= now, until > now + max_s)
 
 

@@ -140,6 +140,39 @@ def test_a_delivery_is_leased_once_until_the_lease_expires(outbox):
     assert again is not None and (again.id, again.attempts) == (first.id, 2)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"state": "sent"},
+        {"state": "dead"},
+        {"state": "leased", "leased_until": 1100.0},
+        {"state": "leased", "leased_until": 9e6},
+        {"next_attempt_at": 1100.0},
+        {"next_attempt_at": 9e6},
+        {"held_until": 1100.0},
+        {"state": "sent", "leased_until": 1100.0},
+        {"channel": "removed"},
+    ],
+    ids=str,
+)
+def test_the_quick_check_for_work_agrees_with_the_lease(outbox, changes):
+    """It's made once, with the time as its parameter; a lease is looked up anew each time."""
+    with outbox.write() as session:
+        first = session.scalars(select(NotificationRow).order_by(NotificationRow.id)).first()
+        for name, value in changes.items():
+            setattr(first, name, value)
+    answers = []
+    for channels in (TEST, ChannelFilter("other"), ChannelFilter(None, others=("test", "x"))):
+        for now in (-9e6, 1000.0, 1099.0, 1100.0, 1101.0, 5000.0):
+            with outbox.write() as session:
+                answer = is_any_due(session, channels, now)
+                assert answer == (lease_next(session, channels, now, LEASE_S) is not None)
+                session.rollback()
+            answers.append(answer)
+    assert set(answers) == {True, False}
+
+
 def test_it_renews_only_a_lease_that_is_still_held(outbox):
     with outbox.write() as session:
         item = lease_next(session, TEST, 1000.0, LEASE_S)

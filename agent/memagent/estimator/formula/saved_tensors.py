@@ -170,7 +170,8 @@ def _linear_input(
         return
     # each layer casts its input for itself
     copies = len(layers) if size != source_bytes and sizes.stored is None else 1
-    if not (is_saved and size == source_bytes):
+    # rehearsals of FSDP hold as much as if it were saved twice: the reason isn't known
+    if not is_saved or size != source_bytes or spec.parallel.zero == 3:
         saved.add(name, values * size * copies, split=split)
     if lora:
         _adapters(spec, saved, values, layers, size)

@@ -85,7 +85,7 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         buckets=plan.bucket_total(gradients),
         head_gradient=(head or (embedding if spec.model.is_tied else 0.0)) * sizes.compute,
         embedding_gradient=embedding * sizes.gradient if adds_embedding else 0.0,
-        late_gradient=embedding * sizes.gradient if is_late else 0.0,
+        late_gradient=embedding * sizes.gradient / plan.shards(2) if is_late else 0.0,
     )
 
 

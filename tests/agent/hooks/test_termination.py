@@ -17,6 +17,7 @@ import faulthandler, os, signal, sys, time
 from memagent.hooks.termination import termination_watcher
 
 heard = []
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, for all that it starts
 
 def told(termination):
     print(termination.name, bool(termination.frames), termination.is_handled, flush=True)

@@ -16,9 +16,10 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a rehearsal needs Linux")
 REHEARSING = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from memagent.rehearsal.reaper import temporary_folder
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
 script = "import subprocess, sys, time; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
 with temporary_folder() as scratch:
     print(scratch.folder, flush=True)

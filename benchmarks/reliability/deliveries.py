@@ -26,7 +26,7 @@ from sqlalchemy.exc import OperationalError
 
 from memagent.wire.messages import RunStart
 from memagent_server.notify import channel, dispatcher, message_data
-from memagent_server.store import alerts, outbox
+from memagent_server.store import alerts, due_notifications, outbox
 from memagent_server.store.alerts import add_transition, open_alert
 from memagent_server.store.engine import Database
 from memagent_server.store.migrate import upgrade
@@ -118,7 +118,7 @@ class Deliveries:
 
     def _turn(self) -> bool:
         made = KINDS[self._name](self._service.url)
-        route = outbox.ChannelFilter(self._name)
+        route = due_notifications.ChannelFilter(self._name)
         return dispatcher.Dispatcher(
             self._database, route, made, "http://x", lambda: self._now
         ).turn()

@@ -24,10 +24,10 @@ from memagent_server.notify.digests import DigestSender
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.notify.slack_actions import SlackActions
 from memagent_server.settings import SEVERITIES, Settings
+from memagent_server.store.due_notifications import ChannelFilter
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import SQLAlchemyError, problem_of, reason_of
 from memagent_server.store.models import NotificationRow
-from memagent_server.store.outbox import ChannelFilter
 from memagent_server.store.retention import Maintenance
 from memagent_server.store.runs import is_silent_since, last_seen_of_running, lose_contact
 

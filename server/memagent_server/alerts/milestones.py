@@ -14,13 +14,13 @@ from memagent_server.alerts.rule_config import Policies, RuleConfig
 from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.run_rules import isolated
 from memagent_server.alerts.sharding import Share
-from memagent_server.store.alerts import unreported_milestones
 from memagent_server.store.engine import Database, Session
 from memagent_server.store.models import RunRow
 from memagent_server.store.predictions import prediction_for
 from memagent_server.store.rules import all_rule_settings
 from memagent_server.store.runs import lock_run, lock_runs
 from memagent_server.store.streams import current_streams
+from memagent_server.store.unreported import unreported_milestones
 
 CHECK_EVERY_S = 5.0
 RECENT_S = 86_400.0

@@ -16,10 +16,11 @@ from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, Policy
 from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.state import RuleState, state_after_run
-from memagent_server.store.alerts import open_alerts, unreported_ends, was_warned
+from memagent_server.store.alerts import open_alerts
 from memagent_server.store.engine import Session
 from memagent_server.store.models import RankRow, RunRow, StreamRow
 from memagent_server.store.streams import current_streams
+from memagent_server.store.unreported import unreported_ends, was_warned
 
 RECENT_S = 86_400.0
 """Age up to which runs are checked for unreported deaths in every turn."""

@@ -53,18 +53,16 @@ from memagent_server.notify.message_data import (
 from memagent_server.notify.message_text import common_suspects
 from memagent_server.schemas.base import JsonObject
 from memagent_server.settings import SEVERITIES
+from memagent_server.store.due_notifications import MAX_WAIT_S, ChannelFilter, is_any_due
 from memagent_server.store.engine import Database
 from memagent_server.store.errors import problem_of
 from memagent_server.store.models import NotificationRow, TransitionRow
 from memagent_server.store.outbox import (
     MAX_ATTEMPTS,
-    MAX_WAIT_S,
-    ChannelFilter,
     NotificationKind,
     add_follow_up,
     defer,
     end_refresh,
-    is_any_due,
     is_follow_up,
     kind_of_notification,
     lease_alike,

@@ -18,26 +18,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    CursorResult,
-    Float,
-    Select,
-    and_,
-    bindparam,
-    case,
-    func,
-    or_,
-    select,
-    true,
-    update,
-)
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import ColumnElement, CursorResult, Select, and_, case, func, or_, select, update
+from sqlalchemy.orm import Session
 
 from memagent_server.schemas.base import JsonObject
+from memagent_server.store.due_notifications import (
+    MAX_LEASE_S,
+    ChannelFilter,
+    due_notifications,
+    is_over,
+)
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     AlertRow,
@@ -46,33 +38,12 @@ from memagent_server.store.models import (
     RunRow,
     TransitionRow,
 )
-from memagent_server.store.notifications import UNSENT
-from memagent_server.store.statements import CompiledSelect, insert_if_missing
+from memagent_server.store.statements import insert_if_missing
 
 _FOLLOW_UP = ":suspect"
 MAX_ATTEMPTS = 20
 MAX_FOLDED = 1_000
 """Notifications in one message."""
-MAX_LEASE_S = 60.0
-MAX_HOLD_S = 26 * 3_600.0
-"""The longest quiet hours, on a day with a change of clocks."""
-MAX_WAIT_S = 3_600.0
-"""A lease or delay that ends later than these allow was set before the clock went back: it's
-over.
-"""
-
-
-@dataclass(frozen=True)
-class ChannelFilter:
-    """The notifications of one channel, or with no `channel` those of all channels but `others`."""
-
-    channel: str | None
-    others: tuple[str, ...] = ()
-
-    def condition(self) -> ColumnElement[bool]:
-        if self.channel is not None:
-            return NotificationRow.channel == self.channel
-        return and_(true(), *(NotificationRow.channel != name for name in self.others))
 
 
 @dataclass(frozen=True)
@@ -85,24 +56,14 @@ class NotificationKind:
     severity: str
 
 
-def is_any_due(session: Session, channels: ChannelFilter, now: float) -> bool:
-    """Return True if `lease_next` would return a notification. Takes no lock."""
-    return bool(_any_due(channels).rows(session.connection(), {"now": now}))
-
-
-@cache
-def _any_due(channels: ChannelFilter) -> CompiledSelect:
-    """Return a statement, made once: each channel asks three times a second."""
-    due = _due(channels, bindparam("now", type_=Float))
-    return CompiledSelect(due.with_only_columns(NotificationRow.id).limit(1))
-
-
 def lease_next(
     session: Session, channels: ChannelFilter, now: float, lease_s: float
 ) -> NotificationRow | None:
     """Lease the oldest due notification until `now + lease_s`; None if none is due."""
     # a few, since other dispatchers may lease the first ones meanwhile
-    candidates: list[NotificationRow] = list(session.scalars(_due(channels, now).limit(10)))
+    candidates: list[NotificationRow] = list(
+        session.scalars(due_notifications(channels, now).limit(10))
+    )
     for notification in candidates:
         if _lease(session, notification, now + lease_s):
             return notification
@@ -119,7 +80,7 @@ def lease_alike(
     """Lease the due notifications that can go out in one message with a leased one."""
     kind = kind_of_notification(session, notification)
     query = (
-        _due(channels, now)
+        due_notifications(channels, now)
         .join(AlertRow, AlertRow.id == NotificationRow.alert_id)
         .join(TransitionRow, TransitionRow.id == NotificationRow.transition_id)
         .join(RunRow, RunRow.id == AlertRow.run_id)
@@ -294,7 +255,7 @@ def lease_for_refresh(
         return False
     is_free = or_(
         NotificationRow.leased_until.is_(None),
-        _is_over(NotificationRow.leased_until, now, MAX_LEASE_S),
+        is_over(NotificationRow.leased_until, now, MAX_LEASE_S),
     )
     return _change(
         session, notification, NotificationRow.state == "sent", is_free, leased_until=now + lease_s
@@ -305,54 +266,6 @@ def end_refresh(session: Session, notification: NotificationRow, receipt: JsonOb
     """Release the lease of a refresh and store its receipt."""
     is_sent = NotificationRow.state == "sent"
     _change(session, notification, is_sent, leased_until=None, receipt=receipt)
-
-
-def _due(channels: ChannelFilter, now: float | ColumnElement[float]) -> Select[Any]:
-    """Select the notifications that may be leased, the oldest first."""
-    earlier = aliased(NotificationRow)
-    is_blocked = (
-        select(earlier.id)
-        .where(
-            or_(
-                earlier.incident_id == NotificationRow.incident_id,
-                and_(
-                    earlier.incident_id.is_(None),
-                    NotificationRow.incident_id.is_(None),
-                    earlier.alert_id == NotificationRow.alert_id,
-                ),
-            ),
-            earlier.channel == NotificationRow.channel,
-            earlier.id < NotificationRow.id,
-            or_(
-                *(earlier.state == state for state in UNSENT),
-                ~_is_over(earlier.leased_until, now, MAX_LEASE_S),
-            ),
-        )
-        .exists()
-    )
-    is_due = or_(
-        and_(
-            NotificationRow.state == "waiting",
-            or_(
-                # it has never had to wait: due even if the clock went back since then
-                NotificationRow.next_attempt_at == NotificationRow.created_at,
-                _is_over(NotificationRow.next_attempt_at, now, MAX_WAIT_S),
-            ),
-        ),
-        and_(
-            NotificationRow.state == "leased",
-            _is_over(NotificationRow.leased_until, now, MAX_LEASE_S),
-        ),
-    )
-    is_released = or_(
-        NotificationRow.held_until.is_(None), _is_over(NotificationRow.held_until, now, MAX_HOLD_S)
-    )
-    query = select(NotificationRow).where(channels.condition(), is_due, is_released, ~is_blocked)
-    return query.order_by(NotificationRow.id)
-
-
-def _is_over(until: Any, now: float | ColumnElement[float], max_s: float) -> ColumnElement[bool]:
-    return or_(until <= now, until > now + max_s)
 
 
 def _later(notification: NotificationRow) -> Select[Any]:

@@ -20,7 +20,7 @@ from typing import Any
 from memagent_server.notify import dispatcher
 from memagent_server.notify.channel import AlertMessage
 from memagent_server.notify.webhook import Webhook
-from memagent_server.store import alerts, engine, outbox
+from memagent_server.store import alerts, due_notifications, engine, outbox
 from memagent_server.store.engine import Database
 
 TRACED_FILES = {module.__file__ for module in (dispatcher, outbox, alerts, engine)}
@@ -50,7 +50,7 @@ def main() -> None:
 def run(verb: str, database: Database, receiver_url: str, kill_at: int, now: float) -> None:
     channel = Editing(receiver_url, None, allow_local=True)
     turn = dispatcher.Dispatcher(
-        database, outbox.ChannelFilter("test"), channel, "http://x", lambda: now
+        database, due_notifications.ChannelFilter("test"), channel, "http://x", lambda: now
     ).turn
 
     def deliver() -> None:

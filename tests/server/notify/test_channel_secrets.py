@@ -14,7 +14,7 @@ from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.settings import CHANNEL_NAMES
 from memagent_server.store.alerts import add_transition, open_alert
-from memagent_server.store.outbox import ChannelFilter
+from memagent_server.store.due_notifications import ChannelFilter
 from memagent_server.store.runs import start_run
 
 SECRET = "s3cr3t-0f-th3-ch4nn3l"

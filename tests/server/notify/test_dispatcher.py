@@ -9,12 +9,11 @@ from memagent_server.notify.channel import Channel, DeliveryFailedError, Missing
 from memagent_server.notify.dispatcher import LEASE_S, Dispatcher
 from memagent_server.schemas.alerts import Delivery
 from memagent_server.store.alerts import add_transition, list_alerts
+from memagent_server.store.due_notifications import ChannelFilter, is_any_due
 from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow
 from memagent_server.store.notifications import count_by_outcome, retry
 from memagent_server.store.outbox import (
     MAX_ATTEMPTS,
-    ChannelFilter,
-    is_any_due,
     lease_next,
     mark_failed,
     mark_sent,

@@ -22,8 +22,9 @@ from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.teams import Teams
 from memagent_server.notify.webhook import Webhook
 from memagent_server.store.alerts import add_transition, open_alert
+from memagent_server.store.due_notifications import ChannelFilter
 from memagent_server.store.models import NotificationRow
-from memagent_server.store.outbox import MAX_ATTEMPTS, ChannelFilter
+from memagent_server.store.outbox import MAX_ATTEMPTS
 from memagent_server.store.runs import start_run
 from tests.scripted_server import ScriptedServer, drip, read_request
 from tests.server.notify.far_ends import (

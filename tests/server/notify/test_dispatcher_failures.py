@@ -16,8 +16,9 @@ from memagent_server.notify.dispatcher import LEASE_S, MAX_REFRESH_INTERVAL_S, D
 from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.webhook import Webhook
 from memagent_server.store.alerts import list_alerts
+from memagent_server.store.due_notifications import ChannelFilter
 from memagent_server.store.models import NotificationRow
-from memagent_server.store.outbox import MAX_ATTEMPTS, ChannelFilter
+from memagent_server.store.outbox import MAX_ATTEMPTS
 from memagent_server.store.runs import delete_run
 
 KEY = "the key"

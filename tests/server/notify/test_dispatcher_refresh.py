@@ -12,9 +12,10 @@ from memagent_server.notify.channel import Channel
 from memagent_server.notify.dispatcher import LEASE_S, REFRESH_EVERY_S, Dispatcher
 from memagent_server.notify.pagerduty import PagerDuty
 from memagent_server.store.alerts import add_transition, change_alert, open_alert
+from memagent_server.store.due_notifications import ChannelFilter
 from memagent_server.store.forecasts import add_forecasts
 from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow, StreamRow
-from memagent_server.store.outbox import ChannelFilter, lease_for_refresh, lease_next
+from memagent_server.store.outbox import lease_for_refresh, lease_next
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.store.snapshots import add_snapshot

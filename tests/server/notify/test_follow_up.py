@@ -10,8 +10,8 @@ from memagent_server.notify.dispatcher import FOLD_S, REFRESH_EVERY_S, Dispatche
 from memagent_server.notify.slack_webhook import SlackWebhook
 from memagent_server.notify.webhook import Webhook
 from memagent_server.schemas.schedules import ChannelSchedule
+from memagent_server.store.due_notifications import ChannelFilter
 from memagent_server.store.models import AlertRow, IncidentRow, NotificationRow
-from memagent_server.store.outbox import ChannelFilter
 from memagent_server.store.schedules import put_schedule
 from memagent_server.store.snapshots import add_snapshot
 

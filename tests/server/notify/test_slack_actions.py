@@ -17,9 +17,9 @@ from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.notify.slack_actions import SlackAction, SlackActions, read_action
 from memagent_server.notify.slack_bot import SlackBot
 from memagent_server.store.alerts import add_transition, open_alert
+from memagent_server.store.due_notifications import ChannelFilter
 from memagent_server.store.engine import Database
 from memagent_server.store.models import FeedbackRow, IncidentRow
-from memagent_server.store.outbox import ChannelFilter
 from memagent_server.store.runs import delete_run, start_run
 from tests.server.notify.socket_mode import SocketMode
 from tests.waiting import PATIENCE_S, wait_until

@@ -13,7 +13,7 @@ from memagent_server.notify import REQUIRED_SETTINGS, channels
 from memagent_server.notify.channel import Channel, DeliveryFailedError
 from memagent_server.notify.dispatcher import Dispatcher
 from memagent_server.store.alerts import add_transition, open_alert
-from memagent_server.store.outbox import ChannelFilter
+from memagent_server.store.due_notifications import ChannelFilter
 from memagent_server.store.runs import start_run
 
 

@@ -50,6 +50,16 @@ def test_it_works_without_scripts(server, open_page):
     assert "23.53 GiB" in page.locator("#estimate-answer .headline").inner_text()
 
 
+def test_a_phone_shows_the_verdict_before_the_form(server, open_page):
+    page = open_page(server.url + PATH, width=390, height=844, java_script_enabled=False)
+    page.get_by_role("button", name="Estimate").click()
+    verdict = page.locator("#estimate-answer .headline").bounding_box()
+    assert verdict["y"] + verdict["height"] < 844
+    assert verdict["y"] < page.locator("#estimate-form").bounding_box()["y"]
+    parts = page.locator("#estimate-parts").bounding_box()
+    assert parts["y"] > page.get_by_role("button", name="Estimate").bounding_box()["y"]
+
+
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_parts_are_drawn_in_their_colors(server, open_page, dark):
     page = open_page(server.url + PATH, dark=dark)

@@ -19,7 +19,7 @@ from msgspec import structs
 
 from memagent.estimator.advice.line_fixes import diff_of
 from memagent.forecast.types import PAGING_LEVELS
-from memagent.units import format_bytes, format_duration
+from memagent.units import format_bytes, format_duration, parse_bytes
 from memagent_server.schemas.predictions import Forecast, ForecastSummary
 from memagent_server.schemas.runs import ResourceUse, RunSummary, Stream
 from memagent_server.schemas.snapshots import SuspectLine
@@ -147,12 +147,16 @@ def steps_left(run: RunSummary, forecast: Forecast | ForecastSummary) -> float |
 
 
 def format_part_of(part: float | None, whole: float | None) -> str:
-    """Return `3.10 of 8.00 GiB`: a unit that both share is written once."""
-    if whole is None:
-        return format_bytes(part)
-    number, _, unit = format_bytes(part).partition(" ")
-    total = format_bytes(whole)
-    return f"{number if total.endswith(f' {unit}') else format_bytes(part)} of {total}"
+    """Return `3.10 of 8.00 GiB`: a unit that both share is written once, with equal decimals."""
+    if part is None or whole is None:
+        return format_bytes(part) if whole is None else f"– of {format_bytes(whole)}"
+    number, unit = format_bytes(part).split(" ")
+    total, whole_unit = format_bytes(whole).split(" ")
+    if unit != whole_unit:
+        return f"{number} {unit} of {total} {whole_unit}"
+    decimals = max(len(text.partition(".")[2]) for text in (number, total))
+    scale = parse_bytes(f"1 {unit}")
+    return f"{part / scale:.{decimals}f} of {whole / scale:.{decimals}f} {unit}"
 
 
 def signed_bytes(size: float | None) -> str:

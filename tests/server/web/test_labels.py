@@ -180,6 +180,7 @@ def test_steps_are_rounded_to_two_digits(number, text):
     [
         (3 * GIB, 8 * GIB, "3.00 of 8.00 GiB"),
         (300 * MIB, 8 * GIB, "300 MiB of 8.00 GiB"),
+        (159 * GIB, 79.15 * GIB, "159.00 of 79.15 GiB"),
         (300 * MIB, None, "300 MiB"),
         (None, 8 * GIB, "– of 8.00 GiB"),
     ],

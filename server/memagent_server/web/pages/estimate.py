@@ -29,14 +29,14 @@ from memagent_server.store.cuda_contexts import measured_gpus
 from memagent_server.store.rehearsals import page_rehearsals
 from memagent_server.web.api_estimate import EstimateBody, answer
 from memagent_server.web.bars import BarPart, bar_parts
-from memagent_server.web.labels import byte_range
+from memagent_server.web.labels import byte_range, format_part_of
 from memagent_server.web.rendering import render_page
 
 blueprint = Blueprint("estimate", __name__)
 
 SHAPE = "shape"
 """The choice of model for a shape entered by hand."""
-FIRST_VISIT = {"model": "gpt2-xl", "batch": "4", "gpu": "rtx4090"}
+EXAMPLE = {"model": "gpt2-xl", "batch": "4", "gpu": "rtx4090"}
 SHAPE_FIELDS = ("layers", "hidden", "heads", "vocab", "kv_heads", "ffn")
 SWITCHES = ("gated", "tied_embeddings", "offload_optimizer", "offload_parameters")
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -52,6 +52,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "zero": ("0", "1", "2", "3"),
     "fsdp_wrap": ("peft", "layers"),
 }
+CHOICE_NAMES: dict[str, dict[str, str]] = {
+    "model": {SHAPE: "custom shape"},
+    "zero": {"0": "none", "1": "ZeRO-1", "2": "ZeRO-2", "3": "ZeRO-3, FSDP"},
+    "fsdp_wrap": {"peft": "peft's policy", "layers": "each layer"},
+}
+"""Names of choices that the form spells out."""
 _SIZES = dict.fromkeys((*SHAPE_FIELDS, "batch", "sequence", "lora_rank"), 10**8)
 _MAX_VALUES = {**_SIZES, **dict.fromkeys(("ranks", "tensor", "pipeline"), 10**6)}
 _DEFAULTS = {
@@ -106,6 +112,7 @@ class StackedBar:
     parts: list[BarPart]
     needed: float
     needed_text: str
+    share_text: str
     range_text: str
     low: float | None
     high: float | None
@@ -126,10 +133,10 @@ class AdviceRow:
 
 @blueprint.get("/estimate")
 def show_estimate() -> Response:
-    form = read_form(request.args if request.args else FIRST_VISIT)
+    form = read_form(request.args)
     with current().database.read() as session:
         result, errors = None, dict(form.errors)
-        if form.request is not None:
+        if request.args and form.request is not None:
             try:
                 result = answer(session, form.request)
             except Problem as problem:
@@ -140,6 +147,9 @@ def show_estimate() -> Response:
             values=form.values,
             errors=errors,
             choices=CHOICES,
+            choice_names=CHOICE_NAMES,
+            is_asked=bool(request.args),
+            example=EXAMPLE,
             cards=CARDS.values(),
             measured_gpus=measured_gpus(session),
             shape=SHAPE,
@@ -214,6 +224,7 @@ def stack(result: Estimate) -> StackedBar:
         parts=bar_parts(sizes, whole),
         needed=share(needed) or 0.0,
         needed_text=format_bytes(needed),
+        share_text=format_part_of(needed, result.limit_bytes),
         range_text=byte_range(low, high),
         low=share(low),
         high=share(high),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
+from urllib.parse import parse_qsl
+
 import pytest
 from msgspec import convert
 
@@ -26,10 +30,13 @@ def page(client, **query):
     return response.get_data(as_text=True)
 
 
-def test_it_starts_with_an_example(client):
+def test_it_starts_without_a_verdict_and_links_an_example(client):
     html = page(client)
-    assert "Won&#39;t fit: needs" in html and "a batch of 1 won&#39;t fit" in html
-    assert "What would save memory" in html
+    assert "Will it fit?" in html and 'class="headline"' not in html
+    (address,) = re.findall(r'href="/estimate\?([^"]*)">gpt2-xl with batch 4', html)
+    example = page(client, **dict(parse_qsl(unescape(address))))
+    assert "Won&#39;t fit: needs 54.60 of 23.53 GiB" in example
+    assert "a batch of 1 won&#39;t fit" in example and "What would save memory" in example
 
 
 def test_it_shows_the_result_of_the_api(client):

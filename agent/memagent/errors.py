@@ -2,7 +2,8 @@
 
 MemagentError
 ├── SettingError        a setting or an argument is unknown or malformed
-│   └── FilterError     ... the argument is a filter on runs (`where`)
+│   ├── FilterError     ... the argument is a filter on runs (`where`)
+│   └── OptionError     ... the argument describes a step or a card; an EstimateError, too
 ├── WireError           bytes are not a valid message or chunk
 ├── DeliveryError       the server could not accept something
 │   └── RejectedError   ... and never will: it answered 4xx
@@ -59,6 +60,18 @@ class StartRequiredError(DeliveryError):
 
 class EstimateError(MemagentError):
     """An estimate was requested with invalid inputs."""
+
+
+class OptionError(EstimateError, SettingError):
+    """A value that an argument doesn't take; `option` is the argument's name in Python.
+
+    The command line spells it as it is typed there.
+    """
+
+    def __init__(self, option: str, problem: str) -> None:
+        super().__init__(f"{option} {problem}")
+        self.option = option
+        self.problem = problem
 
 
 class UnknownModelError(EstimateError):

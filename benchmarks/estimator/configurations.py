@@ -70,10 +70,10 @@ def names() -> Iterator[tuple[str, str]]:
                 yield model, options.partition(" --sequence")[0] if model[:3] == "vit" else options
 
 
-def config_of(model: str) -> dict[str, Any]:
-    """Return the model's published config with a few layers."""
+def config_of(model: str, layers: int = LAYERS) -> dict[str, Any]:
+    """Return the model's published config with at most so many layers in each stack."""
     config = dict(CONFIGS[model])
-    return config | {name: LAYERS for name in _LAYER_FIELDS if name in config}
+    return config | {name: min(layers, config[name]) for name in _LAYER_FIELDS if name in config}
 
 
 @dataclass(frozen=True)

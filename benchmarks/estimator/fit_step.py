@@ -35,7 +35,10 @@ OF_TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("Seq2SeqLM", {"d_model": 512, "num_layers": 4, "decoder_start_token_id": 0}),
     "bart": ("Seq2SeqLM", {"d_model": 512, "encoder_layers": 4, "decoder_layers": 4}),
     "vit": ("ImageClassification", {**_ENCODER, "num_hidden_layers": 12}),
-    "deit": ("ImageClassification", {**_ENCODER, "num_hidden_layers": 12}),
+    "deit": (
+        "ImageClassification",
+        {**_ENCODER, "num_hidden_layers": 12, "architectures": ["DeiTForImageClassification"]},
+    ),
     "convnext": ("ImageClassification", {}),
 }
 """Models of transformers: the task of their Auto class, and their config."""

@@ -18,26 +18,21 @@ from importlib import metadata
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import memagent
 from benchmarks.estimator import isolated
+from benchmarks.estimator.configurations import config_of
 from memagent.cli.estimate import add_step_arguments
 from memagent.cli.estimate_request import build_request
 from memagent.errors import EstimateError, RehearsalError
 from memagent.estimator.cards import CARDS
 from memagent.estimator.devices import CUBLAS_HANDLES, cublas_workspace_bytes
 from memagent.estimator.engine import estimate, estimate_trace, record
-from memagent.estimator.formula.presets import CONFIGS
 from memagent.estimator.request import EstimateRequest, TraceRequest
 
 FILE = Path(__file__).with_name("unseen.json")
 TRAINING = Path(__file__).with_name("unseen_training.py")
 LAYERS = 8
-_LAYER_FIELDS = (
-    "num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers",
-    "encoder_layers", "decoder_layers",
-)  # fmt: skip
 CASES = (
     ("llama-3.2-3b", "--batch 2 --precision bf16 --sequence 1024"),
     ("tinyllama-1.1b", "--batch 4 --precision amp --checkpointing full --sequence 1024"),
@@ -122,19 +117,13 @@ class Row:
         return self.traced + CUBLAS_HANDLES * (own - usual)
 
 
-def config_of(model: str) -> dict[str, Any]:
-    """Return the model's published config with at most eight layers."""
-    config = dict(CONFIGS[model])
-    return config | {name: min(LAYERS, config[name]) for name in _LAYER_FIELDS if name in config}
-
-
 def request_of(model: str, options: str, method: str) -> EstimateRequest:
     """Return what the command line asks for."""
     parser = argparse.ArgumentParser()
     add_step_arguments(parser)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
-        path.write_text(json.dumps(config_of(model)))
+        path.write_text(json.dumps(config_of(model, LAYERS)))
         words = ["--model", str(path), *options.split(), "--method", method, "--timeout", "300"]
         return build_request(parser.parse_args(words))
 
@@ -154,6 +143,11 @@ def read() -> dict[str, list[Row]]:
     return {versions: [Row(**row) for row in rows] for versions, rows in kept.items()}
 
 
+def release_in(versions: str) -> str:
+    """Return the version of transformers among those that rows are kept by."""
+    return dict(pair.split(" ") for pair in versions.split(", "))["transformers"]
+
+
 def main(only: str = "", *, trace: bool = False, rehearse: bool = False) -> int:
     """Print errors by case and by group, after tracing and rehearsing what is missing."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES)
@@ -163,7 +157,7 @@ def main(only: str = "", *, trace: bool = False, rehearse: bool = False) -> int:
         _add_rehearsals(versions, only)
     for versions, rows in read().items():
         print(versions)
-        _print([row for row in rows if only in row.name], versions.split()[3].rstrip(","))
+        _print([row for row in rows if only in row.name], release_in(versions))
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from memagent import __version__
 from memagent.cli.parser import SentenceParser
-from memagent.errors import MemagentError, SettingError
+from memagent.errors import MemagentError, OptionError, SettingError
 
 VERBS = {
     "run": "run a training script with memagent attached, without editing it",
@@ -143,6 +143,12 @@ def say(text: object) -> None:
     print(f"memagent: {text}", file=sys.stderr)
 
 
+def _as_typed(error: OptionError) -> str:
+    """Return the message with the option as it is typed; a model's `inputs` are --input's."""
+    name = "input" if error.option == "inputs" else error.option
+    return f"--{name.replace('_', '-')} {error.problem}"
+
+
 def _report_error(error: Exception, status: int) -> int:
-    say(error)
+    say(_as_typed(error) if isinstance(error, OptionError) else error)
     return status

@@ -19,7 +19,14 @@ from typing import Any, get_args
 
 from memagent.cli.estimate_request import build_request, fit_command, title_of
 from memagent.cli.estimate_view import Style, render, render_grid
-from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError, did_you_mean
+from memagent.errors import (
+    EstimateError,
+    OptionError,
+    SettingError,
+    TraceError,
+    UnknownModelError,
+    did_you_mean,
+)
 from memagent.estimator.bounds import check_size
 from memagent.estimator.formula.spec import LOOPS, KbitTraining
 from memagent.estimator.request import EstimateRequest, TraceRequest
@@ -212,7 +219,7 @@ def run(arguments: argparse.Namespace) -> int:
             if arguments.max_batch:
                 return _print_largest_batch(request, arguments, style, progress)
             return _print_estimate(request, arguments, style, progress)
-    except (TraceError, UnknownModelError):
+    except (OptionError, TraceError, UnknownModelError):
         raise
     except EstimateError as error:  # an invalid option
         raise SettingError(str(error)) from error

@@ -110,6 +110,8 @@ def _check_combinations(arguments: argparse.Namespace) -> None:
     adapters = next((name for name in _OF_ADAPTERS if is_given(arguments, name)), None)
     if adapters and arguments.lora_rank is None:
         raise SettingError(f"{flag_of(adapters)} needs --lora-rank RANK")
+    if arguments.kbit_training and arguments.quantised is None:
+        raise SettingError("--kbit-training needs --quantised: int8, nf4 or nf4-double")
     if arguments.zero and arguments.ranks == 1:
         raise SettingError(f"--zero {arguments.zero} shares among --ranks: give 2 or more")
     if arguments.sequence_parallel and arguments.tensor == 1:

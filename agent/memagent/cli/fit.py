@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from memagent.cli.estimate import add_step_arguments, quiet_imports
 from memagent.cli.estimate_request import build_request
-from memagent.errors import EstimateError, SettingError, TraceError, UnknownModelError
+from memagent.errors import EstimateError, OptionError, SettingError, TraceError, UnknownModelError
 from memagent.estimator.request import EstimateRequest, TraceRequest
 from memagent.fitting.budget import TIMEOUT_S
 from memagent.fitting.changes import ALLOWED
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with quiet_imports():
             request = build_request(arguments)
-    except (TraceError, UnknownModelError):
+    except (OptionError, TraceError, UnknownModelError):
         raise
     except EstimateError as error:  # an invalid option
         raise SettingError(str(error)) from error

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, OptionError
 from memagent.units import GIB, KIB, MIB
 
 PAGE_BYTES = 2 * MIB
@@ -200,7 +200,7 @@ def find_card(text: str) -> Card | None:
         if card.sold_gb == memory_gb:
             return card
     sizes = " or ".join(f"{card.sold_gb}GB" for card in models)
-    raise EstimateError(f"GPU {text!r}: {models[0].name} is sold with {sizes}")
+    raise OptionError("gpu", f"{text!r}: {models[0].name} is sold with {sizes}")
 
 
 def smaller_card(need_bytes: float, cards: dict[str, float]) -> Card | None:
@@ -253,18 +253,21 @@ def card_named(text: str, prefix: str = "") -> Card:
     several = _SEVERAL.fullmatch(text.strip())
     if several is not None and find_card(several["card"]) is not None:
         count, one = several["count"], several["card"].strip()
-        raise EstimateError(
-            f"GPU {text!r} is {count} cards, and one of them is estimated: give {one!r}, and "
-            f"{count} as its ranks"
+        raise OptionError(
+            "gpu",
+            f"{text!r} is {count} cards, and one of them is estimated: give {one!r}, and "
+            f"{count} as its ranks",
         )
     if text.strip().isdigit():
-        raise EstimateError(
-            f"GPU {text!r} is no card, and a memory needs a unit: write {prefix}{text.strip()}GiB, "
-            f"or a card such as {', '.join(_near(text))}"
+        raise OptionError(
+            "gpu",
+            f"{text!r} is no card, and a memory needs a unit: write {prefix}{text.strip()}GiB, "
+            f"or a card such as {', '.join(_near(text))}",
         )
-    raise EstimateError(
-        f"GPU {text!r} is not known: did you mean {', '.join(_near(text))}? "
-        f"Or give its memory, such as {prefix}24GiB."
+    raise OptionError(
+        "gpu",
+        f"{text!r} is not known: did you mean {', '.join(_near(text))}? "
+        f"Or give its memory, such as {prefix}24GiB.",
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from memagent.errors import EstimateError, UnknownModelError
+from memagent.errors import OptionError, UnknownModelError
 from memagent.estimator.formula.from_config import HEAD_CLASSES
 from memagent.estimator.input_specs import TensorSpec
 
@@ -37,7 +37,7 @@ def inputs_of(
     inputs: dict[str, TensorSpec]
     if main_input == "pixel_values" and _has_images(config):
         if sequence is not None:
-            raise EstimateError(f"sequence is {sequence}: {name} takes images, so leave it out")
+            raise OptionError("sequence", f"is {sequence}: {name} takes images, so leave it out")
         inputs = {"pixel_values": (_images(config, batch), dtype)}
     elif main_input == "input_ids":
         text = config.text_config if is_pair else config
@@ -49,7 +49,7 @@ def inputs_of(
         tokens = tokens or config.max_target_positions
         if tokens > config.max_target_positions:
             rows = config.max_target_positions
-            raise EstimateError(f"sequence is {tokens}: {name} has {rows} positions")
+            raise OptionError("sequence", f"is {tokens}: {name} has {rows} positions")
         frames = 2 * config.max_source_positions  # spectrograms of 30 s
         inputs = {"input_features": ((batch, config.num_mel_bins, frames), dtype)}
     elif main_input == "input_values":

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from memagent.errors import EstimateError, UnknownModelError, did_you_mean
+from memagent.errors import EstimateError, OptionError, UnknownModelError, did_you_mean
 from memagent.estimator.config_inputs import inputs_of
 from memagent.estimator.formula.from_config import Config, read_config
 from memagent.estimator.formula.spec import KbitTraining, Loop, check_kbit_training, check_loop
@@ -117,7 +117,7 @@ def _check_targets(model: Any, targets: list[str]) -> None:
     for target in targets:
         if not any(path == target or path.endswith(f".{target}") for path in paths):
             near = did_you_mean(target, (path.rpartition(".")[2] for path in paths))
-            raise EstimateError(f"lora_targets {target} match no layer{near}")
+            raise OptionError("lora_targets", f"{target} match no layer{near}")
 
 
 def _dtype_keyword() -> str:
@@ -186,11 +186,11 @@ def request_for_config(
         _check_attention(content)
     if precision not in _PRECISIONS:
         choices = ", ".join(_PRECISIONS)
-        raise EstimateError(f"precision {precision!r} cannot be traced: use one of {choices}")
+        raise OptionError("precision", f"{precision!r} cannot be traced: use one of {choices}")
     check_kbit_training(kbit_training, quantised)
     if quantised not in (None, *TRACED_QUANTISATIONS):
         choices = ", ".join(TRACED_QUANTISATIONS)
-        raise EstimateError(f"quantised {quantised!r} cannot be traced: use one of {choices}")
+        raise OptionError("quantised", f"{quantised!r} cannot be traced: use one of {choices}")
     dtype, autocast = _PRECISIONS[precision]
     model = ConfiguredModel(
         content,
@@ -221,7 +221,7 @@ def _check_attention(config: Config) -> None:
     model_class, loaded = load_class(config)
     keys = str(loaded.to_dict())
     if "_heads" not in keys and "n_head" not in keys:
-        raise EstimateError(f"attention is 'eager': {model_class.__name__} has none, leave it out")
+        raise OptionError("attention", f"is 'eager': {model_class.__name__} has none, leave it out")
 
 
 def load_class(config: Config) -> tuple[Any, Any]:

@@ -25,6 +25,11 @@ def tensor_specs(value: Any) -> Iterator[TensorSpec]:
             yield from tensor_specs(item)
 
 
+def is_tensor(value: Any) -> bool:
+    """Return True for a tensor, and for a `(shape, dtype name)` pair in place of one."""
+    return _tensor_spec(value) is not None
+
+
 def batch_of(value: Any) -> int:
     """Return the first dimension of the first tensor. Raises EstimateError if there is none."""
     for shape, _ in tensor_specs(value):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from memagent.environment import REHEARSAL_PREFIX
-from memagent.errors import EstimateError, RehearsalError, SettingError
+from memagent.errors import OptionError, RehearsalError
 from memagent.estimator.bounds import MEMORY_LIMIT
 from memagent.estimator.cards import CARDS, PAGE_BYTES, Card, card_named, find_card
 from memagent.estimator.devices import CONTEXT_BYTES, context_of, nccl_buffers
@@ -69,19 +69,18 @@ def cuda_card(text: str) -> Card:
     Raises SettingError.
     """
     name, _, size = text.partition(":")
-    try:
-        card = find_card(name) if size else card_named(name, "NAME:")
-    except EstimateError as error:
-        raise SettingError(str(error)) from error
+    card = find_card(name) if size else card_named(name, "NAME:")
     if card is not None and not card.multiprocessors:
-        raise SettingError(f"GPU {card.name} has no CUDA: a rehearsal needs one of NVIDIA's cards.")
+        raise OptionError(
+            "gpu", f"{card.name} has no CUDA: a rehearsal needs one of NVIDIA's cards."
+        )
     if card is not None and not size:
         return card
     total = parse_bytes(size, "gpu") // PAGE_BYTES * PAGE_BYTES
     if total > MEMORY_LIMIT:
-        raise SettingError(f"GPU {text!r}: give at most {format_bytes(MEMORY_LIMIT)}.")
+        raise OptionError("gpu", f"{text!r}: give at most {format_bytes(MEMORY_LIMIT)}.")
     if not total:
-        raise SettingError(f"GPU {text!r} has no memory: its size needs a unit, as in 24GiB.")
+        raise OptionError("gpu", f"{text!r} has no memory: its size needs a unit, as in 24GiB.")
     return replace(card or replace(CARDS["a100"], name=name), total_bytes=total)
 
 

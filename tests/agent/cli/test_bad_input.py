@@ -48,7 +48,7 @@ WALK: dict[tuple[str, str], tuple[str, ...]] = {
     (GPT2, "--tensor"): ("0", "-1", "99999", "5"),
     (GPT2, "--sequence-parallel"): ("",),
     (GPT2, "--pipeline"): ("0", "-1", "nan", "13"),
-    (GPT2, "--gpu"): ("''", "-24GiB", "24", "nan", "0GiB", "9999TiB", "4O90", "2xa100"),
+    (GPT2, "--gpu"): ("''", "-24GiB", "24", "nan", "0GiB", "9999TiB", "4O90", "2xa100", "-a100"),
     (GPT2, "--context"): ("''", "-1GiB", "nan", "500", "24XB", "999GiB", "0"),
     (GPT2, "--max-batch"): ("",),
     (f"{GPT2} --gpu a10 --sweep", "--max-batch"): ("",),

@@ -140,7 +140,7 @@ def test_ctrl_c_during_a_training_leaves_no_process_and_no_file(terminal, tmp_pa
 
 def test_an_unknown_card_is_refused_at_once(terminal):
     demo = terminal("--gpu", "rtx409")
-    demo.wait_for("memagent: GPU 'rtx409' is not known: did you mean rtx4090")
+    demo.wait_for("memagent: --gpu 'rtx409' is not known: did you mean rtx4090")
     assert demo.process.wait() == 2 and "1/4" not in demo.text
 
 

@@ -12,6 +12,8 @@ CASES = {
     "--batch x": "--batch is 'x': give a whole number",
     "--timeout soon": "--timeout is 'soon': give a number",
     "--batch": "--batch has no value: give one",
+    "--gpu -a100": "--gpu is '-a100': a value doesn't begin with a dash",
+    "--seq -x": "--seq is '-x': a value doesn't begin with a dash",
     "--bacth 4": "--bacth is not known (did you mean --batch?): see memagent estimate --help",
 }  # fmt: skip
 
@@ -36,9 +38,12 @@ def test_a_missing_option_is_one_sentence(capsys: pytest.CaptureFixture[str]) ->
     [
         (
             "--precision bf61",
-            "precision 'bf61' is not known (did you mean bf16?): use one of fp32,",
+            "--precision 'bf61' is not known (did you mean bf16?): use one of fp32,",
         ),
-        ("--optimizer adamww", "optimizer 'adamww' is not known (did you mean adamw?): use one of"),
+        (
+            "--optimizer adamww",
+            "--optimizer 'adamww' is not known (did you mean adamw?): use one of",
+        ),
         ("--ranks 0", "--ranks is 0: give 1 or more"),
         ("--checkpoint-every 0", "--checkpoint-every is 0: give 1 or more"),
     ],

@@ -21,8 +21,7 @@ def test_no_case_is_one_of_the_seen_models() -> None:
 def test_the_formula_is_no_worse_than_when_it_was_asked_first(
     versions: str, row: unseen.Row
 ) -> None:
-    version = versions.split("transformers ")[1].partition(",")[0]
-    now = unseen.formula_of(row.model, row.options, version)
+    now = unseen.formula_of(row.model, row.options, unseen.release_in(versions))
     if row.first is None:
         assert now is None or now[1][0] <= row.traced <= now[1][1]
     else:

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("transformers")
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, OptionError
 from memagent.estimator import engine
 from memagent.estimator.api import estimate_config
 from memagent.estimator.huggingface import ConfiguredModel, inputs_for, request_for_config
@@ -136,6 +136,21 @@ def test_only_adapters_are_trained():
     )
     adapters = 2 * 4 * (4 * (64 + 64) + 4 * (64 + 32))  # two layers, fp32, q and v of rank 4
     assert result.components["gradients"] == adapters
+
+
+def test_a_misspelt_target_is_refused_before_any_weight_is_made(tmp_path):
+    built = tmp_path / "built"
+
+    class Watched(ConfiguredModel):
+        def __call__(self):
+            with built.open("a") as file:  # in the process that traces
+                file.write(f"{torch.empty(1).device}\n")
+            return super().__call__()
+
+    model = Watched(LLAMA, lora_rank=4, lora_targets=["q_prj"])
+    with pytest.raises(OptionError, match=r"^lora_targets q_prj match no layer .*q_proj"):
+        record_trace(model, inputs_for(LLAMA, batch=2, sequence=16))
+    assert built.read_text() == "meta\n"
 
 
 def test_it_is_the_same_as_tracing_the_model_by_hand():

@@ -23,7 +23,7 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"gpu": "voodoo2"}, "GPU 'voodoo2' is not known: .* such as NAME:24GiB.$"),
+        ({"gpu": "voodoo2"}, "gpu 'voodoo2' is not known: .* such as NAME:24GiB.$"),
         ({"steps": 0}, "steps 0: at least 1"),
         ({"gpus": 17}, "1 to 16"),
         ({"ranks": 0}, "ranks 0: at least 1"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from memagent.errors import EstimateError, did_you_mean
+from memagent.errors import OptionError, did_you_mean
 
 StepImplementation = Literal["foreach", "fused", "single"]
 
@@ -78,8 +78,8 @@ def optimizer_named(name: str) -> OptimizerRule:
     except KeyError:
         choices = ", ".join(OPTIMIZERS)
         near = did_you_mean(name, OPTIMIZERS)
-        raise EstimateError(
-            f"optimizer {name!r} is not known{near}: use one of {choices}"
+        raise OptionError(
+            "optimizer", f"{name!r} is not known{near}: use one of {choices}"
         ) from None
 
 

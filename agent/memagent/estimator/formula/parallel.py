@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memagent.errors import EstimateError
+from memagent.errors import OptionError
 from memagent.estimator.bounds import check_size
 from memagent.units import MIB
 
@@ -43,7 +43,7 @@ class Parallel:
         for name in ("data", "tensor", "pipeline"):
             check_size(name, getattr(self, name), unit=" ranks")
         if not 0 <= self.zero <= 3:
-            raise EstimateError(f"zero is {self.zero}: give a stage from 1 to 3, or 0 for none")
+            raise OptionError("zero", f"is {self.zero}: give a stage from 1 to 3, or 0 for none")
 
     @property
     def groups(self) -> tuple[int, ...]:

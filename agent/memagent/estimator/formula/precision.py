@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from memagent.errors import EstimateError, did_you_mean
+from memagent.errors import OptionError, did_you_mean
 
 BYTES_OF = {
     "float64": 8,
@@ -100,8 +100,8 @@ def precision_named(name: str) -> Precision:
     except KeyError:
         choices = ", ".join(PRECISIONS)
         near = did_you_mean(name, PRECISIONS)
-        raise EstimateError(
-            f"precision {name!r} is not known{near}: use one of {choices}"
+        raise OptionError(
+            "precision", f"{name!r} is not known{near}: use one of {choices}"
         ) from None
 
 
@@ -126,6 +126,6 @@ def quantised_bytes(name: str) -> float:
     except KeyError:
         choices = ", ".join(QUANTISED)
         near = did_you_mean(name, QUANTISED)
-        raise EstimateError(
-            f"quantisation {name!r} is not known{near}: use one of {choices}"
+        raise OptionError(
+            "quantised", f"{name!r} is not known{near}: use one of {choices}"
         ) from None

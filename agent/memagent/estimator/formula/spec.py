@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from msgspec import structs
 
-from memagent.errors import EstimateError, did_you_mean
+from memagent.errors import EstimateError, OptionError, did_you_mean
 from memagent.estimator.bounds import check_size
 from memagent.estimator.cards import Card, card_named
 from memagent.estimator.formula.families import family_named
@@ -144,7 +144,7 @@ class TrainingSpec:
         # unknown names are refused here, not later
         check_loop(self.loop)
         if self.fsdp_wrap not in (None, *get_args(FsdpWrap)):
-            raise EstimateError(f'fsdp_wrap is {self.fsdp_wrap!r}: use "peft", "layers" or None')
+            raise OptionError("fsdp_wrap", f'is {self.fsdp_wrap!r}: use "peft", "layers" or None')
         check_kbit_training(self.kbit_training, self.quantised)
         self.optimizer_rule, self.dtype_bytes, self.card  # noqa: B018
         if self.quantised is not None:
@@ -156,9 +156,10 @@ class TrainingSpec:
         if self.lora_rank is not None:
             self._check_targets()
         if self.lora_rank is not None and self._adapts_fused_experts:
-            raise EstimateError(
-                f"lora_targets {ALL_LINEAR} of a mixture of experts are not known to the formula: "
-                "name them, such as q_proj,v_proj, or trace the model"
+            raise OptionError(
+                "lora_targets",
+                f"{ALL_LINEAR} of a mixture of experts are not known to the formula: name them, "
+                "such as q_proj,v_proj, or trace the model",
             )
 
     def check_spread(self) -> None:
@@ -166,15 +167,15 @@ class TrainingSpec:
         name, model = self.model.name or self.model.family, self.model
         if self.parallel.pipeline > max(1, model.layers):
             stages = self.parallel.pipeline
-            raise EstimateError(f"pipeline is {stages}: {name} has {model.layers} layers")
+            raise OptionError("pipeline", f"is {stages}: {name} has {model.layers} layers")
         if self.checkpointing != "none" and self.checkpoint_every > max(1, model.layers):
-            raise EstimateError(
-                f"checkpoint_every is {self.checkpoint_every}: {name} has {model.layers} layers"
+            raise OptionError(
+                "checkpoint_every", f"is {self.checkpoint_every}: {name} has {model.layers} layers"
             )
         if max(1, model.heads) % self.parallel.tensor:
             ranks = self.parallel.tensor
-            raise EstimateError(
-                f"tensor is {ranks}: give a divisor of {name}'s {model.heads} attention heads"
+            raise OptionError(
+                "tensor", f"is {ranks}: give a divisor of {name}'s {model.heads} attention heads"
             )
 
     def _check_targets(self) -> None:
@@ -184,8 +185,8 @@ class TrainingSpec:
             if target not in (*names, ALL_LINEAR):
                 near, name = did_you_mean(target, names), self.model.name or self.model.family
                 choices = ", ".join(dict.fromkeys(names))
-                raise EstimateError(
-                    f"lora_targets {target} match no layer of {name}{near}: use {choices}"
+                raise OptionError(
+                    "lora_targets", f"{target} match no layer of {name}{near}: use {choices}"
                 )
 
     def check_positions(self) -> None:
@@ -193,11 +194,11 @@ class TrainingSpec:
         rows = self.model.positions - self.model.spare_positions
         name = self.model.name or self.model.family
         if self.model.patch and self.sequence:
-            raise EstimateError(
-                f"sequence is {self.sequence:,}: {name} takes images, so leave it out"
+            raise OptionError(
+                "sequence", f"is {self.sequence:,}: {name} takes images, so leave it out"
             )
         if self.model.positions and (self.sequence or 0) > rows:
-            raise EstimateError(f"sequence is {self.sequence:,}: {name} has {rows:,} positions")
+            raise OptionError("sequence", f"is {self.sequence:,}: {name} has {rows:,} positions")
 
     @property
     def _adapts_fused_experts(self) -> bool:
@@ -393,20 +394,20 @@ def check_loop(value: Any) -> None:
     """Raise EstimateError if it isn't one of `LOOPS`."""
     if value not in LOOPS:
         choices = ", ".join(f'"{name}"' for name in LOOPS)
-        raise EstimateError(f"loop is {value!r}: use {choices}")
+        raise OptionError("loop", f"is {value!r}: use {choices}")
 
 
 def check_kbit_training(value: Any, quantised: str | None) -> None:
     """Raise EstimateError if it isn't a known preparation, or nothing is quantised."""
     if value not in (None, *get_args(KbitTraining)):
-        raise EstimateError(f'kbit_training is {value!r}: use "peft", "trl" or None')
+        raise OptionError("kbit_training", f'is {value!r}: use "peft", "trl" or None')
     if value is not None and quantised is None:
-        raise EstimateError("kbit_training is for quantised weights: give quantised as well")
+        raise OptionError("kbit_training", "is for quantised weights: give quantised as well")
 
 
 def release_of(version: str) -> tuple[int, int]:
     """Return major and minor. Raises EstimateError if it isn't a version."""
     match = _RELEASE.fullmatch(version)
     if match is None:
-        raise EstimateError(f"transformers is {version!r}: give a version such as 4.48 or 5.0")
+        raise OptionError("transformers", f"is {version!r}: give a version such as 4.48 or 5.0")
     return int(match["major"]), int(match["minor"])

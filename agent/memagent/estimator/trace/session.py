@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memagent.errors import TraceError
+from memagent.errors import EstimateError, TraceError
+from memagent.estimator.trace.arguments import argument_error, check_dropped_names
 from memagent.estimator.trace.events import Trace
 from memagent.estimator.trace.isolation import MemoryGrowth
 
@@ -60,7 +61,10 @@ class TraceJob:
 
 
 def run_trace_in_process(job: TraceJob) -> Trace:
-    """Run the job on fake tensors, in this process."""
+    """Run the job on fake tensors, in this process.
+
+    Raises OptionError for inputs that the model doesn't take, and TraceError for other failures.
+    """
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -72,7 +76,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
         convert_value,
     )
     from memagent.estimator.trace.recorder import StorageRecorder
-    from memagent.estimator.trace.steps import StepPlan, record_model, run_steps
+    from memagent.estimator.trace.steps import MEAN_LOSS_NOTE, StepPlan, record_model, run_steps
 
     started, notes = time.process_time(), list[str]()
     growth = MemoryGrowth(job.limit_growth_bytes)
@@ -120,10 +124,13 @@ def run_trace_in_process(job: TraceJob) -> Trace:
                     return inputs, convert_value(job.targets, converter)
 
                 notes += run_steps(recorder, model, make_batch, optimizer, plan)
-    except TraceError:
+        if MEAN_LOSS_NOTE in notes:
+            check_dropped_names(model, job.inputs)
+    except EstimateError:
         raise
     except Exception as error:
-        raise _trace_error(error, recorder) from error
+        mistake = argument_error(model, job.inputs) if recorder.phase == "forward" else None
+        raise mistake or _trace_error(error, recorder) from error
     finally:
         gc.unfreeze()
         gc.enable()
@@ -175,6 +182,8 @@ def build_model(model: Any) -> Any:
     try:
         with torch.device("meta"):
             module = factory()
+    except EstimateError:
+        raise
     except Exception:  # noqa: BLE001  # the constructor reads values
         module = factory()
     if not isinstance(module, torch.nn.Module):

@@ -21,7 +21,7 @@ from memagent.estimator.trace.convert import quantisation_tensors
 from memagent.estimator.trace.recorder import StorageRecorder, plain_tensors
 
 _DTYPE_BY_SHORT_NAME = {"bf16": "bfloat16", "fp16": "float16", "half": "float16"}
-_MEAN_LOSS_NOTE = "without a loss, the trace takes the mean of the model's output"
+MEAN_LOSS_NOTE = "without a loss, the trace takes the mean of the model's output"
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +211,8 @@ def compute_loss(
         raise TraceError("the model's output has no floating-point tensor for a loss: pass loss=")
     if tensors[0].numel() == 1:
         return tensors[0].squeeze()
-    if _MEAN_LOSS_NOTE not in notes:
-        notes.append(_MEAN_LOSS_NOTE)
+    if MEAN_LOSS_NOTE not in notes:
+        notes.append(MEAN_LOSS_NOTE)
     return tensors[0].mean()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from memagent.errors import TraceError
+from memagent.errors import OptionError, TraceError
 from memagent.estimator.trace.events import MemoryEvent, Trace
 from memagent.estimator.trace.isolation import ForkedProcess, can_fork
 from memagent.estimator.trace.session import CPU, CUDA, CUDA_ON_CPU, TraceJob, run_trace_in_process
@@ -72,8 +72,8 @@ def record_trace(
 
     Raises TraceError, with the operator's name in `op`, for a step that can't be traced, takes
     more than `timeout_s` seconds of processor time, or makes the tracing process grow by more than
-    `limit_growth_bytes`. The calling process doesn't change: neither its random state, nor the
-    model, nor a device.
+    `limit_growth_bytes`; OptionError for inputs that the model doesn't take. The calling process
+    doesn't change: neither its random state, nor the model, nor a device.
     """
     if device not in ("cuda", "cpu"):
         raise TraceError(f"can't trace for device {device!r}: use cuda or cpu")
@@ -163,7 +163,7 @@ def run_interpreter() -> None:
 
 
 def _run_and_encode(job: TraceJob) -> bytes:
-    """Run a job and encode ("trace", fields, rows) or ("error", message, op)."""
+    """Run a job; encode ("trace", fields, rows), ("error", text, op) or ("option", name, text)."""
     try:
         trace = run_trace_in_process(job)
         head = {
@@ -176,6 +176,8 @@ def _run_and_encode(job: TraceJob) -> bytes:
         return marshal.dumps(("trace", head, rows))
     except TraceError as error:
         return marshal.dumps(("error", str(error), error.op))
+    except OptionError as error:
+        return marshal.dumps(("option", error.option, error.problem))
     except BaseException as error:  # noqa: BLE001  # user code may raise anything, even SystemExit
         return marshal.dumps(("error", f"{type(error).__name__}: {error}"[:1000], ""))
 
@@ -195,6 +197,8 @@ def _decode(result: bytes | None, timeout_s: float, exit_code: int) -> Trace:
     kind, head, rows = marshal.loads(result)  # noqa: S302  # from our child  # nosec B302
     if kind == "error":
         raise TraceError(head, op=rows)
+    if kind == "option":
+        raise OptionError(head, rows)
     return Trace(events=tuple(MemoryEvent(*row) for row in rows), **head)
 
 

@@ -1,0 +1,88 @@
+"""Arguments that a model's forward doesn't take: a mistake in the request, not in the trace.
+
+1. Names and positions are compared with the signature of `forward` after the step has failed, so
+   that a model whose hooks change its arguments isn't refused.
+2. A forward with `**kwargs` drops a misspelt name, and fails for another reason: the name is then
+   the cause. If it has no loss instead (`check_dropped_names`), a name near a free one is.
+3. A signature without names of its own, such as a wrapper's, says nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from memagent.errors import OptionError, did_you_mean
+from memagent.estimator.input_specs import is_tensor
+
+MAX_NAMES = 8
+"""The names that a message lists of one signature: those of the usual training come first."""
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+def argument_error(model: Any, inputs: Any) -> OptionError | None:
+    """Return the error that names an argument which `forward` doesn't take, or lacks."""
+    signature = _signature(model)
+    names = _names(signature)
+    if signature is None or not names:
+        return None
+    unknown = [name for name in inputs if name not in names] if _is_named(inputs) else []
+    if unknown:
+        return _unknown_name(model, unknown[0], names)
+    try:
+        _bind(signature, inputs)
+    except TypeError as error:
+        problem = f"and {_described(model)} differ, {error}: it takes {_listed(names)}"
+        return OptionError("inputs", problem)
+    return None
+
+
+def check_dropped_names(model: Any, inputs: Any) -> None:
+    """Raise OptionError for an argument that `**kwargs` dropped, such as misspelt labels."""
+    names = _names(_signature(model))
+    if not names or not _is_named(inputs):
+        return
+    free = [name for name in names if name not in inputs]
+    for name in inputs:
+        if name not in names and did_you_mean(name, free):
+            raise _unknown_name(model, name, free)
+
+
+def _unknown_name(model: Any, name: str, names: list[str]) -> OptionError:
+    near = did_you_mean(name, names)
+    problem = f"{name} is no argument of {_described(model)}{near}: use {_listed(names)}"
+    return OptionError("inputs", problem)
+
+
+def _signature(model: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(model.forward)
+    except (TypeError, ValueError):
+        return None
+
+
+def _names(signature: inspect.Signature | None) -> list[str]:
+    parameters = signature.parameters.values() if signature else ()
+    return [parameter.name for parameter in parameters if parameter.kind in _NAMED]
+
+
+def _described(model: Any) -> str:
+    return f"{type(model).__name__}.forward"
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:MAX_NAMES]) + (" ..." if len(names) > MAX_NAMES else "")
+
+
+def _is_named(inputs: Any) -> bool:
+    return isinstance(inputs, Mapping)
+
+
+def _bind(signature: inspect.Signature, inputs: Any) -> None:
+    if _is_named(inputs):
+        signature.bind(**inputs)
+    elif isinstance(inputs, (tuple, list)) and not is_tensor(inputs):
+        signature.bind(*inputs)
+    else:
+        signature.bind(inputs)

@@ -1,0 +1,98 @@
+"""Arguments that a model doesn't take are refused by name; other failures are the trace's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import memagent
+from memagent.cli import main
+from memagent.errors import OptionError, TraceError
+from memagent.estimator.trace.arguments import argument_error
+from memagent.estimator.trace.tracing import record_trace
+
+VALUES = ((4, 8), "float32")
+
+
+class Masked(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, values: Any = None, mask: Any = None, **others: Any) -> torch.Tensor:
+        if values is None:
+            raise ValueError("no values")
+        output: torch.Tensor = self.layer(values)
+        return output if mask is None else output * mask
+
+
+class Wrapper(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Masked()
+
+    def forward(self, *arguments: Any, **named: Any) -> Any:
+        return self.inner(*arguments, **named)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"valeus": VALUES}, r"valeus is no argument of Masked.forward \(did you mean values\?\)"),
+        ({"values": VALUES, "maks": VALUES}, r"maks is no argument .* \(did you mean mask\?\)"),
+        ((VALUES, VALUES, VALUES), "and Masked.forward differ, too many positional arguments"),
+    ],
+)
+def test_an_argument_that_forward_does_not_take_is_named(inputs: Any, words: str) -> None:
+    with pytest.raises(OptionError, match=f"^inputs {words}.*mask$"):
+        memagent.estimate(Masked, inputs, loss=None)
+
+
+def test_a_missing_argument_is_named() -> None:
+    error = argument_error(nn.Bilinear(8, 8, 8), {"input1": VALUES})
+    assert error is not None and "missing a required argument: 'input2'" in str(error)
+
+
+def test_a_pair_in_place_of_a_tensor_is_one_argument() -> None:
+    assert argument_error(nn.Linear(8, 8), VALUES) is None
+
+
+def test_an_optimizers_failure_is_not_the_inputs() -> None:
+    with pytest.raises(TraceError, match="'int' object has no attribute"):
+        record_trace(Masked(), {"values": VALUES, "temperature": VALUES}, optimizer=lambda _: 3)
+
+
+def test_a_name_that_is_near_none_is_a_keyword_of_its_own() -> None:
+    assert record_trace(Masked(), {"values": VALUES, "temperature": VALUES}).events
+
+
+def test_a_wrapper_without_names_of_its_own_says_nothing() -> None:
+    assert argument_error(Wrapper(), {"anything": VALUES}) is None
+    assert record_trace(Wrapper(), {"values": VALUES}).events
+
+
+def test_a_failure_of_another_kind_is_the_traces() -> None:
+    with pytest.raises(TraceError, match=r"reduction dim|shapes cannot be multiplied"):
+        record_trace(Masked(), {"values": ((4, 9), "float32")})
+
+
+def test_the_command_line_spells_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def forward(self, input, **rest):\n        return super().forward(input)\n"
+        "def net():\n    return Net(8, 8)\n"
+    )
+    status = main(["estimate", "--model", f"{tmp_path}/net.py:net", "--input", "inptu=4x8"])
+    printed = capsys.readouterr()
+    assert (status, printed.out) == (2, "")
+    expected = (
+        "memagent: --input inptu is no argument of Net.forward (did you mean input?): use input"
+    )
+    assert printed.err == f"{expected}\n"

@@ -64,6 +64,7 @@ def test_a_filter_is_written_with_completed_columns(server, replay, scenarios, o
     replay(scenarios.failed())
     replay(scenarios.leaking())
     page = open_page(server.url)
+    page.locator("#arrange summary").click()
     field = page.get_by_label("Filter", exact=True)
     field.press_sequentially('status = "running" and config.optimizer.l')
     options = page.locator("#names option")
@@ -74,16 +75,22 @@ def test_a_filter_is_written_with_completed_columns(server, replay, scenarios, o
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("where=status"))
     assert names(page) == ["gpt2-medium, longer context"]
+    assert 'filter status = "running" and config.optimizer.lr < 0.001' in page.inner_text(".chips")
+    page.locator("#arrange summary").click()
     field.fill("peak_ration > 1")
     page.keyboard.press("Enter")
     page.get_by_role("alert").wait_for()
     assert "the nearest is 'peak_ratio'" in page.get_by_role("alert").inner_text()
     assert len(names(page)) == 2
+    assert field.is_visible()  # to be corrected
+    page.get_by_role("link", name="Remove filter").click()
+    page.wait_for_url(f"{server.url}/")
 
 
 def test_chosen_columns_are_shown_beside_whole_names(server, replay, scenarios, open_page):
     replay(scenarios.leaking())
     page = open_page(server.url)
+    page.locator("#arrange summary").click()
     field = page.get_by_label("Columns", exact=True)
     field.press_sequentially("config.optimizer.l")
     options = page.locator("#chosen-names option")
@@ -93,7 +100,49 @@ def test_chosen_columns_are_shown_beside_whole_names(server, replay, scenarios, 
     page.wait_for_url(re.compile("columns=config.optimizer.lr"))
     assert page.locator("td.cell-chosen").inner_text() == "0.0003"
     name = page.locator(".cell-run").first
-    assert name.evaluate("cell => cell.clientWidth") > 200
+    assert name.evaluate("cell => cell.clientWidth") > 180
+    assert name.locator("+ td").inner_text() == "0.0003"
+
+
+def test_four_chosen_columns_fit_a_laptop_and_the_run_stays_beside_more(
+    server, replay, scenarios, open_page
+):
+    for scenario in (scenarios.leaking(), *scenarios.sweep()):
+        replay(scenario)
+    columns = "config.optimizer.lr,config.batch_size,scalar.loss,peak_ratio"
+    page = open_page(f"{server.url}/?columns={columns}")
+    box = page.locator("#runs .table-box")
+    assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
+    page.set_viewport_size({"width": 800, "height": 600})
+    box.evaluate("box => box.scrollTo(1000, 0)")
+    assert box.evaluate("box => box.scrollLeft") > 0
+    run = page.locator(".cell-run").first.bounding_box()
+    assert run["x"] <= box.bounding_box()["x"] + 2
+
+
+def test_a_column_of_dashes_is_left_out(server, replay, scenarios, open_page):
+    replay(scenarios.failed())
+    page = open_page(server.url)
+    forecast = page.get_by_role("columnheader", name="Forecast")
+    assert forecast.count() == 0
+    replay(scenarios.leaking())
+    forecast.wait_for()
+
+
+def test_a_phone_shows_the_first_run_at_once_and_dense_cards(server, replay, scenarios, open_page):
+    for scenario in (scenarios.failed(), scenarios.leaking()):
+        replay(scenario)
+    page = open_page(server.url, width=390, height=844)
+    status = page.get_by_label("Status")
+    assert not status.is_visible()
+    card = page.locator("table.runs tbody tr").first.bounding_box()
+    assert card["y"] + card["height"] < 500
+    assert card["height"] < 130
+    line = page.locator("#danger li").first
+    assert line.bounding_box()["height"] < 30
+    assert "OOM in " in line.inner_text()
+    page.locator("#arrange summary").click()
+    assert status.is_visible()
 
 
 def test_comfortable_rows_are_kept_in_the_browser(server, replay, scenarios, open_page, until):
@@ -101,11 +150,13 @@ def test_comfortable_rows_are_kept_in_the_browser(server, replay, scenarios, ope
     page = open_page(server.url)
     row = page.locator("table.runs tbody tr")
     dense = row.bounding_box()["height"]
-    page.get_by_role("button", name="Comfortable rows").click()
+    page.locator("#arrange summary").click()
+    page.get_by_role("button", name="Tall rows").click()
     until(lambda: row.bounding_box()["height"] > 1.5 * dense)
     page.reload()
     until(lambda: row.bounding_box()["height"] > 1.5 * dense)
-    page.get_by_role("button", name="Comfortable rows", pressed=True).click()
+    page.locator("#arrange summary").click()
+    page.get_by_role("button", name="Tall rows", pressed=True).click()
     until(lambda: row.bounding_box()["height"] == dense)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 
 import pytest
@@ -90,3 +91,14 @@ def test_text_has_enough_contrast(scheme, pairs, least):
 def test_contrast_is_computed_as_in_the_standard():
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_the_sheet_is_sent_without_comments_and_with_the_same_rules(client):
+    headers = {"Accept-Encoding": "gzip"}
+    packed = client.get("/static/memagent.css", headers=headers, buffered=True)
+    sheet = (rendering.FOLDER / "memagent.css").read_text()
+    sent = gzip.decompress(packed.data).decode()
+    assert "/*" not in sent and len(sent) < len(sheet)
+    for piece in "{};":
+        assert sent.count(piece) == re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL).count(piece)
+    assert re.findall(r'"[^"]*"', sent) == re.findall(r'"[^"]*"', sheet)

@@ -34,7 +34,14 @@ from memagent_server.store.run_columns import (
 )
 from memagent_server.store.run_edits import MAX_NOTES, archive, change_tags, edit_runs
 from memagent_server.store.run_groups import group_runs
-from memagent_server.store.run_list import MAX_SEARCHED, RunQuery, list_projects, list_runs
+from memagent_server.store.run_list import (
+    MAX_COUNTED,
+    MAX_SEARCHED,
+    RunQuery,
+    count_runs,
+    list_projects,
+    list_runs,
+)
 from memagent_server.store.run_views import list_views
 from memagent_server.store.summaries import summarize
 from memagent_server.web import labels, query
@@ -111,6 +118,10 @@ def show_runs() -> Response:
             more_endangered=len(endangered[MAX_SHOWN_ENDANGERED:]),
             next_cursor=page.next_cursor,
             searched=MAX_SEARCHED if is_cut_short else None,
+            total=count_runs(session, filters),
+            max_counted=MAX_COUNTED,
+            has_users=any(run.user for run in runs),
+            has_forecasts=any(map(labels.forecast_badge, runs)),
             needs_token=not runs and credentials.has_admin_tokens(session, context.settings),
             refresh_s=REFRESH_S,
         )

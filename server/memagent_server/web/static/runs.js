@@ -29,6 +29,17 @@
     all().indeterminate = selected > 0 && selected < boxes().length;
   }
 
+  // A click beside the panel closes it, as it does with a menu.
+  const panel = document.getElementById("arrange");
+  document.addEventListener("click", ({ target }) => {
+    if (!panel?.contains(target)) panel?.removeAttribute("open");
+  });
+  panel?.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    panel.removeAttribute("open");
+    panel.querySelector("summary").focus();
+  });
+
   // Complete the word at the end of a filter or a choice of columns: a datalist completes the whole text.
   function completeColumns(field) {
     if (!field) return;

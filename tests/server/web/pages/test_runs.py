@@ -86,6 +86,29 @@ def test_the_columns_of_the_listed_runs_complete_a_filter(client):
     assert options == ['config.optimizer."a.b"', "config.optimizer.lr"]
 
 
+@pytest.mark.parametrize(
+    ("address", "count"),
+    [
+        ("/", "3 runs"),
+        ("/?tag=x", "2 runs"),
+        ("/?where=name+%3D+%22run+b%22", "1 run"),
+        ("/?project=none", ""),
+        ("/?q=run", ""),
+    ],
+)
+@pytest.mark.usefixtures("listed")
+def test_the_head_counts_the_runs_of_all_pages(client, address, count):
+    page = client.get(address, headers=HTML).text
+    assert re.search(r'<p id="total"[^>]*>([^<]*)</p>', page)[1] == count
+
+
+@pytest.mark.usefixtures("listed")
+def test_the_count_has_a_bound(client, monkeypatch):
+    monkeypatch.setattr(run_list, "MAX_COUNTED", 2)
+    monkeypatch.setattr(pages, "MAX_COUNTED", 2)
+    assert ">over 2 runs</p>" in client.get("/", headers=HTML).text
+
+
 def test_a_search_without_a_match_goes_on_where_it_ended(client, listed, monkeypatch):
     monkeypatch.setattr(run_list, "MAX_SEARCHED", 2)
     monkeypatch.setattr(pages, "MAX_SEARCHED", 2)

@@ -40,7 +40,7 @@ MAX_PROJECTS = 200
 MAX_WORDS = 12
 MAX_SEARCHED = 5_000
 """Runs whose texts one page of a search reads, in the list's order: no index can find the inside of
-a word in both databases. 100,000 took 1.25 s; the next page goes on where one ended.
+a word in both databases. 100,000 took 1.25 s; the next page continues.
 """
 MAX_COUNTED = 10_000
 """Runs that a list counts at most."""

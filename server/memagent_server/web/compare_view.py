@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any
 
 from memagent.units import format_bytes, format_step_time
@@ -32,12 +33,16 @@ CURVES = (
 
 @dataclass(frozen=True)
 class ComparedRunView:
-    """A run of the comparison. `others` lists the ids of the other runs."""
+    """A run of the comparison. `others` lists the ids of the other runs.
+
+    The letter names it in tables and bars, where colors are those of components.
+    """
 
     id: str
     name: str
     project: str
     badge: Badge
+    letter: str
     tone: int
     is_dashed: bool
     others: str
@@ -69,6 +74,7 @@ def compared_runs(runs: Sequence[ComparedRun]) -> list[ComparedRunView]:
             name=run.name,
             project=run.project,
             badge=status_badge(run.status),
+            letter=ascii_uppercase[place],
             tone=place % TONES,
             is_dashed=place >= TONES,
             others=",".join(other for other in ids if other != run.id),
@@ -103,6 +109,12 @@ def _figures(run: ComparedRun, first: ComparedRun, now: float) -> list[Cell]:
         Cell(count(run.step), total_steps),
         Cell(duration_between(started_at, run.finished_at, now)),
     ]
+
+
+def shared_device(rows: Sequence[Sequence[Cell]]) -> str | None:
+    """Return the device of the figures if all runs have the same: a column would say nothing."""
+    devices = {(row[0].text, row[0].note) for row in rows}
+    return ", ".join(filter(None, devices.pop())) if len(devices) == 1 else None
 
 
 def component_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, list[Cell]]]:

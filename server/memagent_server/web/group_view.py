@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 from typing import Any
 
@@ -14,7 +14,7 @@ from memagent.units import format_bytes
 from memagent_server.schemas.run_groups import GroupFigure, RunGroup
 from memagent_server.store.run_columns import spelling_of
 from memagent_server.web.column_text import column_text, figure_text
-from memagent_server.web.labels import status_badge
+from memagent_server.web.labels import Badge, status_badge
 
 _TAGS = RunColumn("run", ("tags",))
 
@@ -27,7 +27,8 @@ class GroupRow:
     value: str
     level: int
     runs: int
-    statuses: str
+    statuses: Sequence[Badge]
+    """Numbers of runs by status, the most frequent first."""
     peak: str
     figures: Sequence[tuple[str, str]]
     """The mean, and the range if there is one."""
@@ -86,12 +87,16 @@ def _row(group: RunGroup, where: str | None, hidden: int) -> GroupRow:
         value=column_text(name, value),
         level=len(group.key) - 1,
         runs=group.runs,
-        statuses=", ".join(f"{count:,} {status_badge(status).text}" for status, count in counts),
+        statuses=[_counted(status_badge(status), count) for status, count in counts],
         peak=format_bytes(group.peak_bytes.max) if group.peak_bytes.runs else "–",
         figures=[_figure(name, figure) for name, figure in group.columns.items()],
         where=narrowed(where, group.key),
         hidden=hidden,
     )
+
+
+def _counted(badge: Badge, count: int) -> Badge:
+    return replace(badge, text=f"{count:,} {badge.text}")
 
 
 def _figure(name: str, figure: GroupFigure) -> tuple[str, str]:
@@ -102,9 +107,14 @@ def _figure(name: str, figure: GroupFigure) -> tuple[str, str]:
 
 
 def _short(name: str, value: float) -> str:
+    # the same decimals in each row of a column
+    if name == "peak_ratio":
+        return f"{100 * value:.1f} %"
     if name in RUN_COLUMNS:
         return figure_text(name, value)
-    return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:#.3g}".rstrip(".") if abs(value) >= 1 else f"{value:.3g}"
 
 
 def _children(levels: Sequence[int], place: int) -> int:

@@ -8,9 +8,9 @@ from memagent_server.compare import compare_runs
 from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
-from memagent_server.http.problems import Problem
 from memagent_server.store.run_list import RunQuery, list_runs
 from memagent_server.store.runs import get_run
+from memagent_server.store.summaries import summarize
 from memagent_server.web import compare_view, query
 from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, redirect_to, render_page
 from memagent_server.web.shared_pages import share_refreshes
@@ -27,17 +27,18 @@ def show_comparison() -> Response:
     names = request.args.getlist("runs")
     ids = query.run_ids("runs", names, fewest=0, most=MAX_RUNS)
     if len(ids) < MIN_RUNS:
-        return _show_choice(ids)
+        return _show_choice(ids, [])
     if names != [",".join(ids)]:
         return _redirect(ids)
     context = current()
     with context.database.read() as session:
-        rows = [get_run(session, run_id) for run_id in ids]
-        unknown = [run_id for run_id, row in zip(ids, rows, strict=True) if row is None]
-        if unknown:
-            listed = ", ".join(map(repr, unknown))
-            raise Problem(404, f"Unknown run {listed}. It may have been deleted.")
-        comparison = compare_runs(session, [row for row in rows if row is not None])
+        rows = [row for run_id in ids if (row := get_run(session, run_id)) is not None]
+        known = [row.id for row in rows]
+        unknown = [run_id for run_id in ids if run_id not in known]
+        if len(known) < MIN_RUNS:
+            return _show_choice(known, unknown)
+        comparison = compare_runs(session, rows)
+        figure_rows = compare_view.figure_rows(comparison.runs, context.clock())
         runs = comparison.runs
         is_running = any(run.status == "running" for run in runs)
         return render_page(
@@ -46,7 +47,9 @@ def show_comparison() -> Response:
             compared_runs=compare_view.compared_runs(runs),
             config=compare_view.differing(comparison.config_differences),
             environment=compare_view.differing(comparison.environment_differences),
-            figure_rows=compare_view.figure_rows(runs, context.clock()),
+            unknown=unknown,
+            figure_rows=figure_rows,
+            shared_device=compare_view.shared_device(figure_rows),
             component_rows=compare_view.component_rows(runs),
             bars=compare_view.bars(runs),
             curves=compare_view.curves(runs),
@@ -57,15 +60,17 @@ def show_comparison() -> Response:
         )
 
 
-def _show_choice(ids: list[str]) -> Response:
-    """Show the newest runs to choose from: the address names too few."""
+def _show_choice(ids: list[str], unknown: list[str]) -> Response:
+    """Show the newest runs to choose from: the address names too few. Its own come first."""
     with current().database.read() as session:
-        page = list_runs(session, RunQuery(limit=_MAX_CHOICE))
+        named = [row for name in ids if (row := get_run(session, name)) is not None]
+        newest = list_runs(session, RunQuery(limit=_MAX_CHOICE)).runs
         return render_page(
             "compare_choice.html",
             session,
-            runs=page.runs,
+            runs=[*summarize(session, named), *(run for run in newest if run.id not in ids)],
             chosen=ids,
+            unknown=unknown,
             min_runs=MIN_RUNS,
             max_runs=MAX_RUNS,
         )

@@ -9,6 +9,7 @@ import pytest
 
 from memagent.units import GIB
 from memagent_server.web import compare_view
+from memagent_server.web.pages import compare as pages
 
 HTML = {"Accept": "text/html"}
 
@@ -40,11 +41,12 @@ def test_it_shows_config_components_and_figures_side_by_side(client):
     start(client, "a", config={"batch": 8, "lr": 1})
     start(client, "b", config={"batch": 16, "lr": 1}, peak=3 * GIB)
     text = text_of(client.get("/compare?runs=a,b", headers=HTML).text)
-    assert "Setting run a run b batch 8 16" in text
+    assert "Setting A run a B run b batch 8 16" in text
+    assert "All run on H100." in text
     assert " lr " not in text
     assert "parameters 1.00 GiB 1.00 GiB" in text
-    assert "run a H100 2.00 GiB 8.00 GiB 6.00 GiB 75 % – – 250 ms 2" in text
-    assert "run b H100 3.00 GiB +1.00 GiB 8.00 GiB 5.00 GiB 62 % – – 250 ms the same 2" in text
+    assert "run a 2.00 GiB 8.00 GiB 6.00 GiB 75 % – – 250 ms 2" in text
+    assert "run b 3.00 GiB +1.00 GiB 8.00 GiB 5.00 GiB 62 % – – 250 ms the same 2" in text
     order = [
         text.index(title)
         for title in (
@@ -105,9 +107,30 @@ def test_twenty_one_runs_are_refused(sqlite_client):
 
 def test_unknown_runs_are_named(sqlite_client):
     start(sqlite_client, "a")
-    response = sqlite_client.get("/compare?runs=a,b,c", headers=HTML)
-    assert response.status_code == 404
-    assert "Unknown run &#39;b&#39;, &#39;c&#39;" in response.text
+    page = sqlite_client.get("/compare?runs=a,b,c", headers=HTML).text
+    assert "No run has the id b, c:" in page and "There is only one yet." in page
+    start(sqlite_client, "b")
+    page = sqlite_client.get("/compare?runs=a,b,c", headers=HTML).text
+    assert "No run has the id c:" in page and "2 runs side by side" in page
+
+
+def test_a_run_alone_is_preselected_also_if_it_is_old(sqlite_client, monkeypatch):
+    monkeypatch.setattr(pages, "_MAX_CHOICE", 2)
+    for run_id in "abc":
+        start(sqlite_client, run_id)
+    page = sqlite_client.get("/compare?runs=a", headers=HTML).text
+    assert re.findall(r'value="(\w)"( checked)?', page)[:3] == [
+        ("a", " checked"),
+        ("c", ""),
+        ("b", ""),
+    ]
+
+
+def test_a_device_that_all_runs_share_has_no_column(sqlite_client):
+    for run_id in "ab":
+        start(sqlite_client, run_id)
+    page = sqlite_client.get("/compare?runs=a,b", headers=HTML).text
+    assert "All run on " in page and ">Device</th>" not in page
 
 
 def test_a_run_can_be_removed_down_to_two(sqlite_client):

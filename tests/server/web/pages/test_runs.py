@@ -295,7 +295,7 @@ def test_groups_are_shown_with_the_filter_of_each(client):
     assert "(config.lr&lt;1 or id=&#39;r0&#39;) and config.optimizer = " in runs
     runs = client.get(unescape(links[3][1]), headers=HTML).text
     assert re.findall(r'class="strong" href="/runs/(\w+)"', runs) == ["r3"]
-    assert 'aria-sort="descending"><a class="sorts"' in page and "0 to 0.1</span>" in page
+    assert 'aria-sort="descending"><a class="sorts"' in page and "(0 to 0.1)</span>" in page
 
 
 def test_a_wrong_group_lists_the_runs_and_says_so(client, listed):

@@ -26,6 +26,7 @@ from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
 from memagent.leaks.finder_state import FinderState
 from memagent.leaks.free_memory import BoundCheck
+from memagent.leaks.limited_growth import growth_of
 from memagent.leaks.native_suspects import without_tensors
 from memagent.leaks.suspect import Diagnosis, scale_confidence, with_opaque_holders
 from memagent.leaks.trace_pause import untraced
@@ -352,6 +353,8 @@ class Finder(FinderState):
             is_unsure = may_confirm and confirmation.is_unsure(
                 suspects, window, self.confirming_window
             )
+            if suspects:
+                self._growth = growth_of(suspects, window.bounds.is_beyond)
             self._keyed = frozenset(
                 (item.file, item.line) for item in suspects if limits.is_keyed(item)
             )
@@ -381,7 +384,6 @@ class Finder(FinderState):
             else None,
             burst_steps=(diagnosis.step - diagnosis.first_step) // 2,
         )
-        self._has_limit = unconfirmed is not None
         return diagnosis
 
     @contextmanager

@@ -88,8 +88,8 @@ class FinderState:
         """Lines of the newest suspects that fill a table by key."""
         self._slowed: dict[tuple[str, int | None], float] = {}
         """Bytes per step of tables that were withdrawn, by line."""
-        self._has_limit = False
-        """The source has a limit for what the newest diagnosis found."""
+        self._growth: Growing = "unknown"
+        """Kind of the growth of the newest suspects, by the source (`limited_growth`)."""
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
@@ -100,13 +100,15 @@ class FinderState:
     def growing(self) -> Growing:
         """Return what keeps the growing memory, as far as is known.
 
-        A buffer if it's below a bound that memory suffices for, or if the source has a limit for
-        it, until a longer window shows that it goes on.
+        A buffer if it's below a bound that memory suffices for. If the source has a limit, what
+        `limited_growth` says of it. Of a buffer only until a longer window shows that it goes on.
         """
-        if self._unconfirmed is not None or (self._is_filling and not self.suspects):
+        if self._unconfirmed is not None:
+            return self._growth
+        if self._is_filling and not self.suspects:
             return "buffer"
-        is_list = self.suspects and not self.is_busy and not self._has_limit
-        return "list" if is_list else "unknown"
+        is_known = self.suspects and not self.is_busy and self._growth != "buffer"
+        return self._growth if is_known else "unknown"
 
     def rest_bytes(self, *, on_host: bool) -> int | None:
         """Return the bytes until a growing buffer is full, None if that's unknown."""

@@ -58,16 +58,16 @@ def may_stop_growing(suspect: Suspect) -> bool:
     """Return True if the source has a limit for what a suspect names."""
     if suspect.kind in _LIMITED_KINDS:
         return True
-    statements = _statements(suspect)
-    names = _names(suspect, statements)
+    statements = statements_of(suspect)
+    names = names_of(suspect, statements)
     return any(
         _is_keyed(node)
         or _crops_itself(node, names)
-        or _depends_on(node, parents, names)
+        or depends_on(node, parents, names)
         or _is_once_per_key(node, parents)
         for node, parents in statements
     ) or any(
-        takes_out(node, parents, names, suspect.line) for node, parents in _nodes(suspect.file)
+        takes_out(node, parents, names, suspect.line) for node, parents in nodes_of(suspect.file)
     )
 
 
@@ -78,15 +78,15 @@ def is_keyed(suspect: Suspect) -> bool:
     """
     if suspect.kind == "cache":
         return True
-    statements = _statements(suspect)
+    statements = statements_of(suspect)
     holder = _HOLDER.search(suspect.holder)
     names = {holder[1]} if holder else set()
     return any(
         _is_keyed(node) or _is_once_per_key(node, parents) for node, parents in statements
-    ) or any(_stores_by_key(node, names) for node, _ in _nodes(suspect.file))
+    ) or any(_stores_by_key(node, names) for node, _ in nodes_of(suspect.file))
 
 
-def _statements(suspect: Suspect) -> list[tuple[ast.stmt, Parents]]:
+def statements_of(suspect: Suspect) -> list[tuple[ast.stmt, Parents]]:
     """Return the statements at a suspect's line, and what uses the variables that they set."""
     statements = [
         (node, parents)
@@ -98,14 +98,14 @@ def _statements(suspect: Suspect) -> list[tuple[ast.stmt, Parents]]:
     ]
 
 
-def _names(suspect: Suspect, statements: list[tuple[ast.stmt, Parents]]) -> set[str]:
+def names_of(suspect: Suspect, statements: list[tuple[ast.stmt, Parents]]) -> set[str]:
     names = {name for node, _ in statements for name in _growing_names(node)}
     if holder := _HOLDER.search(suspect.holder):
         names.add(holder[1])
     return names - {""}
 
 
-def _nodes(file: str) -> Iterator[tuple[ast.AST, Parents]]:
+def nodes_of(file: str) -> Iterator[tuple[ast.AST, Parents]]:
     """Yield the nodes of a file, and of the main one."""
     for item in dict.fromkeys((file, main_file() or file)):
         yield from walk(syntax_tree(item))
@@ -230,7 +230,7 @@ def _crops_itself(node: ast.stmt, names: set[str]) -> bool:
     )
 
 
-def _depends_on(node: ast.stmt, parents: Parents, names: set[str]) -> bool:
+def depends_on(node: ast.stmt, parents: Parents, names: set[str]) -> bool:
     """Return True if a condition asks for a key, or for the number of items, before a statement."""
     tests = [item.test for item in parents if isinstance(item, ast.If | ast.While)]
     return any(_asks(test, names) for test in (*tests, *_tests_before(node, parents)))

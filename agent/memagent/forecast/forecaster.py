@@ -19,7 +19,7 @@ from math import inf
 
 from memagent.forecast.calibration import Evidence, calibrated_interval
 from memagent.forecast.gc_check import GarbageCheck, GcProbe
-from memagent.forecast.hysteresis import ForecastHysteresis
+from memagent.forecast.hysteresis import CalmGrowth, ForecastHysteresis
 from memagent.forecast.knowledge import Knowledge, nearest_projection
 from memagent.forecast.levels import (
     PAGE_COST,
@@ -99,6 +99,7 @@ class Forecaster:
         """True if a diagnosis should find what keeps the growing memory, at any level."""
         self._hysteresis = ForecastHysteresis()
         self._gc_check = GarbageCheck(self._gc_probe)
+        self._calm_growth = CalmGrowth()
 
     def learn(
         self,
@@ -118,6 +119,7 @@ class Forecaster:
         grows: what keeps the growing memory, from the leak finder. growth_end_bytes: memory held
         after a step once a growing buffer is full. predecessor: the last run of the same program.
         """
+        self._calm_growth.drop()
         self._sudden.learn(optimizer_state_bytes, max_input_size, eval_bytes)
         self._knowledge.learn(
             epoch_steps=epoch_steps,
@@ -236,6 +238,7 @@ class Forecaster:
         if self.host_limit_bytes is not None:
             self.host_limit_bytes = int(host_limit or self.host_limit_bytes)
         self._signals.set_limits(self.limit_bytes, self.host_limit_bytes)
+        self._calm_growth.drop()
 
     def _horizon_steps(self, step: int) -> float:
         """Return in how many steps a batch may be too large."""
@@ -287,15 +290,20 @@ class Forecaster:
     # -- trends ---------------------------------------------------------------------------------
 
     def _by_trends(self, step: int) -> Forecast:
+        signals, calm = self._signals, self._calm_growth
+        used = signals.need + signals.host
+        if calm.nearest and calm.holds(step, used, signals.revision):
+            return self._build(step, "ok", None, calm.probability, projection=calm.nearest)
+        calm.drop()
         nearest = self._nearest(step)
         self.is_worth_diagnosis = is_worth_diagnosis(nearest)
         if nearest is None:
-            steps_left = self._horizon_steps(step)
-            tail = self._sudden.by_tail(self._signals, self.limit_bytes, steps_left)
+            tail = self._sudden.by_tail(signals, self.limit_bytes, self._horizon_steps(step))
             return self._by_sudden(step, tail)
         situation = self._situation(step, nearest)
         reach = reach_of(nearest, situation)
         level = level_of(nearest, situation, reach)
+        is_calm = level == self._forecast.level == "ok" and not self._knowledge.predecessor
         if level != "ok" and nearest.cause == "leak":
             level = self._check_garbage(step, nearest, level)
         probability = probability_of(nearest, situation, reach)
@@ -303,6 +311,8 @@ class Forecaster:
         if level == "ok":
             # a high probability next to the level ok would contradict it
             probability = min(probability, MAX_SILENT_PROBABILITY)
+            if is_calm:
+                calm.keep(step, nearest, probability, used, signals.revision)
             return self._build(step, "ok", None, probability, projection=nearest)
         return self._build(
             step,
@@ -354,12 +364,9 @@ class Forecaster:
         return self._knowledge.expect(
             nearest,
             step,
-            headroom_bytes=self._headroom_bytes(step),
+            headroom_bytes=self.limit_bytes - self._signals.expected_need(step),
             planned_steps_left=self._planned_steps_left(step),
         )
-
-    def _headroom_bytes(self, step: int) -> float:
-        return self.limit_bytes - self._signals.expected_need(step)
 
     def _situation(self, step: int, nearest: Projection) -> Situation:
         floor = self._signals.floor

@@ -6,6 +6,13 @@ A forecast comes with every sample, and people read it.
 2. A lower level or another cause is reported after CALM_UPDATES new forecasts in a row.
 3. An ETA and its interval stay while the new ETA differs by less than MATERIAL_CHANGE of the steps
    left, or by less than an eighth of the interval.
+
+A projection moves little from one step to the next, and takes longer than all else. So while the
+level is ok, the forecast of growth is kept (`CalmGrowth`) until
+
+4. MAX_AGE of the steps left at the earliest have passed,
+5. as large a share of the headroom is used up, or
+6. another trend was fitted, or one has ended.
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from memagent.forecast.projection import Projection
 from memagent.forecast.types import LEVELS, Forecast
 
 CALM_UPDATES = 8
@@ -22,6 +30,8 @@ MATERIAL_CHANGE = 0.2
 """Share of the steps left by which an ETA must move to be reported."""
 MIN_CHANGE_STEPS = 2.0
 """Differences of fewer steps aren't reported."""
+MAX_AGE = 0.02
+"""Share of the steps left (rule 4): far less than the error of any estimate of them."""
 
 
 class ForecastHysteresis:
@@ -99,3 +109,37 @@ def _carried_forward(
         }
     # one copy: it's made at each step of a growing run
     return replace(new, **carried)
+
+
+class CalmGrowth:
+    """Call `keep` with a forecast of level ok, then ask `holds` at each step."""
+
+    __slots__ = ("_max_used", "_revision", "_until_step", "nearest", "probability")
+
+    def __init__(self) -> None:
+        self.nearest: Projection | None = None
+        """The projection that is kept, if any."""
+        self.probability = 0.0
+        """Its probability of an OOM."""
+        self._until_step = self._max_used = 0.0
+        self._revision = 0
+
+    def keep(
+        self, step: int, nearest: Projection, probability: float, used: float, revision: int
+    ) -> None:
+        """Keep a forecast. used: bytes that the step takes. revision: that of the trends."""
+        self.nearest = nearest
+        self.probability = probability
+        steps = MAX_AGE * nearest.steps_left_low
+        self._until_step = step + steps
+        self._max_used = used + steps * nearest.slope
+        self._revision = revision
+
+    def drop(self) -> None:
+        """Keep nothing, since the knowledge or the level has changed."""
+        self.nearest = None
+
+    def holds(self, step: int, used: float, revision: int) -> bool:
+        """Return True if what is kept is good for this step."""
+        is_same = self.nearest is not None and revision == self._revision
+        return is_same and step <= self._until_step and used <= self._max_used

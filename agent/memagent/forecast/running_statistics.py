@@ -258,8 +258,11 @@ class StepGrowth(msgspec.Struct, frozen=True, gc=False):
     def of(cls, values: Sequence[float], rise: float) -> StepGrowth:
         """Return the step growth of a series that rises by `rise`."""
         changes = list(map(sub, values[1:], values))
+        largest = max(changes)
+        if largest < MIN_JUMP_RATIO * rise:
+            return cls()  # so no typical jump is larger: most growth is straight
         falls = [-change for change in changes if change < 0]
-        noise = max(3 * sum(falls) / len(falls) if falls else 0.0, 0.1 * max(changes))
+        noise = max(3 * sum(falls) / len(falls) if falls else 0.0, 0.1 * largest)
         places = [place for place, change in enumerate(changes) if change > noise]
         sizes = [changes[place] for place in places]
         n, total = len(sizes), sum(sizes)

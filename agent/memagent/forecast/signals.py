@@ -32,6 +32,8 @@ MAX_NOISE_RATIO = 1 / 8
 """Share of the smallest growth that matters by which readings may differ and count as equal."""
 FIT_EVERY_BUCKETS = 3
 """Buckets between two fits. Each counts if they hold few readings, those of a whole device."""
+REFIT_SHARE = 20
+"""Once something grows, it's fitted again when it has a twentieth more buckets."""
 
 
 def valid_reading(value: float | None) -> float | None:
@@ -55,6 +57,8 @@ class Signals:
             cause: BucketedSeries(max if cause == "input" else min) for cause in self._min_rise
         }
         self.trends: dict[Cause, Trend] = {}
+        self.revision = 0
+        """Number of changes of `trends`."""
         self.has_stopped = False
         """True if the newest step shows that a trend has stopped."""
         self.excess = ExcessStatistics()
@@ -66,6 +70,7 @@ class Signals:
         self.is_device = False
         """True if the floor is what the whole device uses, since nothing else is read."""
         self._new_buckets = 0
+        self._next_fit = FIT_EVERY_BUCKETS
         self._added: list[BucketedSeries] = []  # to by the newest step
 
     def set_limits(self, limit_bytes: int, host_limit_bytes: int | None) -> None:
@@ -191,7 +196,7 @@ class Signals:
         if host is not None and "host_memory" in self._series:
             self.host = host
             self._add("host_memory", step, host, is_settled, count)
-        if self._new_buckets >= (1 if self.is_device else FIT_EVERY_BUCKETS):
+        if self._new_buckets >= (1 if self.is_device else self._next_fit):
             self._fit_trends()
 
     def excess_probability(
@@ -214,7 +219,7 @@ class Signals:
     def restart(self, cause: Cause) -> None:
         """Start a series again from here."""
         self._series[cause].clear()
-        self.trends.pop(cause, None)
+        self._drop(cause)
         if cause == "leak":
             self._input_high_water.clear()
 
@@ -249,18 +254,27 @@ class Signals:
             if cause in self.trends:
                 self._drop_stopped(cause, step, series.values[-1])
         if series.fell_at == step:
-            self.trends.pop(cause, None)  # its growth is gone
+            self._drop(cause)  # its growth is gone
 
     def _drop_stopped(self, cause: Cause, step: int, value: float) -> None:
         trend = self.trends[cause]
         if step > trend.expires_step and value <= trend.renewed_above:
-            del self.trends[cause]
+            self._drop(cause)
             self.has_stopped = True
+
+    def _drop(self, cause: Cause) -> None:
+        if self.trends.pop(cause, None) is not None:
+            self.revision += 1
 
     def _fit_trends(self) -> None:
         self._new_buckets = 0
+        self.revision += 1
         fits = {cause: self._fit(cause) for cause in self._series}
         self.trends = {cause: trend for cause, trend in fits.items() if trend is not None}
+        self._next_fit = FIT_EVERY_BUCKETS
+        if self.trends:
+            buckets = max(len(self._series[cause].values) for cause in self.trends)
+            self._next_fit = max(self._next_fit, buckets // REFIT_SHARE)
         self._attribute_floor_to_inputs()
 
     def _fit(self, cause: Cause, start: int = 0) -> Trend | None:

@@ -18,12 +18,13 @@ import msgspec
 from memagent.forecast.bucketed_series import BucketedSeries
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GarbageCheck, later
-from memagent.forecast.hysteresis import ForecastHysteresis
+from memagent.forecast.hysteresis import CalmGrowth, ForecastHysteresis
 from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.knowledge import Knowledge
 from memagent.forecast.levels import KnownGrowth
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.predecessor import Expectation, Predecessor
+from memagent.forecast.projection import Projection
 from memagent.forecast.running_statistics import ExcessStatistics, RunningLeastSquares, StepClock
 from memagent.forecast.signals import Signals
 from memagent.forecast.sudden_peaks import SuddenPeaks
@@ -34,6 +35,7 @@ _CLASSES = {
     kind.__name__: kind
     for kind in (
         BucketedSeries,
+        CalmGrowth,
         ExcessStatistics,
         Expectation,
         Forecast,
@@ -45,6 +47,7 @@ _CLASSES = {
         KnownGrowth,
         OtherProcesses,
         Predecessor,
+        Projection,
         RunningLeastSquares,
         Signals,
         StepClock,

@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from math import exp, inf, log, sqrt
-from operator import sub
+from operator import mul, sub
 
 from memagent.forecast.running_statistics import (
     RunningLeastSquares,
@@ -77,6 +77,8 @@ MAX_ONSET_RESIDUAL = 0.25
 """An onset's squared residuals of two lines, as a share of one line's."""
 MAX_ONSET_SLOPE = 0.15
 """An onset's older slope as a share of the newer one."""
+MIN_ONSET_BEND = 0.93
+"""Older half's slope over the newer one's, of the earliest onset that is tried."""
 MAX_JUMP_ERROR = 0.3
 """Error by jumps above which neither an onset nor an acceleration is derived from them."""
 MIN_GAP = 2.0
@@ -85,6 +87,10 @@ MAX_ALIKE_VARIANCE = 0.3
 """Relative variance of sizes and gaps up to which jumps are alike."""
 BLOCKS = 8
 """Blocks whose growth shows the error of q."""
+_FROM_MIDDLE = [block - (BLOCKS - 2) / 2 for block in range(BLOCKS - 1)]
+"""Places of the growth from block to block, from their middle."""
+_SQUARES_FROM_MIDDLE = sum(place**2 for place in _FROM_MIDDLE)
+"""Sum of their squares."""
 ERROR_WEIGHT = 0.5
 """Share of the error of q by which it is pulled towards the expected value."""
 SHRINK_RATIO = 2 / 3
@@ -246,7 +252,8 @@ class _Window:
     def trend(self, longer_rate: float, tops: Sequence[float]) -> Trend:
         """Return the trend by rules 5 and 6. `longer_rate` is the next longer window's rate."""
         self.jumps = StepGrowth.of(self._values[self._start :], self.rise)
-        onset = self._onset() if self.jumps.error < MAX_JUMP_ERROR else None
+        bends = self.older_slope < MIN_ONSET_BEND * self.newer_slope
+        onset = self._onset() if bends and self.jumps.error < MAX_JUMP_ERROR else None
         if onset is not None:
             return onset.trend(0.0, tops)
         error = self._ratio_error()
@@ -273,7 +280,7 @@ class _Window:
             since_step=self._lines.steps[self._start],
             span_steps=self.span_steps,
             rise=self.rise,
-            jump=self.jumps.typical or max(after - before for before, after in pairwise(values)),
+            jump=self.jumps.typical or max(map(sub, values[1:], values)),
             jump_error=self.jumps.error,
             at_step=self._lines.steps[-1],
             level=level,
@@ -316,10 +323,11 @@ class _Window:
         on_line = [mean + newer * (step - middle) for step in steps[start:]]
         above = max(0.0, *map(sub, tops, on_line))
         below = max(0.0, *map(sub, on_line, values))
+        if not self.jumps.typical:
+            return line + above, above + below
         before = accumulate(tops[:-1], max, initial=tops[0])
-        fall = max(0.0, *map(sub, before, values))
         # A rise that falls back is noise or a tooth; a lasting one is a jump.
-        if fall >= above / 2 or not self.jumps.typical:
+        if max(0.0, *map(sub, before, values)) >= above / 2:
             return line + above, above + below
         level = max(tops[-1], line + self.jumps.typical / 2)
         return level, level - line + below
@@ -362,6 +370,8 @@ class _Window:
         mean = sum(growth) / n
         if mean <= 0:
             return 1.0
-        _, scatter = RunningLeastSquares(range(n), growth).fit(0, n)
-        error = scatter * sqrt(n / (n - 2)) / mean * sqrt(2 / 3.5)
+        # the residuals of a line through the n values, by hand: they are few
+        slope = sum(map(mul, _FROM_MIDDLE, growth)) / _SQUARES_FROM_MIDDLE
+        squares = sum(map(mul, growth, growth)) - n * mean**2 - slope**2 * _SQUARES_FROM_MIDDLE
+        error = sqrt(max(0.0, squares) / (n - 2)) / mean * sqrt(2 / 3.5)
         return min(1.0, max(self.jumps.error, error))

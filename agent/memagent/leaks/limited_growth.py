@@ -45,7 +45,8 @@ def growth_of(suspects: Sequence[Suspect], is_beyond: Callable[[Suspect], bool])
     """
     rates = Counter[Growing]()
     for item in suspects:
-        rates["list" if is_beyond(item) else _kind_of(item)] += max(1, item.bytes_per_step or 0)
+        kind: Growing = "list" if is_beyond(item) else _kind_of(item)
+        rates[kind] += max(1, round(item.bytes_per_step or 0))
     return rates.most_common(1)[0][0] if rates else "unknown"
 
 

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.forecast.hysteresis import CALM_UPDATES, ForecastHysteresis
+from memagent.forecast import Forecaster
+from memagent.forecast.hysteresis import CALM_UPDATES, MAX_AGE, CalmGrowth, ForecastHysteresis
+from memagent.forecast.projection import Projection
 from memagent.forecast.types import Forecast
+
+GIB = 2**30
+PROJECTION = Projection("leak", 1200.0, 1000.0, 2000.0, 1200.0, 400.0, 10.0, 0.0, 10_000)
+LAST_STEP = int(1000 * MAX_AGE)
 
 
 def answer(step: int, level="warning", eta: float | None = 1000.0, cause="leak") -> Forecast:
@@ -173,3 +179,71 @@ def test_rule_2_a_new_cause_is_reported_after_several_forecasts():
         steady.settle(answer(step, cause="input"), 1.0).cause for step in range(2, 11)
     ]
     assert causes == ["leak"] * 8 + ["input"] * 2
+
+
+def calm_growth():
+    calm = CalmGrowth()
+    calm.keep(50, PROJECTION, 0.3, 5000.0, 1)
+    return calm
+
+
+@pytest.mark.parametrize(
+    ("steps", "bytes_more", "revision", "holds"),
+    [
+        (1, 0.0, 1, True),
+        (LAST_STEP, LAST_STEP * 10.0, 1, True),
+        (LAST_STEP + 1, 0.0, 1, False),
+        (1, LAST_STEP * 10.0 + 1, 1, False),
+        (1, 0.0, 2, False),
+    ],
+)
+def test_rules_4_to_6_it_holds_for_a_share_of_what_is_left(steps, bytes_more, revision, holds):
+    assert calm_growth().holds(50 + steps, 5000.0 + bytes_more, revision) == holds
+
+
+def test_it_holds_nothing_that_was_dropped():
+    calm = calm_growth()
+    calm.drop()
+    assert not calm.holds(50, 5000.0, 1)
+
+
+def leak(step):
+    return {"allocated_bytes": 20 * GIB + step * GIB // 64, "peak_allocated_bytes": 30 * GIB}
+
+
+def test_rule_4_growth_is_projected_again_at_few_steps_and_pages_as_early(monkeypatch):
+    def first_page():
+        counts, projected = 0, Forecaster._nearest
+
+        def counted(self, step):
+            nonlocal counts
+            counts += 1
+            return projected(self, step)
+
+        forecaster = Forecaster(80 * GIB)
+        with monkeypatch.context() as patch:
+            patch.setattr(Forecaster, "_nearest", counted)
+            for step in range(4000):
+                forecast = forecaster.update(step, **leak(step))
+                if forecast.level == "warning":
+                    return step, counts
+        raise AssertionError(forecast)
+
+    page, count = first_page()
+    monkeypatch.setattr(CalmGrowth, "holds", lambda *_: False)
+    earliest, all_of_them = first_page()
+    assert earliest <= page <= 1.02 * earliest
+    assert count < all_of_them / 3
+
+
+def test_what_is_learnt_counts_at_the_next_step():
+    forecaster = Forecaster(80 * GIB)
+    for step in range(1500):
+        if forecaster.update(step, **leak(step)).level == "notice":
+            break
+    first = step - 20
+    forecaster = Forecaster(80 * GIB)
+    for step in range(first):
+        assert forecaster.update(step, **leak(step)).level == "ok"
+    forecaster.learn(grows="list")
+    assert forecaster.update(first, **leak(first)).level == "warning"

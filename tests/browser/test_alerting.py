@@ -66,14 +66,15 @@ def test_a_rule_is_changed_for_one_project_and_reset(server, replay, scenarios, 
     page.get_by_label("Notify about high water").select_option("warning")
     page.get_by_label("stalled", exact=True).uncheck()
     page.get_by_role("button", name="Save").click()
-    page.wait_for_url(f"{server.url}/settings?project=language")
+    page.wait_for_url(f"{server.url}/settings?project=language&saved=1")
+    assert page.get_by_role("status").inner_text().startswith("Saved.")
     assert page.get_by_label("high water: the peak as a share of the limit").input_value() == "90"
     assert not page.get_by_label("stalled", exact=True).is_checked()
     page.get_by_role("link", name="Every project").click()
     assert page.get_by_label("high water: the peak as a share of the limit").input_value() == "97"
     page.get_by_role("link", name="language").click()
     page.get_by_role("button", name="Reset to the rules of every project").click()
-    page.wait_for_url(f"{server.url}/settings?project=language")
+    page.wait_for_url(f"{server.url}/settings?project=language&saved=1")
     assert page.get_by_label("stalled", exact=True).is_checked()
 
 

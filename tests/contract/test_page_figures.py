@@ -22,9 +22,9 @@ CLAIMS = {
     "the step of the death": r"(?:[Oo]ut of memory|OOM)(?: in \w+)?(?: of| in) step ([\d,]*\d)",
     "the step of the death, among changes": r"out of memory critical step ([\d,]*\d)",
     "steps from the warning to the death": r"([\d,]*\d) steps (?:after the first|earlier|before)",
-    "the limit": r"[Pp]eak [\d.]+ of ([\d.]+ [GM]iB)",
+    "the limit": r"(?:[Pp]eak )?[\d.]+ of ([\d.]+ [GM]iB)",
     "the highest peak": r"(?:, peak ([\d.]+) of|Peak ([\d.]+) GiB highest so far)",
-    "the peak of the newest step": r"Peak ([\d.]+ of [\d.]+ GiB) in step",
+    "the peak of the newest step": r"([\d.]+ of [\d.]+ GiB) at the peak of step",
     "the predicted peak": r"(?:, predicted ([\d.]+ GiB)\.|Predicted peak ([\d.]+ GiB))",
     "the rank of predicted and observed": r"observed memory rank (\d+)",
 }

@@ -110,7 +110,7 @@ SCRIPT = Rule(
     tells="warning",
     tells_end=False,
     thresholds=(
-        Threshold("quiet_s", 3_600, 60, 604_800, "s", "over if it isn't repeated for this long"),
+        Threshold("quiet_s", 3_600, 60, 604_800, "s", "closes if not repeated for this long"),
     ),
 )
 

@@ -53,7 +53,7 @@ OOM_FORECAST = Rule(
             0,
             1,
             "ratio",
-            "cost of a message as a share of a lost run's: one is sent above this probability",
+            "notify above this probability of running out of memory",
         ),
     ),
 )
@@ -248,7 +248,7 @@ HOST_MEMORY = Rule(
             0.1,
             1,
             "ratio",
-            "critical from this share of a limit at which the kernel kills",
+            "critical from this share, if the kernel kills at the limit",
         ),
     ),
 )

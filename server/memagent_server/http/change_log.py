@@ -1,6 +1,6 @@
 """Write every change by a person or a token to the audit log, for all routes in one place.
 
-What agents post isn't logged, nor are bodies: a row has the route, the ids in its path or address,
+Requests of agents and bodies are left out: a row has the route, the ids in its path or address,
 and the status of the response. Logins and logouts of known people and tokens are logged, too.
 """
 
@@ -16,10 +16,12 @@ from memagent_server.http.credentials import Access
 from memagent_server.store.changes import add_change
 from memagent_server.store.errors import BusyError, DBAPIError, PoolTimeoutError
 
-_READING = ("api_predictions.post_estimate", "compare.choose_runs", "routes.post_preview")
+READING = ("api_predictions.post_estimate", "compare.choose_runs", "routes.post_preview")
 """Routes that take a body and change nothing."""
-_NAMING = ("project", "runs", "revoke", "end", "test", "retry", "route", "channel")
-"""Fields of forms and queries that name what is changed; none is secret."""
+_BUTTONS = ("remove", "revoke", "end", "test_channel", "retry")
+"""Buttons of forms. Their value names what is changed."""
+_NAMING = ("what", "kind", "project", "runs", "name", "route", "channel")
+"""Fields of forms and queries that say what is changed; none is secret."""
 _LOGIN = "memagent_login"
 _log = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ def install(app: Flask) -> None:
 
 
 def add_login(name: str, email: str | None) -> None:
-    """Log this request as one by which somebody known logs in or out, or is refused."""
+    """Log this request as a login or logout of a person or token, or a refused one."""
     setattr(g, _LOGIN, (name, email))
 
 
@@ -62,7 +64,7 @@ def _author() -> tuple[str, str | None] | None:
     access = auth.current_access()
     if access is None or request.method in auth.SAFE_METHODS or request.url_rule is None:
         return None
-    if auth.required_scope().scope == "ingest" or request.endpoint in _READING:
+    if auth.required_scope().scope == "ingest" or request.endpoint in READING:
         return None
     return author_of(access)
 
@@ -73,9 +75,11 @@ def author_of(access: Access) -> tuple[str, str | None]:
 
 
 def _subject(status: int) -> str:
-    """Return the ids of the path, and the project or the runs that a query or a form names."""
+    """Return the ids of the path, and what a query or a form says of the change."""
     parts = [str(value) for value in (request.view_args or {}).values()]
     # the body of a refused request may be too large to read
     sources = (request.args, request.form) if status < 400 else (request.args,)
-    parts += [source[key] for source in sources for key in _NAMING if key in source]
+    for source in sources:
+        parts += [f"{key.partition('_')[0]} {source[key]}" for key in _BUTTONS if key in source]
+        parts += [text for key in _NAMING for text in source.getlist(key) if text.strip("*")]
     return " ".join("".join(filter(str.isprintable, text)) for text in parts)

@@ -96,7 +96,8 @@ def _score(warnings: Iterable[ForecastWarning], called_false: int) -> dict[str, 
         counts["warnings"] += 1
         counts[_COUNT_OF_STATE.get(item.state, item.state)] += 1
         if item.state == "oom" and item.closed_at is not None:
-            lead_steps.append(max(0, item.step - item.first_step))
+            # runs report the last step that they completed: the next one failed
+            lead_steps.append(max(0, item.step + 1 - item.first_step))
             lead_s.append(max(0.0, item.closed_at - item.fired_at))
     counts["called_false"] = called_false
     count = counts["came_true"] + counts["averted"] + counts["finished"]

@@ -1,4 +1,4 @@
-"""Ends and milestones of runs that no alert has told people of."""
+"""Ends and milestones of runs without an alert of them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def unreported_milestones(session: Session, rule: str, since: float) -> list[Run
         is_reached = and_(RunRow.status == "completed", RunRow.finished_at >= since)
     else:
         is_reached = and_(RunRow.step > 0, RunRow.created_at >= since)
-    # what was uploaded after its end is no news
+    # runs that were uploaded after their end are old
     live_rank = select(RankRow.rank).where(
         RankRow.run_id == RunRow.id, RankRow.is_current, RankRow.is_replayed.is_(False)
     )

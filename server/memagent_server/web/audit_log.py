@@ -10,7 +10,7 @@ from memagent_server.http.problems import page_answer
 from memagent_server.schemas.changes import ChangePage
 from memagent_server.schemas.queries import Paged
 from memagent_server.store.changes import list_changes, page_of_changes
-from memagent_server.web import query
+from memagent_server.web import change_text, query
 from memagent_server.web.rendering import render_page
 
 blueprint = Blueprint("audit_log", __name__)
@@ -38,4 +38,11 @@ def show_changes() -> Response:
         changes = list_changes(session, limit=limit, before_id=before_id)
         entries = changes[:MAX_SHOWN]
         older = entries[-1].id if len(changes) > len(entries) else None
-        return render_page("changes.html", session, changes=entries, older=older)
+        return render_page(
+            "changes.html",
+            session,
+            changes=entries,
+            older=older,
+            text_of=change_text.text_of,
+            refusal_of=change_text.refusal_of,
+        )

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from memagent_server.schemas.alerts import Delivery, Incident, Transition
 from memagent_server.schemas.runs import RunSummary
-from memagent_server.web.labels import Badge, count, forecast_sentence
+from memagent_server.web.labels import Badge, count, forecast_sentence, humanize
 
 _STATES = {
     "pending": Badge("notice", "pending", "Detected once; not yet confirmed, no notification sent"),
@@ -50,6 +50,19 @@ def state_badge(state: str, severity: str = "") -> Badge:
 
 
 MAX_CHANGES_SHOWN = 12
+
+
+def outcome(incident: Incident) -> str:
+    """Return what is to be known of an ended incident in few words: a lead time, or its cause."""
+    if incident.rule == "oom":
+        was_warned = any(alert.data.get("was_warned") for alert in incident.alerts)
+        return "warned before" if was_warned else "no warning"
+    if incident.state == "oom":
+        first = min(alert.first_step for alert in incident.alerts)
+        # runs report the last step that they completed: the next one failed
+        lead = max(0, max(alert.step for alert in incident.alerts) + 1 - first)
+        return f"warned {count(lead)} step{'' if lead == 1 else 's'} before"
+    return humanize(incident.cause or incident.rule)
 
 
 @dataclass(frozen=True)

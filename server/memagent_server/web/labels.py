@@ -60,6 +60,8 @@ _STATUSES = {
 }
 
 _MIN_SHOWN = 0.01
+_MIN_RISK = 0.05
+"""Pages give a probability from this one on."""
 _EARLY_ENDS = {"failed": ("warning", "Failed"), "stopped": ("plain", "Stopped")}
 
 
@@ -79,13 +81,21 @@ def forecast_badge(run: RunSummary) -> Badge | None:
         return None
     level, remaining = forecast.level, steps_left(run, forecast)
     if level == "ok":
-        return Badge("ok", "fits", "No sign of running out of memory")
+        return _calm_badge(forecast.oom_probability)
     if remaining is None:
         return Badge(level, level, f"May run out of memory{_because(forecast)}")
     return Badge(
         level,
         f"~{steps(remaining)}",
         f"Runs out of memory in about {steps(remaining)}{_because(forecast)}",
+    )
+
+
+def _calm_badge(probability: float) -> Badge:
+    if probability < _MIN_RISK:
+        return Badge("ok", "fits", "No sign of running out of memory")
+    return Badge(
+        "ok", "low risk", f"Runs out of memory with a probability of {100 * probability:.0f} %"
     )
 
 
@@ -221,6 +231,11 @@ def to_seconds(at: str) -> float:
     return datetime.fromisoformat(at.replace("Z", "+00:00")).timestamp()
 
 
+def card_name(card: str) -> str:
+    """Return a card's name as people write it: `H100 80GB HBM3`, `RTX 4090`."""
+    return re.sub("NVIDIA |GeForce | Generation", "", card)
+
+
 _CAUSES_OUTSIDE_TENSORS = ("fragmentation", "other_processes", "host_memory")
 _FRESH_S = 60.0
 """Age from which on a forecast is shown with its step and age."""
@@ -277,8 +292,21 @@ def _running_headline(
     if forecast is None:
         return Headline("busy", f"Running: {_peak(run)}", "No forecast yet.")
     if forecast.level == "ok":
-        return Headline("ok", f"Fits: {_peak(run)}", "No sign of running out of memory.")
+        return _calm_headline(run, forecast, moment)
     return Headline(forecast.level, forecast_sentence(run, forecast), _growth(forecast, moment))
+
+
+def _calm_headline(
+    run: RunSummary, forecast: Forecast | ForecastSummary, moment: Moment
+) -> Headline:
+    is_growing = isinstance(forecast, Forecast) and bool(forecast.growth_bytes_per_step)
+    if forecast.oom_probability < _MIN_RISK and not is_growing:
+        return Headline("ok", f"Fits: {_peak(run)}", "No sign of running out of memory.")
+    rank, growth = _subject(run, forecast).strip(), _growth(forecast, moment)
+    if rank and growth:
+        growth = f"{rank.capitalize()}: {growth[0].lower()}{growth[1:]}"
+    risk = f"Probability of running out of memory: {100 * forecast.oom_probability:.0f} %."
+    return Headline("ok", f"Low risk: {_peak(run)}", f"{growth} {risk}".strip())
 
 
 def forecast_sentence(run: RunSummary, forecast: Forecast | ForecastSummary) -> str:
@@ -318,8 +346,8 @@ def time_left(run: RunSummary) -> str:
         return ""
     seconds = _seconds_left(forecast, remaining)
     if remaining < 1:
-        return "any moment"
-    return steps(remaining) if seconds is None else format_duration(seconds)
+        return "any moment now"
+    return f"in ~{steps(remaining) if seconds is None else format_duration(seconds)}"
 
 
 def _time_left(forecast: Forecast | ForecastSummary, remaining: float) -> str:
@@ -358,7 +386,7 @@ def _usage(forecast: Forecast, newest: Stream | None) -> str:
     is_of_tensors = forecast.cause not in _CAUSES_OUTSIDE_TENSORS
     if newest is not None and peak is not None and is_of_tensors:
         limit = forecast.limit_bytes or newest.limit_bytes
-        return f"Peak {format_part_of(peak, limit)} in step {count(newest.last_step)}"
+        return f"{format_part_of(peak, limit)} at the peak of step {count(newest.last_step)}"
     if forecast.used_bytes is None:
         return ""
     return f"{format_part_of(forecast.used_bytes, forecast.limit_bytes)} used"

@@ -70,6 +70,7 @@ def _install(state: BlueprintSetupState) -> None:
         humanize=labels.humanize,
         with_code=labels.with_code,
         as_code=labels.as_code,
+        card_name=labels.card_name,
         channel_name=labels.channel_name,
         without_indent=labels.without_indent,
         pairs=view_models.pairs,

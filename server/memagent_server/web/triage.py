@@ -51,10 +51,10 @@ class TriageGroup:
 def triage(
     incidents: Iterable[Incident],
     runs: Mapping[str, RunSummary],
-    suspects: Mapping[str, SuspectByRank],
+    suspects: Mapping[str, str],
     now: float,
 ) -> list[TriageGroup]:
-    """Return open incidents in groups. `runs` and `suspects` are by run id."""
+    """Return open incidents in groups. `runs` and places of suspects are by run id."""
     groups: dict[str, list[Incident]] = {}
     for incident in sorted(incidents, key=lambda item: _order(item, runs.get(item.run_id), now)):
         groups.setdefault(_title(incident), []).append(incident)
@@ -66,30 +66,35 @@ def _group(
     title: str,
     incidents: Sequence[Incident],
     runs: Mapping[str, RunSummary],
-    suspects: Mapping[str, SuspectByRank],
+    suspects: Mapping[str, str],
     now: float,
 ) -> TriageGroup:
-    rows = [_row(item, runs.get(item.run_id), suspects.get(item.run_id), now) for item in incidents]
+    rows = [
+        _row(item, runs.get(item.run_id), suspects.get(item.run_id, ""), now) for item in incidents
+    ]
     pending_ids = [row.incident.alerts[0].id for row in rows if row.incident.acked_at is None]
     return TriageGroup(title, rows, pending_ids)
 
 
-def _row(
-    incident: Incident, run: RunSummary | None, suspect: SuspectByRank | None, now: float
-) -> TriageRow:
+def _row(incident: Incident, run: RunSummary | None, suspect: str, now: float) -> TriageRow:
     badge = state_badge(incident.state, incident.severity)
     left = time_left(run) if run is not None and incident.rule == "oom_forecast" else ""
-    place = ""
-    if suspect is not None and suspect.file:
-        place = suspect.file.rpartition("/")[2] + (f":{suspect.line}" if suspect.line else "")
+    hint = "Time until memory runs out" if left else badge.hint
     return TriageRow(
         incident,
-        Badge(badge.tone, left or badge.text, badge.hint),
+        Badge(badge.tone, f"OOM {left}" if left else badge.text, hint),
         (run.user or "") if run is not None else "",
-        place,
+        suspect,
         _is_handled(incident, now),
         run,
     )
+
+
+def place_of(suspect: SuspectByRank) -> str:
+    """Return `train.py:42`, "" without a file."""
+    if not suspect.file:
+        return ""
+    return suspect.file.rpartition("/")[2] + (f":{suspect.line}" if suspect.line else "")
 
 
 def _title(incident: Incident) -> str:

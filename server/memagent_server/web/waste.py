@@ -14,11 +14,12 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import json_answer
 from memagent_server.schemas import runs
 from memagent_server.schemas.queries import WasteQuery
-from memagent_server.schemas.runs import Waste, WasteKey, WasteSort
+from memagent_server.schemas.runs import Waste, WasteKey, WasteRow, WasteSort
 from memagent_server.store.engine import Session
 from memagent_server.store.run_list import list_projects
 from memagent_server.store.waste import SORTS, WasteSelection, waste
 from memagent_server.web import query
+from memagent_server.web.group_view import narrowed
 from memagent_server.web.rendering import render_page
 
 blueprint = Blueprint("waste", __name__)
@@ -87,6 +88,7 @@ def show_waste() -> Response:
             groups=GROUPS,
             columns=COLUMNS,
             address=partial(_address, chosen),
+            runs_of=_runs_of,
         )
 
 
@@ -98,6 +100,13 @@ def _window(days: int) -> tuple[float, float]:
 
 def _read(session: Session, selection: WasteSelection) -> Waste:
     return waste(session, selection, current().settings.gpu_prices)
+
+
+def _runs_of(row: WasteRow) -> str | None:
+    """Return the address of a row's runs, None if no filter finds them: by card alone."""
+    key = {name: getattr(row, name) for name in ("user", "project") if getattr(row, name)}
+    where = narrowed(None, key) if key else None
+    return f"/?{urlencode({'where': where, 'sort': 'peak_ratio'})}" if where else None
 
 
 def _address(chosen: _Chosen, **changes: str) -> str:

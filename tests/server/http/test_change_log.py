@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from memagent_server.http import credentials
+from memagent_server.http import auth, credentials
+from memagent_server.http.change_log import READING
 from memagent_server.store import changes
 from memagent_server.store.changes import add_change, list_changes
+from memagent_server.web.change_text import TEXTS, refusal_of, text_of
 
 
 def rows_of(database):
@@ -47,8 +49,46 @@ def test_changes_are_in_the_audit_log_without_their_bodies(app, database):
     listed = client.get("/api/v1/changes?limit=2", headers=headers).get_json()
     assert [one["subject"] for one in listed["changes"]] == ["x", "r"] and listed["next_cursor"]
     page = client.get("/settings/changes", headers=headers).text
-    assert "/api/v1/runs/&lt;run_id&gt;" in page
+    assert ">Deleted a run<" in page and "refused: 404 Not Found" in page
+    assert "DELETE /api/v1/runs/&lt;run_id&gt;, status 404" in page
     assert "Secret" not in page
+
+
+def test_a_form_says_what_it_changed(app, database):
+    headers = {"Authorization": f"Bearer {token(app, 'admin')}"}
+    client = app.test_client()
+    for form in ({"name": "Vision team"}, {"what": "remove", "route": "Vision team"}):
+        client.post("/settings/routing", data=form, headers=headers)
+    client.post("/settings/columns", data={"remove": "Loss", "project": "p"}, headers=headers)
+    assert [subject for *_, subject, _ in rows_of(database)] == [
+        "remove Loss p",
+        "remove Vision team",
+        "Vision team",
+    ]
+
+
+def test_every_route_that_is_logged_has_words_and_no_other(app):
+    def is_logged(rule):
+        view = app.view_functions[rule.endpoint]
+        known = getattr(view, "memagent_operation", None)
+        required = known.required if known else getattr(view, "memagent_required_scope", None)
+        return rule.endpoint not in READING and not (required and required.scope == "ingest")
+
+    changing = {
+        (method, rule.rule)
+        for rule in app.url_map.iter_rules()
+        for method in rule.methods - {*auth.SAFE_METHODS}
+        if is_logged(rule)
+    }
+    logins = {entry for entry in TEXTS if entry[0] == "GET"}
+    assert changing | logins == TEXTS.keys()
+    routes = {rule.rule for rule in app.url_map.iter_rules()}
+    assert {route for _, route in logins} <= routes
+
+
+def test_a_route_of_an_earlier_version_is_shown_as_it_is():
+    assert text_of("PUT", "/old") == "PUT /old"
+    assert (refusal_of(303), refusal_of(403), refusal_of(499)) == ("", "403 Forbidden", "499")
 
 
 def test_logins_and_logouts_are_in_the_audit_log_and_wrong_tokens_are_not(app, database):

@@ -255,7 +255,10 @@ def test_the_settings_page_saves_only_changes(client):
     }
     del fields["stalled.is_on"]
     response = client.post("/settings", data=fields)
-    assert (response.status_code, response.headers["Location"]) == (303, "/settings?project=nlp")
+    assert (response.status_code, response.headers["Location"]) == (
+        303,
+        "/settings?project=nlp&saved=1",
+    )
     result = rules(client, "nlp")
     assert result["high_water"]["thresholds"]["used_ratio"]["value"] == 0.9
     assert result["prediction_mismatch"]["thresholds"]["over_bytes"]["value"] == GIB

@@ -152,7 +152,9 @@ def test_the_page_shows_channels_and_tests_them(with_webhook, receiver):
         and page.count("Send test message") == 1
         and "every notification was delivered" in page
     )
-    page = with_webhook.post("/settings/channels", data={"test": "webhook"}).get_data(as_text=True)
+    page = with_webhook.post("/settings/channels", data={"test_channel": "webhook"}).get_data(
+        as_text=True
+    )
     assert "webhook: accepted, status 200" in page and len(receiver[1]) == 1
     assert (
         with_webhook.get("/settings").get_data(as_text=True).count('href="/settings/channels"') == 1

@@ -90,7 +90,7 @@ def test_a_preview_shows_what_the_last_days_would_have_been(client, database):
     ] == [("webhook", 2, 0), ("vision", 2, 1)]
     assert names(client) == []
     page = client.get(PAGE, headers=HTML).text
-    assert "2 messages, by these routes" in page and "very-secret" not in page
+    assert "2 messages: how many were queued" in page and "very-secret" not in page
 
 
 def test_the_page_adds_edits_moves_and_removes_routes(client):
@@ -133,6 +133,6 @@ def test_changes_are_in_the_audit_log(client):
     client.post("/api/v1/routes/preview", json={"routes": []})
     changes = client.get("/api/v1/changes").get_json()["changes"]
     assert [(change["route"], change["subject"]) for change in changes] == [
-        (PAGE, "vision"),
+        (PAGE, "remove vision"),
         ("/api/v1/routes", ""),
     ]

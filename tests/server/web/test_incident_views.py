@@ -66,3 +66,15 @@ def test_an_incident_shows_its_newest_changes():
 def test_a_firing_warning_is_less_severe_than_a_firing_critical_alert():
     assert incident_views.state_badge("firing", "warning").tone == "warning"
     assert incident_views.state_badge("firing", "critical").tone == "critical"
+
+
+def test_an_ended_incident_says_how_early_people_were_warned():
+    died = replace(ALERT, state="oom", first_step=880, step=1198)
+    later = replace(died, first_step=900, step=1200)
+    incident = replace(an_incident(died, later), rule="oom_forecast", state="oom")
+    assert incident_views.outcome(incident) == "warned 321 steps before"
+    assert incident_views.outcome(replace(incident, state="averted")) == "leak"
+    for was_warned, text in ((False, "no warning"), (True, "warned before")):
+        alert = replace(died, data={"was_warned": was_warned})
+        sudden = replace(an_incident(alert), rule="oom", cause=None, state="oom")
+        assert incident_views.outcome(sudden) == text

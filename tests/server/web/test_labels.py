@@ -82,7 +82,24 @@ def test_a_summary_of_a_forecast_has_no_growth():
 
 
 def test_it_shows_that_a_run_fits():
-    assert headline(a_run(), replace(LEAK, level="ok"))[:2] == ("ok", "Fits: peak 3.10 of 8.00 GiB")
+    calm = replace(LEAK, level="ok", oom_probability=0.04, growth_bytes_per_step=None)
+    assert headline(a_run(), calm) == (
+        "ok",
+        "Fits: peak 3.10 of 8.00 GiB",
+        "No sign of running out of memory.",
+    )
+
+
+def test_it_names_growth_and_a_low_risk_before_anybody_is_warned():
+    rising = replace(LEAK, level="ok", oom_probability=0.3, growing_since_step=104)
+    tone, text, detail = headline(a_run(world_size=2), rising)
+    assert (tone, text) == ("ok", "Low risk: peak 3.10 of 8.00 GiB")
+    assert detail == (
+        "Rank 0: 3.00 of 8.00 GiB used, 12.5 MiB more each step since step 104. "
+        "Probability of running out of memory: 30 %."
+    )
+    risky = replace(rising, growth_bytes_per_step=None)
+    assert headline(a_run(), risky)[1] == "Low risk: peak 3.10 of 8.00 GiB"
 
 
 def test_it_makes_no_claim_before_the_first_forecast():
@@ -137,9 +154,14 @@ def test_a_forecast_badge_counts_steps():
     )
     badges = [
         labels.forecast_badge(a_run(forecast=replace(LEAK_SUMMARY, **changes)))
-        for changes in ({"level": "ok"}, {"eta_step": None})
+        for changes in (
+            {"level": "ok", "oom_probability": 0.0},
+            {"level": "ok"},
+            {"eta_step": None},
+        )
     ]
-    assert [badge.text for badge in badges] == ["fits", "warning"]
+    assert [badge.text for badge in badges] == ["fits", "low risk", "warning"]
+    assert badges[1].hint.startswith("Runs out of memory with a probability of ")
 
 
 @pytest.mark.parametrize("run", [a_run(forecast=None), a_run(forecast=LEAK_SUMMARY, status="oom")])

@@ -8,7 +8,7 @@ from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.runs import RunSummary
 from memagent_server.schemas.snapshots import SuspectByRank
 from memagent_server.web.labels import to_seconds
-from memagent_server.web.triage import NOTES, triage
+from memagent_server.web.triage import NOTES, place_of, triage
 from tests.server.web.schema_examples import ALERT, LAST_SEEN_AT, LEAK_SUMMARY, RUN, STARTED_AT
 
 NOW = to_seconds(LAST_SEEN_AT)
@@ -39,7 +39,11 @@ def order(incidents, suspects=()):
 def test_the_least_time_left_comes_first():
     (group,) = triage([an_incident(name) for name in "abc"], RUNS, {}, NOW)
     assert [row.incident.run_id for row in group.rows] == ["b", "c", "a"]
-    assert [row.urgency.text for row in group.rows] == ["60 s", "5 min", "25 min"]
+    assert [row.urgency.text for row in group.rows] == [
+        "OOM in ~60 s",
+        "OOM in ~5 min",
+        "OOM in ~25 min",
+    ]
 
 
 def test_incidents_are_grouped_by_cause():
@@ -75,7 +79,7 @@ def test_a_row_has_the_suspects_line_and_the_state_without_a_time():
             "ranks": [0],
         }
     )
-    (group,) = triage([an_incident("x", rule="high_water")], {}, {"x": suspect}, NOW)
+    (group,) = triage([an_incident("x", rule="high_water")], {}, {"x": place_of(suspect)}, NOW)
     (row,) = group.rows
     assert (row.suspect, row.urgency.text, asdict(row.incident)["run_id"]) == (
         "train.py:88",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 
 import pytest
 
@@ -102,3 +103,15 @@ def test_the_python_api_answers_the_same(sqlite_client, sqlite_url, tmp_path):
     assert (row["run"], row["card"]) == ("r", "NVIDIA H100 80GB HBM3")
     with memagent.Api(tmp_path) as api, pytest.raises(MemagentError):
         api.waste()
+
+
+@pytest.mark.parametrize("by", ["", "user", "project", "card"])
+def test_a_row_links_to_its_runs(sqlite_client, by):
+    add_run(sqlite_client)
+    add_run(sqlite_client, "other", user="ben", project="nlp")
+    html = sqlite_client.get(f"/waste?by={by}", headers=HTML).text
+    links = [unescape(link) for link in re.findall(r'href="(/\?where=[^"]+)"', html)]
+    assert len(links) == (0 if by == "card" else 2)
+    for link in links:
+        runs = sqlite_client.get(link, headers=HTML).text
+        assert ('href="/runs/r"' in runs) != ('href="/runs/other"' in runs)

@@ -11,7 +11,6 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.base import ALERT_STATES
-from memagent_server.schemas.snapshots import SuspectByRank
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import list_incidents
 from memagent_server.store.runs import get_run
@@ -22,7 +21,7 @@ from memagent_server.web.api_alerts import ALERT_ACTIONS, AlertAction, act_on_al
 from memagent_server.web.failures import shared_failures
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
 from memagent_server.web.shared_pages import share_refreshes
-from memagent_server.web.triage import TriageGroup, triage
+from memagent_server.web.triage import TriageGroup, place_of, triage
 
 blueprint = Blueprint("alerts", __name__, url_prefix="/alerts")
 
@@ -51,6 +50,7 @@ def show_alerts() -> Response:
             session,
             groups=_triage(session, page.incidents) if is_open else [],
             incidents=[] if is_open else page.incidents,
+            suspects={} if is_open else _first_suspects(session, _deaths(page.incidents)),
             failures=shared_failures(session, {item.run_id for item in page.incidents}),
             next_cursor=page.next_cursor,
             state=state or "open",
@@ -60,15 +60,21 @@ def show_alerts() -> Response:
         )
 
 
+def _deaths(incidents: Sequence[Incident]) -> list[str]:
+    return list(dict.fromkeys(item.run_id for item in incidents if item.state == "oom"))
+
+
 def _triage(session: Session, incidents: Sequence[Incident]) -> list[TriageGroup]:
     ids = list(dict.fromkeys(incident.run_id for incident in incidents))
     rows = [run for run_id in ids if (run := get_run(session, run_id)) is not None]
     runs = {run.id: run for run in summarize(session, rows)}
-    suspects: dict[str, SuspectByRank] = {}
-    for run_id in ids[:PAGE_SIZE]:
-        for suspect in suspects_of(session, run_id)[:1]:
-            suspects[run_id] = suspect
-    return triage(incidents, runs, suspects, current().clock())
+    return triage(incidents, runs, _first_suspects(session, ids), current().clock())
+
+
+def _first_suspects(session: Session, run_ids: Sequence[str]) -> dict[str, str]:
+    """Return {run: file and line of its first suspect}."""
+    suspects = {run_id: suspects_of(session, run_id)[:1] for run_id in run_ids[:PAGE_SIZE]}
+    return {run_id: place_of(items[0]) for run_id, items in suspects.items() if items}
 
 
 @blueprint.post("/<int:alert_id>/say")

@@ -60,6 +60,7 @@ def show_rules() -> Response:
             rules=list(read_policy(session, project).values()),
             format_threshold=format_threshold,
             unit_of=unit_of,
+            is_saved=query.choice("saved", ("1",)) is not None,
         )
 
 
@@ -77,8 +78,8 @@ def change_rules() -> Response:
     )
     with current().database.write() as session:
         save_rules(session, project, changes)
-    suffix = "" if project == EVERY_PROJECT else f"?project={quote(project, safe='')}"
-    return redirect_to(f"/settings{suffix}")
+    chosen = "" if project == EVERY_PROJECT else f"project={quote(project, safe='')}&"
+    return redirect_to(f"/settings?{chosen}saved=1")
 
 
 def format_threshold(threshold: Threshold, value: float) -> str:
@@ -123,8 +124,8 @@ def show_channels() -> Response:
 
 @blueprint.post("/channels")
 def change_channels() -> Response:
-    """Handle a button of the page: `test` names a channel, `retry` a notification."""
-    channel, number = request.form.get("test", ""), request.form.get("retry", "")
+    """Handle a button of the page: `test_channel` names a channel, `retry` a notification."""
+    channel, number = request.form.get("test_channel", ""), request.form.get("retry", "")
     if channel:
         ok, answer = send_test_message(channel)
         return _channels_page(f"{channel}: {'accepted, ' if ok else ''}{answer}", is_error=not ok)

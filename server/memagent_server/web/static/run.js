@@ -259,6 +259,7 @@ function draw() {
   pngButton.hidden = false;
   for (const button of axisButtons) button.setAttribute("aria-pressed", String((button.dataset.axis === "time") === isByClock));
   ranksButton?.setAttribute("aria-pressed", String(isOverRanks));
+  ranksButton?.closest(".card-head").classList.toggle("over-ranks", isOverRanks);
   lastButton.disabled = (facts.last_step ?? 0) <= LAST_STEPS;
   scaleButton.hidden = !facts.limit_bytes;
   scaleButton.setAttribute("aria-pressed", String(isToLimit()));

@@ -1,0 +1,57 @@
+"""Words for the requests of the audit log."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+_RUNS = "/api/v1/runs"
+_ALERT = "/<any(ack, snooze, 'false-alarm'):action>"
+_FAILURE = "/<any(resolve, reopen):action>"
+TEXTS: dict[tuple[str, str], str] = {
+    ("POST", "/login"): "Login",
+    ("GET", "/login"): "Login",
+    ("GET", "/login/oidc/callback"): "Login",
+    ("POST", "/logout"): "Logout",
+    ("POST", "/runs"): "Changed runs",
+    ("PATCH", _RUNS): "Changed runs",
+    ("DELETE", _RUNS): "Deleted runs",
+    ("POST", "/runs/<run_id>"): "Changed a run's name or notes",
+    ("PATCH", f"{_RUNS}/<run_id>"): "Changed a run",
+    ("DELETE", f"{_RUNS}/<run_id>"): "Deleted a run",
+    ("POST", "/runs/<run_id>/commands"): "Sent a command to a run",
+    ("POST", f"{_RUNS}/<run_id>/commands"): "Sent a command to a run",
+    ("POST", "/alerts/<int:alert_id>/say"): "Answered an alert",
+    ("POST", "/alerts/acknowledge"): "Acknowledged alerts",
+    ("POST", f"/api/v1/alerts/<int:alert_id>{_ALERT}"): "Answered an alert",
+    ("POST", f"/failures/<fingerprint>{_FAILURE}"): "Changed a failure's state",
+    ("POST", f"/api/v1/failures/<fingerprint>{_FAILURE}"): "Changed a failure's state",
+    ("POST", "/settings"): "Changed rules",
+    ("PUT", "/api/v1/rules"): "Changed rules",
+    ("POST", "/settings/columns"): "Changed rules on columns",
+    ("PUT", "/api/v1/column-rules"): "Changed rules on columns",
+    ("POST", "/settings/channels"): "Tested a channel, or sent a notification again",
+    ("POST", "/api/v1/channels/<name>/test"): "Tested a channel",
+    ("POST", "/api/v1/notifications/<int:notification_id>/retry"): "Sent a notification again",
+    ("POST", "/settings/routing"): "Changed routing",
+    ("PUT", "/api/v1/routes"): "Changed routing",
+    ("POST", "/settings/schedules"): "Changed a channel's schedule",
+    ("PUT", "/api/v1/schedules"): "Changed channels' schedules",
+    ("POST", "/settings/tokens"): "Created or revoked a token",
+    ("POST", "/settings/people"): "Ended a person's sessions",
+    ("POST", "/views"): "Saved or deleted a view",
+    ("PUT", "/api/v1/views"): "Saved a view",
+    ("DELETE", "/api/v1/views"): "Deleted a view",
+}
+"""By method and route. Routes of earlier versions have no words: the request itself is shown."""
+
+
+def text_of(method: str, route: str) -> str:
+    return TEXTS.get((method, route), f"{method} {route}")
+
+
+def refusal_of(status: int) -> str:
+    """Return `403 Forbidden` for a request that changed nothing, "" for one that did."""
+    if status < HTTPStatus.BAD_REQUEST:
+        return ""
+    known = status in {item.value for item in HTTPStatus}
+    return f"{status} {HTTPStatus(status).phrase}" if known else str(status)

@@ -25,6 +25,7 @@ blueprint = Blueprint("docs", __name__)
 CONTENTS, RUNBOOKS = "index", "alerts"
 _PAGE_NAME = r"[a-z0-9-]{1,100}(/[a-z0-9-]{1,100})?"
 """Letters and dashes, at most one folder deep: no name leads out of the folder, or is too long."""
+_PAGE_LINK = re.compile(rf"\[([^\]]+)\]\(({_PAGE_NAME})\.md\)")
 _IMAGE_LINK = re.compile(r"images/([a-z0-9-]{1,100}\.png)")
 
 
@@ -66,7 +67,9 @@ def _show(name: str) -> Response:
     if path is None:
         raise Problem(404, f"The manual has no page {name!r}. /docs lists all pages.")
     with current().database.read() as session:
-        return render_page("manual.html", session, document=_document(name, path), name=name)
+        return render_page(
+            "manual.html", session, document=_document(name, path), name=name, pages=_pages()
+        )
 
 
 def _path(name: str) -> Path | None:
@@ -80,6 +83,13 @@ def _path(name: str) -> Path | None:
 def _document(name: str, path: Path) -> Document:
     """Render a page once: the docs change only with the program. Needs a request, for `url_for`."""
     return render(path.read_text(encoding="utf-8"), lambda href: _resolve_link(name, href))
+
+
+@lru_cache(maxsize=1)
+def _pages() -> tuple[tuple[str, str], ...]:
+    """Return the name and title of each page, in the order of the contents."""
+    text = (resource_dir("docs") / f"{CONTENTS}.md").read_text(encoding="utf-8")
+    return tuple((name, " ".join(title.split())) for title, name, _ in _PAGE_LINK.findall(text))
 
 
 @lru_cache(maxsize=1)

@@ -101,3 +101,11 @@ def test_anchors_are_those_of_github():
     assert anchor_of("PUT /api/v1/rules") == "put-apiv1rules"
     assert anchor_of("oom_forecast") == "oom_forecast"
     assert anchor_of("Slack, incoming webhook") == "slack-incoming-webhook"
+
+
+def test_each_page_lists_all_pages_and_names_itself(sqlite_client):
+    html = sqlite_client.get("/docs/forecast").get_data(as_text=True)
+    for name, title in (("quickstart", "Quick start"), ("adr/index", "Architecture decisions")):
+        assert f'<a href="/docs/{name}">{title}</a>' in html
+    assert '<a href="/docs/forecast" aria-current="page">Forecast</a>' in html
+    assert "Manual</a> / Forecast</p>" in html

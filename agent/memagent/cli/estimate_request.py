@@ -257,6 +257,7 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
         attention=arguments.attention,
         loss=arguments.loss,
         transformers=arguments.transformers,
+        use_cache=arguments.transformers is not None,  # the newest has none, as a trace
         accumulation=arguments.accumulation,
         loop=arguments.loop or USUAL_LOOP,
         fsdp_wrap=arguments.fsdp_wrap,

@@ -10,7 +10,7 @@ ROWS = [(versions, row) for versions, rows in unseen.read().items() for row in r
 
 
 def test_no_case_is_one_of_the_seen_models() -> None:
-    models = [model for model, _ in unseen.CASES]
+    models = [model for model, _ in (*unseen.CASES, *unseen.SECOND)]
     assert len(set(models)) == len(models)
     assert not set(models) & set(configurations.MODELS)
 
@@ -26,8 +26,9 @@ def test_the_formula_is_no_worse_than_when_it_was_asked_first(
         assert now is None or now[1][0] <= row.traced <= now[1][1]
     else:
         assert now is not None
-        first = abs(row.first / row.traced - 1)
-        assert abs(now[0] / row.traced - 1) <= max(first + 0.001, 0.01)
+        is_mended = row.model in {model for model, _ in unseen.CASES}  # their causes were
+        limit = 0.01 if is_mended else abs(row.first / row.traced - 1) + 0.001
+        assert abs(now[0] / row.traced - 1) <= limit
 
 
 def test_embeddings_get_their_gradient_after_the_first_layers_backward() -> None:

@@ -12,9 +12,9 @@ from memagent.estimator.formula.transients import (
     edge_bytes,
     held_output_bytes,
     last_norm_bytes,
+    layer_backward,
     loss_bytes,
     surviving_cache_bytes,
-    working_bytes,
 )
 
 _NO_LOSS = LossBytes(0.0, 0.0, 0.0)
@@ -25,18 +25,24 @@ class Activations:
     """Bytes of tensors that depend on the input.
 
     - stack: saved by the layers. edges: saved outside of them.
+    - encoder: that of the first of two stacks.
     - recomputed: one layer under checkpointing. largest: the largest layer.
+    - working: temporaries of one layer's backward. weights: the last layer's gradients by then.
+      pair: temporaries with the widest pair of its gradients.
     - local: only lives until the end of forward.
     - output: freed when the caller drops the output (logits and a cache). carried: that of the
       step before.
     """
 
     stack: float
+    encoder: float
     recomputed: float
     largest: float
     edges: float
     casts: float
     working: float
+    weights: float
+    pair: float
     local: float
     output: float
     carried: float
@@ -49,15 +55,20 @@ def activations(spec: TrainingSpec, *, first: bool, last: bool) -> Activations:
     plan, shape = spec.parallel, spec.model
     layers, decoders = shape.layers / plan.pipeline, shape.decoder_layers / plan.pipeline
     stack, recomputed, largest = activation_stack(spec, layers=layers, decoders=decoders)
+    encoder = activation_stack(spec, layers=layers, decoders=0)[0] if decoders else 0.0
     cache = surviving_cache_bytes(spec, layers=layers + decoders)
+    backward = layer_backward(spec)
     output = held_output_bytes(spec) + (cache if spec.holds_output else 0.0)
     return Activations(
         stack=stack * (plan.in_flight() if first else 1),
+        encoder=encoder,
         recomputed=recomputed,
         largest=largest,
         edges=edge_bytes(spec),
         casts=cast_bytes(spec) / (plan.tensor * plan.pipeline),
-        working=working_bytes(spec),
+        working=backward.working,
+        weights=backward.weights,
+        pair=backward.pair,
         local=last_norm_bytes(spec) if last else 0.0,
         output=output,
         carried=output if spec.carries_output else 0.0,

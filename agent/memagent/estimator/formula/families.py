@@ -32,6 +32,7 @@ class Family:
     - output_dropout: attention's output goes through dropout.
     - pooler: the bare encoder has one.
     - logits_bias: a buffer is added to the logits, which makes them fp32 under autocast.
+    - mask_buffer: the model holds a causal mask of all its positions, a byte each.
     - names: the linear layers' names in transformers, which LoRA's `target_modules` match.
     """
 
@@ -59,6 +60,7 @@ class Family:
     output_dropout: bool = True
     pooler: bool = True
     logits_bias: bool = False
+    mask_buffer: bool = False
     names: dict[str, str] = field(default_factory=dict)
 
 
@@ -136,7 +138,9 @@ FAMILIES = {
     "phi3": replace(_LLAMA_BLOCK, partial_rotary=True, fused_qkv=True, names=_PHI3),
     "gemma": replace(_LLAMA_BLOCK, norm="gemmanorm", tied=True, activation="gelu_pytorch_tanh"),
     "gpt2": _GPT2_BLOCK,
-    "gpt_bigcode": replace(_GPT2_BLOCK, softmax_fp32=True, activation="gelu_pytorch_tanh"),
+    "gpt_bigcode": replace(
+        _GPT2_BLOCK, softmax_fp32=True, activation="gelu_pytorch_tanh", mask_buffer=True
+    ),
     "gpt_neox": Family(
         "layernorm", fused_qkv=True, bias=True, rotary=True, partial_rotary=True, parallel=True,
         softmax_fp32=True, plain_loss=True, names=_NEOX,

@@ -58,7 +58,7 @@ OPTIMIZERS = {
     "adagrad": OptimizerRule(1),
     "lion": OptimizerRule(1, single=1.0, always_single=True),
     "lion8bit": OptimizerRule(1, state_bytes=1 + 4 / 256, single=0.0, always_single=True),
-    "adafactor": OptimizerRule(0, single=3.0, factored=True, always_single=True),
+    "adafactor": OptimizerRule(0, single=1.0, factored=True, always_single=True),
     "muon": OptimizerRule(1, single=4.0, always_single=True),
     "lbfgs": OptimizerRule(203, foreach=0.0, single=0.0, always_single=True),
 }

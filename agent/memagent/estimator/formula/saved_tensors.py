@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from memagent.estimator.formula.shapes import Matrix, ModelShape, matrices
-from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.spec import ALL_LINEAR, TrainingSpec
 
 _ACTIVATION_INPUTS = {
     "silu": 1,
@@ -85,7 +85,9 @@ def edges_saved(spec: TrainingSpec) -> SavedTensors:
     saved.add("batch", 3 * 8 * tokens if not shape.patch else 8 * spec.batch, split=False)
     if shape.patch:
         pixels = spec.batch * shape.channels * shape.image**2
-        saved.add("pixels", pixels * sizes.compute, split=False)
+        # under autocast the batch is in fp32, and the projection saves a copy
+        held = sizes.residual if sizes.autocast else 0.0
+        saved.add("pixels", pixels * (held + sizes.compute), split=False)
     _dropout_mask(spec, saved, tokens * hidden, shape.dropout)
     if shape.style.embedding_norm:
         _norm(spec, saved, tokens)
@@ -109,6 +111,11 @@ def edges_saved(spec: TrainingSpec) -> SavedTensors:
             transform = values * (2 * sizes.compute + sizes.residual)
             saved.add("head_transform", transform, split=False)
         saved.add("head_input", values * sizes.compute, split=False)
+    elif shape.head_kind == "mlm":
+        # a frozen transform saves what GELU and the norm read, and peft's all-linear adapts it
+        adapted = spec.lora_bytes if ALL_LINEAR in spec.lora_targets else 0.0
+        values = spec.output_tokens * hidden
+        saved.add("head_transform", values * (2 * sizes.compute + adapted), split=False)
     return saved
 
 
@@ -168,8 +175,12 @@ def _linear_input(
         saved.add(name, values * source_bytes)
     if not layers:
         return
-    # each layer casts its input for itself
-    copies = len(layers) if size != source_bytes and sizes.stored is None else 1
+    # each layer casts its input for itself; gate and up may be one
+    copies = (
+        len({layer.name for layer in layers})
+        if size != source_bytes and sizes.stored is None
+        else 1
+    )
     # rehearsals of FSDP hold as much as if it were saved twice: the reason isn't known
     if not is_saved or size != source_bytes or spec.parallel.zero == 3:
         saved.add(name, values * size * copies, split=split)
@@ -247,7 +258,8 @@ def _attention(
             _linear_input(
                 spec, saved, "attention_output", output, roles, source_bytes=compute, is_saved=True
             )
-        elif shape.style.partial_rotary:
+        elif shape.style.partial_rotary and not (compute == 4 and spec.device == "cuda"):
+            # flash attention's output is as head-major as its queries; the efficient kernel's isn't
             saved.add("attention_output", output * compute)
     else:
         inner = 4.0 if path == "math" else compute  # the fall-back computes in fp32

@@ -79,9 +79,7 @@ def sharded_phases(
     constant = static.parameters + static.state + fixed + accumulated
     during = constant + units.root + units.whole
     saved = parts.stack + parts.edges
-    forward = max(
-        parts.loss.forward + parts.local + parts.cache, units.gathered + parts.working / 2
-    )
+    forward = max(parts.loss.forward + parts.local + parts.cache, units.gathered + parts.pair / 2)
     backward = _backward(spec, units, parts)
     end = units.layers * units.layer_shard + 2 * units.root_gradient
     if spec.model.is_tied:  # the embedding's own gradient, before it is added to the head's

@@ -47,6 +47,8 @@ _SIZES = (
 _RELEASE = re.compile(
     r"(?P<major>[45])\.(?P<minor>\d{1,2})(?:\.\d{1,3})?(?:\.?(?:rc|dev)\d+)?", re.ASCII
 )
+CACHELESS_SINCE = (5, 0)
+"""The release since which the Trainer sets `use_cache` to False (training_args.py)."""
 FUSED_SINCE = (5, 0)
 """The release of transformers since which the Trainer's AdamW is torch's fused one."""
 
@@ -70,7 +72,7 @@ class TrainingSpec:
       transformers 5 AdamW's step is fused.
     - keeps_output: False for another loop that drops the output.
     - output_bytes overrides the bytes of one value of the output.
-    - use_cache: transformers fills a key-value cache even in training, unless it is disabled.
+    - use_cache: transformers before 5 fills a key-value cache even in training, unless disabled.
       `cache_survives`: it does so in spite of checkpointing (gpt_bigcode in transformers 4.48).
     - fused_norms: the norms' kernels save only their input (Liger, Unsloth, FOAK).
     - fsdp_wrap: how FSDP wraps a model with adapters. `peft` is peft's policy, which the Trainer
@@ -141,6 +143,7 @@ class TrainingSpec:
             # measured with 4.48; gone with the checkpointed layers' own class
             survives = self.model.style is family_named("gpt_bigcode") and release < (4, 52)
             object.__setattr__(self, "cache_survives", survives and self.use_cache)
+            object.__setattr__(self, "use_cache", self.use_cache and release < CACHELESS_SINCE)
         # unknown names are refused here, not later
         check_loop(self.loop)
         if self.fsdp_wrap not in (None, *get_args(FsdpWrap)):

@@ -9,13 +9,17 @@ from memagent.estimator.formula.precision import quantised_bytes
 from memagent.estimator.formula.shapes import Matrix, matrices
 from memagent.estimator.formula.spec import TrainingSpec
 
+_ATTENTION = ("q", "k", "v", "qkv", "o")
+
 
 @dataclass(frozen=True)
 class StaticBytes:
     """Bytes that one rank holds whatever its input.
 
     `layer` and `root` are what ZeRO-3 gathers at once: a layer, and all outside of the layers. The
-    gradients of the head and of a tied embedding are in the compute dtype.
+    gradients of the head and of a tied embedding are in the compute dtype. `layer_gradients` are
+    those of one layer, of the first stack if there are two: backward ends with it, and there with
+    `attention_gradients`.
     """
 
     parameters: float
@@ -28,6 +32,8 @@ class StaticBytes:
     head_gradient: float
     embedding_gradient: float
     late_gradient: float
+    layer_gradients: float
+    attention_gradients: float
 
 
 def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> StaticBytes:
@@ -60,7 +66,7 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
     gradients += scale * frozen
     state = trained * (state_bytes(rule, value_bytes=state_value) + master)
     if rule.factored:
-        state += scale * 4 * sum(share * m.copies * (m.rows + m.cols) for m, share in shares)
+        state += state_value * sum(share * _factored_values(spec, m, scale) for m, share in shares)
     temporaries = temporary_bytes(
         rule,
         spec.step_implementation,
@@ -86,6 +92,9 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         head_gradient=(head or (embedding if spec.model.is_tied else 0.0)) * sizes.compute,
         embedding_gradient=embedding * sizes.gradient if adds_embedding else 0.0,
         late_gradient=embedding * sizes.gradient / plan.shards(2) if is_late else 0.0,
+        layer_gradients=sizes.gradient * sum(s * _layer_values(spec, m) for m, s in shares),
+        attention_gradients=sizes.gradient
+        * sum(s * _layer_values(spec, m) for m, s in shares if m.role in _ATTENTION),
     )
 
 
@@ -116,6 +125,22 @@ def _weight_bytes(spec: TrainingSpec, matrix: Matrix) -> float:
     if spec.quantised is not None or (spec.lora_rank is not None and spec.precision != "fp32"):
         return min(sizes.weight, sizes.compute)
     return sizes.weight
+
+
+def _layer_values(spec: TrainingSpec, matrix: Matrix) -> float:
+    """Count a matrix's trained values in one layer of the first stack, none of few adapters."""
+    is_shared = matrix.layered and not matrix.role.startswith("cross_")
+    is_trained = is_shared and spec.lora_rank is None
+    layers = spec.model.all_layers / spec.parallel.pipeline
+    return matrix.parameters / layers if is_trained else 0.0
+
+
+def _factored_values(spec: TrainingSpec, matrix: Matrix, scale: float) -> float:
+    """Count a row and a column of each trained matrix (torch/optim/_adafactor.py)."""
+    if spec.lora_rank is None:
+        return scale * matrix.copies * (matrix.rows + matrix.cols)
+    adapted = spec.is_target(matrix)
+    return matrix.copies * (matrix.rows + matrix.cols + 2 * spec.lora_rank) if adapted else 0.0
 
 
 def _adapter_values(spec: TrainingSpec, matrix: Matrix) -> float:

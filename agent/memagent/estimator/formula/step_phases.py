@@ -3,7 +3,8 @@
 1. The end of forward: all saved tensors, and what the loss holds while it is computed.
 2. The start of backward: the same, with the gradients of the logits.
 3. The walk back through the layers: activations go as gradients come. Both change linearly, so only
-   the first and the last layer count. The gradient of embeddings that aren't tied comes after that.
+   the first and the last layer count. In a layer, attention's gradients come last. That of
+   embeddings that aren't tied comes after them.
 4. The end of backward: all gradients. A tied embedding's second gradient exists before it is added
    to the first.
 5. The optimizer's step: gradients and its temporaries; activations are gone.
@@ -66,7 +67,7 @@ def _sharded(
         spec,
         static,
         parts,
-        fixed=terms.get("cublas_workspace", 0.0) + parts.casts,
+        fixed=terms.get("cublas_workspace", 0.0) + terms.get("buffers", 0.0) + parts.casts,
         gradients=gradients,
         accumulated=gradients if accumulates else 0.0,
     )
@@ -88,15 +89,17 @@ def _phases(
         start = full - layers
         walk = full - parts.casts + layers / spec.model.all_layers
     late = 0.0 if before else static.late_gradient
+    own = 0.0 if before else static.attention_gradients
     backward = (
         start + parts.loss.backward + (parts.cache if spec.holds_output else 0.0),
-        walk + parts.output + parts.recomputed + parts.working,
-        persistent + gradients - late + parts.output + parts.largest + parts.working,
+        walk + parts.output + parts.recomputed + parts.working + parts.weights,
+        persistent + gradients - late - own + parts.output + parts.largest + parts.working,
         persistent + gradients + parts.output + _tied_gradients(spec, static),
+        persistent + gradients + parts.output + _between_stacks(spec, static, parts),
     )
     # after backward ZeRO's buckets are scattered; DDP's stay
     scattered = terms.get("reduction_buckets", 0.0) if spec.parallel.zero >= 2 else 0.0
-    forward = max(parts.loss.forward + parts.local + parts.cache, parts.working / 2)
+    forward = max(parts.loss.forward + parts.local + parts.cache, parts.pair / 2)
     return {
         "forward": full + forward + parts.carried,
         "backward": max(backward),
@@ -109,10 +112,23 @@ def _tied_gradients(spec: TrainingSpec, static: StaticBytes) -> float:
 
     Autograd adds in place only to a tensor with its own storage. Under autocast the head's part is
     such a copy; else it is a view, so both parts and their sum are held at once. Accumulated
-    gradients are held besides.
+    gradients are held besides. With two stacks the sum of the head's and the decoder's parts has
+    its own storage when the encoder's part comes.
     """
-    copies = 1 if spec.dtype_bytes.autocast else 2
+    copies = 1 if spec.dtype_bytes.autocast or spec.model.decoder_layers else 2
     return static.embedding_gradient * (copies + (spec.accumulation > 1))
+
+
+def _between_stacks(spec: TrainingSpec, static: StaticBytes, parts: Activations) -> float:
+    """Return what is held beside `gradients` when the decoder's part is added to the head's.
+
+    The encoder's gradients are not there yet, and what it has saved still is.
+    """
+    if not spec.model.decoder_layers:
+        return 0.0
+    copies = 1 if spec.dtype_bytes.autocast else 2
+    added = static.embedding_gradient * (copies + (spec.accumulation > 1))
+    return added + parts.encoder - spec.model.layers * static.layer_gradients
 
 
 def _gradients(spec: TrainingSpec, static: StaticBytes) -> float:
@@ -126,6 +142,8 @@ def _terms(spec: TrainingSpec, static: StaticBytes, casts: float) -> dict[str, f
     plan, terms = spec.parallel, {}
     if casts:
         terms["weight_casts"] = casts
+    if spec.model.style.mask_buffer:
+        terms["buffers"] = float(spec.model.positions**2)
     if plan.gathered_units:
         units = sharded_units(spec, static, 0.0)
         terms["gathered_layers"] = units.root + units.gathered + units.whole

@@ -16,17 +16,34 @@ Measured for Mistral-7B on an A100: 14 bytes a logit, 2 + 3 x 4.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 
 from memagent.estimator.formula.saved_tensors import edges_saved, layer_saved, unhooked_bytes
+from memagent.estimator.formula.shapes import matrices
 from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.reductions import outer_sum_bytes
 
 
-def working_bytes(spec: TrainingSpec) -> float:
-    """Return one layer's backward: the incoming gradient, and the widest pair of gradients in it.
+@dataclass(frozen=True)
+class LayerBackward:
+    """The widest moment of one layer's backward.
 
-    The widest pair is the feed-forward's or the attention scores'.
+    working: its temporaries. weights: gradients of the layer's weights that are there by then.
+    pair: its temporaries with the widest pair of gradients.
+    """
+
+    working: float
+    pair: float
+    weights: float = 0.0
+
+
+def layer_backward(spec: TrainingSpec) -> LayerBackward:
+    """Return the incoming gradient, and the widest pair of gradients in one layer's backward.
+
+    The widest pair is the feed-forward's or the attention scores', or the gradient of a bias and
+    what it takes to be summed up.
     """
     shape, sizes = spec.model, spec.dtype_bytes
     width = shape.ffn_width * max(1, shape.experts_per_token) / spec.parallel.tensor
@@ -39,7 +56,30 @@ def working_bytes(spec: TrainingSpec) -> float:
         scores = 2 * values * max(4, sizes.compute)
     if spec.quantised is not None:  # one layer's weights, dequantised for its product
         feed_forward += shape.ffn_width * shape.hidden * spec.dequantised_bytes
-    return max(feed_forward, scores) + 2 * spec.tokens * shape.hidden * sizes.residual
+    stream = 2 * spec.tokens * shape.hidden * sizes.residual
+    pair = max(feed_forward, scores) + stream
+    moments = [LayerBackward(pair, pair)]
+    if spec.lora_rank is None and spec.device == "cuda":
+        moments += _bias_sums(spec, feed_forward, pair)
+    return max(moments, key=lambda moment: moment.working + moment.weights)
+
+
+def _bias_sums(spec: TrainingSpec, feed_forward: float, pair: float) -> Iterator[LayerBackward]:
+    """Yield the moments at which the gradients of the feed-forward's biases are summed up.
+
+    The weight's gradient comes first. When the first matrix is reached, its output's gradient is
+    held, too, and what the activation and the second matrix saved is gone.
+    """
+    stream = 2 * spec.tokens * spec.model.hidden * spec.dtype_bytes.residual
+    saved, gradient = layer_saved(spec).split, spec.dtype_bytes.gradient
+    gone = saved.get("ffn", 0.0) + saved.get("ffn_hidden", 0.0)
+    for matrix in matrices(spec.model):
+        if matrix.bias and matrix.role in ("up", "down"):
+            is_first = matrix.role == "up"
+            weights = matrix.rows * matrix.cols * gradient * (2 if is_first else 1)
+            scratch = outer_sum_bytes(spec.tokens, matrix.rows // spec.parallel.tensor)
+            beside = feed_forward - gone if is_first else 0.0
+            yield LayerBackward(scratch + beside + stream, pair, weights if scratch else 0.0)
 
 
 def activation_stack(

@@ -38,10 +38,10 @@ def argument_error(model: Any, inputs: Any) -> OptionError | None:
     return None
 
 
-def check_dropped_names(model: Any, inputs: Any) -> None:
-    """Raise OptionError for an argument that `**kwargs` dropped, such as misspelt labels."""
+def check_dropped_names(model: Any, inputs: Any, *, has_loss: bool) -> None:
+    """Raise OptionError for misspelt labels, which `**kwargs` dropped, so that there is no loss."""
     names = _names(_signature(model))
-    if not names or not _is_named(inputs):
+    if has_loss or not names or not _is_named(inputs):
         return
     free = [name for name in names if name not in inputs]
     for name in inputs:

@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 
+from memagent.estimator.reductions import outer_sum_bytes
+
 _FLASH_DTYPES = (torch.float16, torch.bfloat16)
 _EFFICIENT_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _MAX_FLASH_HEAD = 256
 _CUDA_ONLY_KERNELS = ("silu_backward", "mish_backward", "native_channel_shuffle", "_fused_rms_norm")
 """Operators with a CUDA kernel. A build without CUDA decomposes them, with intermediate results."""
-_MULTIPROCESSORS, _THREADS = 108, 2048
-"""An A100's, and the threads that one of them holds."""
 _MIN_PRODUCTS = 64
 """Of a sum, from which cuDNN copies to the other layout: between 48 and 147 in recorded nets."""
 _HOPPER_MULTIPROCESSORS, _POSITIONS_OF_A_PART = 132, 3500
@@ -109,26 +109,7 @@ def _sum_bytes(args: tuple[Any, ...], _: Any) -> int:
         return 0
     columns = math.prod(values.shape[len(dims) :])
     is_plain = values.is_contiguous() and values.numel() > 0
-    return _outer_sum_bytes(values.numel() // columns, columns) if is_plain else 0
-
-
-def _outer_sum_bytes(rows: int, columns: int) -> int:
-    """Return what a sum over rows, such as a bias's gradient, allocates to add up parts of them.
-
-    64 MiB for 2,048 x 4,096. Source: `setReduceConfig` in aten/native/cuda/Reduce.cuh.
-    """
-    vector = math.gcd(columns, 4)
-    threads = 512 // vector
-    across, down = (min(1 << size.bit_length() - 1, threads) for size in (columns // vector, rows))
-    height = min(down, threads // min(across, 32))
-    width = min(across, threads // height)
-    per_thread = -(-rows // height)
-    grid = -(-(columns // vector) // width)
-    target = _MULTIPROCESSORS * (_THREADS // (width * height))
-    if per_thread < 256 or grid > target:
-        return 0
-    parts = max(min(-(-target // grid), -(-per_thread // 16)), -(-per_thread // 256))
-    return 4 * (columns * parts * width * vector + grid) if parts > 1 else 0
+    return outer_sum_bytes(values.numel() // columns, columns) if is_plain else 0
 
 
 def attention(

@@ -124,8 +124,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
                     return inputs, convert_value(job.targets, converter)
 
                 notes += run_steps(recorder, model, make_batch, optimizer, plan)
-        if MEAN_LOSS_NOTE in notes:
-            check_dropped_names(model, job.inputs)
+        check_dropped_names(model, job.inputs, has_loss=MEAN_LOSS_NOTE not in notes)
     except EstimateError:
         raise
     except Exception as error:

@@ -19,9 +19,9 @@ from memagent.estimator.formula.transients import (
     activation_stack,
     held_output_bytes,
     last_norm_bytes,
+    layer_backward,
     loss_bytes,
     surviving_cache_bytes,
-    working_bytes,
 )
 
 LLAMA = preset("llama-7b")
@@ -95,9 +95,22 @@ def test_lbfgs_holds_the_state_of_torchs():
     assert OPTIMIZERS["lbfgs"].states == 2 * 100 + 2 + 1
 
 
-def test_adafactor_holds_a_row_and_a_column_of_each_matrix():
+def test_adafactor_holds_a_row_and_a_column_of_each_matrix_in_its_dtype():
+    weight = torch.nn.Parameter(torch.ones(30, 20, dtype=torch.bfloat16))
+    weight.grad = torch.ones_like(weight)
+    optimizer = torch.optim.Adafactor([weight])
+    optimizer.step()
+    state = [optimizer.state[weight][name] for name in ("row_var", "col_var")]
+    assert sum(each.nbytes for each in state) == 2 * (30 + 20)
     result = estimate_training(replace(SPEC, optimizer="adafactor")).components["optimizer_state"]
-    assert result == sum(4 * m.copies * (m.rows + m.cols) for m in matrices(LLAMA))
+    assert result == sum(2 * m.copies * (m.rows + m.cols) for m in matrices(LLAMA))
+
+
+def test_adafactor_holds_those_of_adapters_only():
+    adapted = replace(SPEC, optimizer="adafactor", lora_rank=8, lora_targets=("q_proj",))
+    q = next(matrix for matrix in matrices(LLAMA) if matrix.name == "q_proj")
+    values = q.copies * (q.rows + q.cols + 2 * 8)
+    assert estimate_training(adapted).components["optimizer_state"] == 4 * values
 
 
 def test_eight_bit_and_paged_states_take_a_byte_and_one_scale_to_256_values():
@@ -205,7 +218,9 @@ def test_only_forward_holds_the_input_of_a_frozen_head():
 
 def test_experts_in_a_loop_work_on_their_share_of_the_tokens():
     mixtral = replace(SPEC, model=preset("mixtral-8x7b"))
-    together, one_by_one = working_bytes(mixtral), working_bytes(replace(mixtral, expert_loop=True))
+    together, one_by_one = (
+        layer_backward(replace(mixtral, expert_loop=is_loop)).working for is_loop in (False, True)
+    )
     assert together - one_by_one == pytest.approx(2 * TOKENS * 14_336 * 2 * 2 * (1 - 1 / 8))
 
 
@@ -233,3 +248,15 @@ def test_an_older_transformers_has_losses_and_a_cache_of_its_own():
     assert old.cache_survives and not new.cache_survives
     assert not replace(old, use_cache=False).cache_survives
     assert replace(SPEC, transformers="4.48.1").casts_logits
+
+
+def test_transformers_5_fills_no_cache():
+    neox = TrainingSpec(preset("pythia-1b"), batch=2, sequence=512, transformers="5.0")
+    assert not neox.use_cache and replace(neox, transformers="4.48", use_cache=True).use_cache
+
+
+def test_a_mask_of_all_positions_is_a_buffer():
+    bigcode = preset("starcoderbase-1b")
+    held = estimate_training(TrainingSpec(bigcode, batch=1, sequence=128)).components
+    assert held["buffers"] == bigcode.positions**2 == 8192**2
+    assert estimate_training(SPEC).components["buffers"] == 0

@@ -18,6 +18,26 @@ _MIN_ROOTS = 12
 _MAX_GRADIENTS = 4
 
 
+def node_of(tensor: Any) -> Any:
+    """Return the node of the graph that made a tensor, None for a leaf.
+
+    Also None for a row of a parameter, `for scale in scales`, once a step has changed the parameter
+    in place: torch refuses to say.
+    """
+    try:
+        return getattr(tensor, "grad_fn", None)
+    except RuntimeError:
+        return None
+
+
+def is_leaf(tensor: Any) -> bool:
+    """Return False for what was computed, and for such a row."""
+    try:
+        return bool(tensor.is_leaf)
+    except RuntimeError:
+        return False
+
+
 @dataclass(frozen=True)
 class GraphRoot:
     """A live tensor and the number of graph nodes it keeps."""
@@ -30,12 +50,12 @@ class GraphRoot:
 
 def count_nodes(tensors: Iterable[Any], limit: int = MAX_NODES) -> int:
     """Return the number of nodes in these tensors' graphs together, counted up to `limit`."""
-    return len(_reachable_nodes([tensor.grad_fn for tensor, _ in _roots(tensors)], limit))
+    return len(_reachable_nodes([node_of(tensor) for tensor, _ in _roots(tensors)], limit))
 
 
 def newest_node(tensors: Iterable[Any]) -> int:
     """Return the sequence number of the node that autograd made last, 0 if there is none."""
-    return max((_sequence_number(tensor.grad_fn) for tensor, _ in _roots(tensors)), default=0)
+    return max((_sequence_number(node_of(tensor)) for tensor, _ in _roots(tensors)), default=0)
 
 
 def outermost(tensors: Sequence[Any], limit: int = MAX_NODES) -> list[Any]:
@@ -45,7 +65,7 @@ def outermost(tensors: Sequence[Any], limit: int = MAX_NODES) -> list[Any]:
     """
     torch = sys.modules["torch"]
     with torch._C.DisableTorchFunction():
-        nodes = [tensor.grad_fn for tensor in tensors]
+        nodes = list(map(node_of, tensors))
     inputs = [part for node in nodes if node is not None for part, _ in node.next_functions]
     # from the inputs, so that a tensor's own node is not in its own graph
     inner = _reachable_nodes(inputs, limit)
@@ -63,17 +83,17 @@ def largest_roots(
 
     number: leave out graphs without a node of this sequence number or an earlier one, unless 0.
     """
-    roots = sorted(_roots(tensors), key=lambda pair: -_sequence_number(pair[0].grad_fn))
+    roots = sorted(_roots(tensors), key=lambda pair: -_sequence_number(node_of(pair[0])))
     computed = [pair for pair in roots if pair[1] is None]
     if number:
-        reaching = _reaching([tensor.grad_fn for tensor, _ in computed], number)
+        reaching = _reaching([node_of(tensor) for tensor, _ in computed], number)
         computed = list(compress(computed, reaching))
     gradients = islice((pair for pair in roots if pair[1] is not None), _MAX_GRADIENTS)
     sized: list[GraphRoot] = []
     for tensor, parameter in [*gradients, *computed[:_MAX_ROOTS]]:
         if len(sized) >= _MIN_ROOTS and is_time_over():
             break
-        nodes = _reachable_nodes([tensor.grad_fn], limit // 4).values()
+        nodes = _reachable_nodes([node_of(tensor)], limit // 4).values()
         sized.append(GraphRoot(tensor, len(nodes), parameter))
     return sorted(sized, key=lambda root: -root.nodes)
 
@@ -111,17 +131,17 @@ def _roots(tensors: Iterable[Any]) -> list[tuple[Any, Any]]:
         for tensor in tensors:
             if not tensor.requires_grad:
                 continue
-            if tensor.grad_fn is not None:
+            if node_of(tensor) is not None:
                 roots.append((tensor, None))
-            elif (gradient := tensor.grad) is not None and gradient.grad_fn is not None:
-                roots.append((gradient, tensor))
+            elif is_leaf(tensor) and node_of(tensor.grad) is not None:
+                roots.append((tensor.grad, tensor))
     return roots
 
 
 def with_gradient(tensors: Iterable[Any], gradient: Any) -> list[Any]:
     """Return the parameter that a tensor is the gradient of, as a list, empty if there is none."""
     with sys.modules["torch"]._C.DisableTorchFunction():
-        leaves = (item for item in tensors if item.requires_grad and item.is_leaf)
+        leaves = (item for item in tensors if item.requires_grad and is_leaf(item))
         return [leaf for leaf in leaves if leaf.grad is gradient][:1]
 
 
@@ -131,7 +151,7 @@ def saved_bytes(tensor: Any, limit: int = MAX_NODES) -> int:
     A rough figure, as some outputs are views and others aren't saved.
     """
     total = 0
-    for node in _reachable_nodes([tensor.grad_fn], limit).values():
+    for node in _reachable_nodes([node_of(tensor)], limit).values():
         if _saved_names(type(node)):
             total += sum(map(_metadata_bytes, getattr(node, "_input_metadata", ())))
     return total
@@ -149,7 +169,7 @@ def held_storages(
     with torch._C.DisableTorchFunction():
         own = dict(filter(None, map(_storage_of, tensors)))
         saved: dict[int, int] = {}
-        for node in _reachable_nodes([tensor.grad_fn for tensor in tensors], limit).values():
+        for node in _reachable_nodes(list(map(node_of, tensors)), limit).values():
             kind = type(node)
             if kind not in names:
                 names[kind] = _saved_names(kind)

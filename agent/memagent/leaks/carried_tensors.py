@@ -20,6 +20,7 @@ from memagent.leaks.detectors.base import Work
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.lengthening import LengtheningTensor
 from memagent.leaks.library_calls import lengthening_calls
+from memagent.leaks.loop_iterators import sum_of
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.origins import lines_of
 from memagent.leaks.reachability import names_of, nearest_name
@@ -101,7 +102,10 @@ def _suspects_of_root(
 def _carrying_name(
     search: ReferrerSearch, tensor: Any, budget: TimeBudget
 ) -> tuple[ObjectName, SourceLine | None] | None:
-    """Return the name by which a line computes the tensor from itself, else the nearest one."""
+    """Return the name by which a line, or an iterator, computes the tensor from itself.
+
+    Else return the nearest one.
+    """
     first: tuple[ObjectName, SourceLine | None] | None = None
     for holder in names_of(search, tensor, budget):
         name = holder.name
@@ -112,7 +116,7 @@ def _carrying_name(
         if (line := next(changing, None)) is not None:
             return name, line
         first = first or (name, next(iter(lines), None))
-    return first
+    return sum_of(tensor, search.scopes.files) or first
 
 
 def suspect_gradient(search: ReferrerSearch, parameter: Any, rate: int | None) -> list[Suspect]:

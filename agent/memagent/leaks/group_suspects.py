@@ -16,6 +16,7 @@ from typing import Any
 
 from memagent.components import live_objects, safe_reads
 from memagent.leaks import autograd_graphs, limits, origins, source_lines
+from memagent.leaks.autograd_graphs import is_leaf
 from memagent.leaks.bounds import bound_of
 from memagent.leaks.carried_tensors import suspect_gradient
 from memagent.leaks.census import GroupGrowth
@@ -240,8 +241,8 @@ class GroupSearch:
             name, line = loop
             text = f"{name.expression}: iterator of a loop"
             return [suspect_at(name, line, text, "object", growth.bytes_per_step, 0.8)]
-        leaves = (tensor for tensor in growth.survivors if tensor.is_leaf and tensor.requires_grad)
-        if any(leaf.grad is not None and leaf.grad.grad_fn is not None for leaf in leaves):
+        leaves = (item for item in growth.survivors if item.requires_grad and is_leaf(item))
+        if any(autograd_graphs.node_of(leaf.grad) is not None for leaf in leaves):
             return suspect_gradient(self.search, None, growth.bytes_per_step)
         self.unheld_bytes_per_step += growth.bytes_per_step
         return self._suspect_site(growth)
@@ -286,7 +287,7 @@ def _traits(growth: GroupGrowth, holder: HolderPath) -> Traits:
     stored = holder.below[:1] or present(growth.survivors)[:1]
     are_tensors = [issubclass(type(item), kind) for item in stored]
     tensors = [item for item in (*stored, *growth.survivors) if issubclass(type(item), kind)]
-    has_graph = any(tensor.requires_grad and not tensor.is_leaf for tensor in tensors)
+    has_graph = any(tensor.requires_grad and not is_leaf(tensor) for tensor in tensors)
     return Traits(growth.group[0] == "cpu", has_graph, all(are_tensors))
 
 
@@ -298,7 +299,7 @@ def _context_attribute(context: Any) -> str | None:
     space = namespace(context) or {}
     # a subclass or mode of the script must not see these calls
     with sys.modules["torch"]._C.DisableTorchFunction():
-        nodes = ((name, getattr(value, "grad_fn", None)) for name, value in space.items())
+        nodes = ((name, autograd_graphs.node_of(value)) for name, value in space.items())
         outputs = (name for name, node in nodes if node is context)
         return next(outputs, next(iter(space), None))
 

@@ -25,13 +25,7 @@ from memagent.components.live_objects import (
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.length_notes import LengthNote, length_note
 from memagent.leaks.object_sizes import BUFFERS, is_opaque, item_bytes, newest_item
-from memagent.leaks.user_code import (
-    is_script,
-    is_script_class,
-    loaded_modules,
-    namespace,
-    script_code,
-)
+from memagent.leaks.user_code import is_script_class, namespace, script_code, script_modules
 
 MIN_BYTES_PER_STEP = 1024
 _KINDS = (list, dict, set, deque)
@@ -279,7 +273,7 @@ def _untracked() -> Iterator[Any]:
 
     Also those of descriptors, in the namespaces of its classes.
     """
-    level: list[Any] = [space for _, file, space in loaded_modules() if is_script(file)]
+    level: list[Any] = [space for _, _, space in script_modules()]
     level += [code.globals if code.is_module else code.variables for code in script_code()]
     classes = [item for item in safe_reads.parts_of(*level).others if issubclass(type(item), type)]
     spaces = safe_reads.parts_of(*filter(is_script_class, classes)).others

@@ -67,6 +67,8 @@ _STORING_METHODS = frozenset(
 _WRITING_METHODS = frozenset(
     ("write", "writelines", "writerow", "writerows", "writeheader", "dump", "save", "append", "add")
 )
+_DUMPING_FUNCTIONS = frozenset(("dump", "save", "print"))
+"""Functions that write to a stream which isn't their first argument: `torch.save(net, stream)`."""
 _MAX_CALLS = 4
 """Calls that a parameter is followed through."""
 
@@ -201,6 +203,8 @@ def _passing_lines(
             is_method = isinstance(function, ast.Attribute)
             called = getattr(function, "attr", "") or getattr(function, "id", "")
         for place, argument in [*enumerate(arguments), *keywords]:
+            if called in _DUMPING_FUNCTIONS and place and is_mention(argument, names):
+                yield source_line(file, node, PASSES, parents)
             if called and calls and is_mention(argument, names):
                 yield from _lines_in_function(
                     file, called, place, calls - 1, is_method=is_method, are_items=are_items

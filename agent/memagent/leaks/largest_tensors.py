@@ -17,6 +17,7 @@ from typing import Any
 from memagent.components import named_modules_of
 from memagent.components.live_objects import live_tensors
 from memagent.leaks import syntax
+from memagent.leaks.autograd_graphs import is_leaf, node_of
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.origins import lines_of
 from memagent.leaks.referrers import ReferrerSearch
@@ -126,7 +127,7 @@ def _live_tensors(with_gradients: bool) -> Iterator[Any]:
     for item in live_tensors():
         yield item
         # Until Python asks for it, a gradient is known to C++ only.
-        grad = item.grad if with_gradients and item.is_leaf else None
+        grad = item.grad if with_gradients and is_leaf(item) else None
         if grad is not None:
             yield grad
 
@@ -234,7 +235,7 @@ def describe_output(tensor: Any, parameters: Mapping[int, str], modules: Mapping
     For example `output of layers.3.fc1 (Linear)`, `relu after layers.3.fc1 (Linear)`, or
     `result of relu`. parameters: names by id. modules: class names by path.
     """
-    node = tensor.grad_fn
+    node = node_of(tensor)
     if node is None:
         return "tensor"
     operation = _operation_name(node)

@@ -36,13 +36,7 @@ from memagent.leaks.syntax import (
     syntax_tree,
     walk,
 )
-from memagent.leaks.user_code import (
-    is_script,
-    is_script_class,
-    loaded_modules,
-    namespace,
-    script_code,
-)
+from memagent.leaks.user_code import is_script_class, namespace, script_code, script_modules
 
 _BUILTINS = (list, dict, set, str, deque, IOBase, threading.Event)
 _BUILTIN_NAMES = frozenset(name for kind in _BUILTINS for name in dir(kind))
@@ -201,7 +195,7 @@ class Meanings:
     """What expressions of the script mean now, as far as that's known without running it."""
 
     def __init__(self) -> None:
-        self._globals = {file: space for _, file, space in loaded_modules() if is_script(file)}
+        self._globals = {file: space for _, file, space in script_modules()}
         self._locals: dict[tuple[str, int], dict[str, Any]] = {}
         for reading in script_code():
             code = reading.code

@@ -8,7 +8,8 @@ From the innermost call of a path outwards, with the statement of each:
 3. If the result is returned, the caller's statement comes next.
 4. Else the script doesn't keep it: the innermost call allocates and never frees.
 
-A line that only calls torch isn't suspected: its workspaces and caches grow for a while.
+A line that only calls torch isn't suspected: its workspaces and caches grow for a while. Stores of
+torch.distributed are: they keep each key that they're given.
 A container of the same function that grows by a library's objects, by the census, comes before.
 """
 
@@ -274,6 +275,8 @@ def _is_likely(statement: Statement | None, meanings: Meanings) -> bool:
 
 
 def _is_foreign(call: ast.Call, statement: Statement, meanings: Meanings) -> bool:
+    if _is_store(call, statement, meanings):
+        return True
     function = meanings.of(call.func, statement.file, statement.parents)
     if function is UNKNOWN:
         return not _is_torch_name(call, statement, meanings)
@@ -284,6 +287,16 @@ def _is_foreign(call: ast.Call, statement: Statement, meanings: Meanings) -> boo
         return False
     module = getattr(function, "__module__", None) or kind.__module__
     return str(module).partition(".")[0] not in _NEUTRAL
+
+
+def _is_store(call: ast.Call, statement: Statement, meanings: Meanings) -> bool:
+    """Return True for a method of a store of torch.distributed, which keeps what it's given."""
+    distributed = sys.modules.get("torch.distributed")
+    store = getattr(distributed, "Store", None)
+    if store is None or not isinstance(call.func, ast.Attribute):
+        return False
+    owner = meanings.of(call.func.value, statement.file, statement.parents)
+    return issubclass(type(owner), store)
 
 
 def _is_torch_name(call: ast.Call, statement: Statement, meanings: Meanings) -> bool:

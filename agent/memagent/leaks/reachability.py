@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from memagent.leaks.object_names import ObjectName, name_from, variable_names
@@ -80,7 +81,8 @@ def holders_of_kept(
         if budget.is_over():
             break
         walk = VariableWalk(find, _MAX_SAMPLE, without, find_owners)
-        walk.run(scopes, budget)
+        if walk.run(scopes, budget):  # further walks can only reach what this one has
+            find = find_owners = partial(_ids_among, set(walk.reached))
         reached = list(walk.reached.values())
         ways = walk.ways_up(reached[:: 1 + len(reached) // _MAX_KEPT_SAMPLE])
         if (common := _common_place(ways)) is None:
@@ -96,6 +98,10 @@ def holders_of_kept(
         fixed += [replace(item, is_link=True) for item in _holders(scopes, ways, len(ways))]
         without.add(id(way[place]))
     return fixed
+
+
+def _ids_among(ids: set[int], items: list[Any]) -> set[int]:
+    return ids.intersection(map(id, items))
 
 
 def _is_fixed(

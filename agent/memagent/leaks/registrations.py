@@ -17,6 +17,7 @@ from functools import cache
 from types import FrameType
 from typing import Any
 
+from memagent.leaks.autograd_graphs import is_leaf
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.syntax import syntax_tree, walk
 from memagent.leaks.user_code import is_script
@@ -100,7 +101,7 @@ def registering_line(
     places: dict[int, CodePosition | None] = {}
     for tensor in tensors:
         line = places[id(tensor)] = places.get(id(tensor)) or lines.get(id(tensor))
-        if line is not None and tensor.is_leaf and tensor.grad is not None:
+        if line is not None and is_leaf(tensor) and tensor.grad is not None:
             places[id(tensor.grad)] = line
     counts = Counter(filter(None, places.values()))
     for line, count in counts.most_common(1):
@@ -111,12 +112,31 @@ def registering_line(
 def receiver_of(position: CodePosition) -> tuple[str, str]:
     """Return the object that a line calls a method of, and the call: `model`, `model.add(x)`.
 
-    The object is the function if it's no method. Both are "" if the line calls nothing.
+    The object is the function if it's no method, and the first argument of an imported one:
+    `prune.identity(layer, "weight")`. Both are "" if the line calls nothing.
     """
     file, number = position
     for node, _ in walk(syntax_tree(file)):
         if isinstance(node, ast.Call) and node.lineno <= number <= (node.end_lineno or 0):
             function = node.func
             owner = function.value if isinstance(function, ast.Attribute) else function
+            if _root(owner) in _imported_names(file) and node.args and _root(node.args[0]):
+                owner = node.args[0]
             return ast.unparse(owner), ast.unparse(function)
     return "", ""
+
+
+def _root(expression: ast.expr) -> str:
+    """Return the variable of `a.b.c`, "" for what is neither a name nor an attribute of one."""
+    while isinstance(expression, ast.Attribute):
+        expression = expression.value
+    return expression.id if isinstance(expression, ast.Name) else ""
+
+
+def _imported_names(file: str) -> set[str]:
+    imports = (node for node, _ in walk(syntax_tree(file)) if isinstance(node, _IMPORTS))
+    names = (alias.asname or alias.name for node in imports for alias in node.names)
+    return {name.partition(".")[0] for name in names}
+
+
+_IMPORTS = (ast.Import, ast.ImportFrom)

@@ -16,7 +16,7 @@ from typing import Any
 from memagent.components import live_objects
 from memagent.components.live_objects import OwnerReading
 from memagent.leaks.background_pass import BackgroundPass
-from memagent.leaks.user_code import is_script, is_script_class, loaded_modules, script_code
+from memagent.leaks.user_code import is_script, is_script_class, script_code, script_modules
 from memagent.leaks.variable_walk import MAX_OBJECTS
 
 _OTHERS = (GeneratorType, functools.partial, functools._lru_cache_wrapper)
@@ -83,7 +83,7 @@ def _script_classes() -> Iterator[type]:
 
 def _script_spaces() -> set[int]:
     """Return the ids of the namespaces of the script's modules."""
-    spaces = {id(space) for _, file, space in loaded_modules() if is_script(file)}
+    spaces = {id(space) for _, _, space in script_modules()}
     return spaces | {id(reading.globals) for reading in script_code()}
 
 

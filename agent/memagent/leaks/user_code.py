@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType, FrameType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from memagent.components import safe_reads
 from memagent.components.safe_reads import FrameReading
@@ -74,15 +74,54 @@ def namespace(item: Any) -> dict[str, Any] | None:
     return space if isinstance(space, dict) else None
 
 
-def loaded_modules() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield name, file ("" if it has none) and namespace of each module.
+class _ModuleTable(NamedTuple):
+    """The loaded modules as searches need them, without a reference to any."""
 
-    A module's own `__getattr__` isn't called: it's code of a library.
-    """
-    for name, module in list(sys.modules.items()):
-        space = namespace(module) if issubclass(type(module), ModuleType) else None
-        if space is not None:
-            yield name, str(space.get("__file__") or ""), space
+    names: list[str]
+    ids: list[int]
+    """Those of the modules. While names and ids are the same, so is all the rest."""
+    spaces: dict[int, tuple[str, str]]
+    """Name and file ("" if it has none) by the id of a module's namespace."""
+    outside: list[str]
+    """The names of those that are in no library."""
+
+
+_table = _ModuleTable([], [], {}, [])
+
+
+def _module_table() -> _ModuleTable:
+    """Return the table, read anew if modules came or went: each slice of a search asks for it."""
+    global _table  # noqa: PLW0603
+    modules = dict(sys.modules)
+    names, ids = list(modules), list(map(id, modules.values()))
+    if (names, ids) != _table[:2]:
+        spaces: dict[int, tuple[str, str]] = {}
+        outside = []
+        for name, module in modules.items():
+            # a module's own `__getattr__` isn't called: it's code of a library
+            space = namespace(module) if issubclass(type(module), ModuleType) else None
+            if space is not None:
+                file = str(space.get("__file__") or "")
+                spaces.setdefault(id(space), (name, file))
+                if _is_outside_libraries(file):
+                    outside.append(name)
+        _table = _ModuleTable(names, ids, spaces, outside)
+    return _table
+
+
+def script_modules() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield name, file and namespace of each module of the user."""
+    main = main_file()
+    for name in dict.fromkeys(("__main__", *_module_table().outside, *_names_of(main))):
+        space = namespace(sys.modules.get(name))
+        file = "" if space is None else str(space.get("__file__") or "")
+        if space is not None and (file == main or _is_outside_libraries(file)):
+            yield name, file, space
+
+
+def _names_of(file: str | None) -> Iterator[str]:
+    """Yield the names of a file's modules."""
+    return (name for name, of in _module_table().spaces.values() if of == file)
 
 
 def running_code() -> list[FrameReading]:
@@ -147,12 +186,10 @@ class UserScopes:
                     variables.append(variable)
 
     def _add_modules(self) -> None:
-        main = main_file()
-        for name, file, space in loaded_modules():
-            self.modules.setdefault(id(space), (name, file))
-            if file == main or _is_outside_libraries(file):
-                self.script_modules[name] = file
-                self._add_file(file)
+        self.modules = _module_table().spaces | self.modules
+        for name, file, _space in script_modules():
+            self.script_modules[name] = file
+            self._add_file(file)
 
     def _add_context_variables(self) -> None:
         """Add the context variables of this thread, by the global that each is assigned to.

@@ -74,8 +74,11 @@ class VariableWalk:
 
     def run(
         self, scopes: UserScopes, budget: TimeBudget, owners: Iterable[Any] | None = None
-    ) -> None:
-        """Walk from the script's variables, or else from these owners."""
+    ) -> bool:
+        """Walk from the script's variables, or else from these owners.
+
+        Return False if it ended before all that they lead to was visited.
+        """
         beginning = _roots_of(scopes) if owners is None else owners
         roots = [item for item in beginning if id(item) not in self._without]
         self._chunk_of = dict.fromkeys(map(id, roots), -1)
@@ -85,6 +88,7 @@ class VariableWalk:
         while self._large and not self._is_over(budget):
             container = self._large.pop(0)
             self._walk(self._visit([container], _newest_of(container, MAX_OBJECTS)), budget)
+        return not self._large and not self._is_over(budget)
 
     def _walk(self, level: list[Any], budget: TimeBudget) -> None:
         next_check = _OBJECTS_PER_CHECK

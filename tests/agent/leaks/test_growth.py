@@ -126,6 +126,13 @@ WEAKER = {
         ".stream", PASSES, "class A:\n    def __init__(self):\n        self.stream = StringIO()\n"
         "        self.writer = csv.writer(self.stream)\n    def add(self, x):\n        self.writer.writerow(x)  #!\n",
     ),
+    "a stream that a library dumps to": (
+        ".stream", PASSES, "class P:\n    def __init__(self):\n        self.stream = BytesIO()\n"
+        "    def publish(self, net):\n        torch.save(net, self.stream)  #!\n",
+    ),
+    "a stream that lines are printed to": (
+        "log", PASSES, "log = StringIO()\nfor x in xs:\n    print(x, file=log)  #!\n",
+    ),
     "a library's metric": ("metric", PASSES, "metric = Metric()\nfor x in xs:\n    metric.observe(x)  #!\n"),
     "set in a loop": ("last", SETS, "last = None\nfor x in xs:\n    last = f(x)  #!\n"),
 }  # fmt: skip
@@ -201,7 +208,8 @@ def test_an_uncertain_line_has_a_lower_confidence(case, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "source", ["kept = []\n", "other.append(1)\n", "print(kept)\n", "def broken(:\n"]
+    "source",
+    ["kept = []\n", "other.append(1)\n", "print(kept)\n", "save(kept, f)\n", "def broken(:\n"],
 )
 def test_it_names_no_line_without_growth(source, tmp_path):
     path = tmp_path / "script.py"

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from itertools import cycle, tee
+from itertools import accumulate, cycle, tee
 
+import torch
+
+from memagent.leaks import find
 from memagent.leaks.loop_iterators import loop_of
 
 
@@ -28,3 +31,12 @@ def test_nothing_is_named_without_such_an_iterator_or_a_loop():
         assert loop_of([zip([1], strict=False), [1]]) is None
         break
     assert loop_of([cycle([1])]) is None
+
+
+def test_the_iterator_that_sums_up_losses_is_named_for_their_graph():
+    weight = torch.ones(1000, requires_grad=True)
+    totals = accumulate((weight * number).square().sum() for number in iter(int, 1))
+    line = inspect.currentframe().f_lineno - 1
+    [suspect, *_] = find(lambda: next(totals)).suspects
+    assert (suspect.file, suspect.line, suspect.kind) == (__file__, line, "graph")
+    assert suspect.holder.startswith("totals: graph of")

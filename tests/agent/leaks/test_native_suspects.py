@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -41,6 +42,9 @@ class Store:
 
     def scale(self, data):
         data = torch.tanh(data)
+
+def exchange(step, data):
+    key_store.set(f"features/{step}", data)
 
 with torch.profiler.profile() as prof:
     pass
@@ -94,6 +98,15 @@ def test_it_names_the_call_that_allocates_if_nothing_keeps_the_result(suspect_of
     line = 'self.connection.execute("insert", data)'
     expected = (line, "self.connection.execute: native memory", ALLOCATES_CONFIDENCE)
     assert suspect_of(line) == expected
+
+
+def test_a_store_of_torch_distributed_keeps_what_it_is_given(suspects_at, monkeypatch, tmp_path):
+    distributed = pytest.importorskip("torch.distributed")
+    space = ModuleType("store_script")
+    space.__file__, space.key_store = str(tmp_path / "store.py"), distributed.HashStore()
+    monkeypatch.setitem(sys.modules, "store_script", space)
+    [suspect] = suspects_at("key_store.set(")
+    assert suspect.holder == "key_store.set: native memory"
 
 
 def test_a_line_that_only_calls_torch_is_no_suspect(suspects_at):

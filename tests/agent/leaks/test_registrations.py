@@ -84,6 +84,17 @@ def test_a_line_has_the_object_whose_method_it_calls(tmp_path):
     assert receiver_of((path, 5)) == ("", "")
 
 
+def test_an_imported_function_changes_its_first_argument(tmp_path):
+    file = tmp_path / "script.py"
+    file.write_text(
+        "import torch.nn as nn\nfrom torch.nn.utils import parametrize\n"
+        'parametrize.register_parametrization(net.layers, "weight", Noise())\nnn.Linear(8, 8)\n'
+    )
+    call = "parametrize.register_parametrization"
+    assert receiver_of((str(file), 3)) == ("net.layers", call)
+    assert receiver_of((str(file), 4)) == ("nn", "nn.Linear")
+
+
 def test_the_call_that_adds_adapters_is_named_with_what_it_adds_to():
     peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=8, target_modules=["0", "1"])

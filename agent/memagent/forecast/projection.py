@@ -12,6 +12,7 @@
 4. Rule 3 counts less in the last steps, or if a jump or two would reach the limit.
 5. The interval includes how much of the reserve may turn out usable, or not (`overhead`).
    `calibration` widens it.
+6. Young growth at an uncertain pace never pages, unless only the whole device's use is read.
 
 All constants were fitted to the traces of the forecast benchmark (docs/forecast.md).
 """
@@ -46,6 +47,10 @@ JUMPS_LEFT = 1.4
 """Typical jumps up to which a jump or two would reach the limit."""
 JUMP_PAGE_AHEAD = 0.1
 """The same for growth by jumps, to be divided by the error that comes of their number."""
+YOUNG_STEPS, MAX_YOUNG_ERROR = 40, 0.1
+"""Growth of fewer steps pages only if the error of its slope is smaller: else it may be the start
+of what wanders, or ends. On the programs looked at, 32 of 1,000 harmless runs fewer are paged, and
+1 of 267 dying ones; with 30 to 50 steps and errors of 0.05 to 0.2, nearly the same."""
 PAGE_BIAS = 1.04
 """Factor on the steps left: a page is sent when their estimate happens to be low."""
 NEVER = -1.0
@@ -83,6 +88,8 @@ class Projection(msgspec.Struct, frozen=True, gc=False):
     """Rise of the leading trend since `since_step`."""
     needs_jumps: bool = True
     """More than a jump or two is left to the limit."""
+    slope_error: float = 0.0
+    """Error of the slope, relative to it."""
     pauses: bool = False
     """The growth pauses for longer than it ever did, so it may have ended."""
 
@@ -95,6 +102,11 @@ class Projection(msgspec.Struct, frozen=True, gc=False):
     def ahead(self) -> float:
         """Return the distance as a multiple of the steps that the trend has lasted."""
         return self.undamped_steps_left / self.span_steps
+
+    @property
+    def _is_young_and_unsure(self) -> bool:
+        is_young = self.span_steps < YOUNG_STEPS and not self.is_device
+        return is_young and self.slope_error > MAX_YOUNG_ERROR
 
     def ending_in(self, steps: float) -> Projection:
         """Return the projection with another end, by what the predecessor did."""
@@ -134,7 +146,7 @@ class Projection(msgspec.Struct, frozen=True, gc=False):
     @property
     def page_ahead(self) -> float:
         """Return up to which distance the projection may page."""
-        if self.jump_error > MAX_TRUSTED_JUMP_ERROR:
+        if self.jump_error > MAX_TRUSTED_JUMP_ERROR or self._is_young_and_unsure:
             return NEVER
         most = DEVICE_PAGE_AHEAD if self.is_device else PAGE_AHEAD
         trusted = PAGE_AHEAD_BY_CAUSE.get(self.cause, most)
@@ -204,6 +216,7 @@ def project(
         jump_error=leading.jump_error,
         is_device=is_device,
         needs_jumps=needs_jumps,
+        slope_error=error / slope,
     )
 
 

@@ -12,8 +12,10 @@ from memagent.forecast.projection import (
     LAST_STEPS,
     LAST_STEPS_OF_INPUT,
     MAX_LAST_AHEAD,
+    MAX_YOUNG_ERROR,
     PAGE_AHEAD,
     PAGE_BIAS,
+    YOUNG_STEPS,
     Projection,
     project,
 )
@@ -83,6 +85,20 @@ def test_rule_4_in_the_last_steps_any_trend_may_page():
     assert replace(few, span_steps=99.0).page_ahead == MAX_LAST_AHEAD
 
 
+@pytest.mark.parametrize(
+    ("steps", "error", "pages"),
+    [
+        (YOUNG_STEPS - 1, MAX_YOUNG_ERROR + 0.01, False),
+        (YOUNG_STEPS, MAX_YOUNG_ERROR + 0.01, True),
+        (YOUNG_STEPS - 1, MAX_YOUNG_ERROR - 0.01, True),
+    ],
+)
+def test_rule_6_young_growth_at_an_uncertain_pace_never_pages(steps, error, pages):
+    young = replace(LINE, slope=2.0, error=2.0 * error, span_steps=float(steps))
+    assert (project({"leak": young}, 20, 10_000).page_ahead > 0) == pages
+    assert project({"leak": young}, 20, 10_000, is_device=True).page_ahead > 0
+
+
 def test_rule_4_growth_one_or_two_jumps_from_the_limit_does_not_die_out():
     assert not project({"leak": replace(DYING, jump=350.0)}, 400, 10_000).may_die_out
 
@@ -115,6 +131,7 @@ def test_the_projection_of_a_line_by_hand():
         may_die_out=False,
         jump_error=0.0,
         rise_bytes=1000.0,
+        slope_error=pytest.approx(0.05),
     )
 
 

@@ -336,8 +336,8 @@ def seconds_left(run: RunSummary) -> float:
     return inf if (left := _seconds_left(forecast, remaining)) is None else left
 
 
-def time_left(run: RunSummary) -> str:
-    """Return the time until the forecast reaches the limit as text, empty if it names none."""
+def oom_time(run: RunSummary) -> str:
+    """Return `OOM in ~8 min`, by the forecast; empty if it names no time."""
     forecast = run.forecast
     if run.status != "running" or forecast is None:
         return ""
@@ -346,8 +346,8 @@ def time_left(run: RunSummary) -> str:
         return ""
     seconds = _seconds_left(forecast, remaining)
     if remaining < 1:
-        return "any moment now"
-    return f"in ~{steps(remaining) if seconds is None else format_duration(seconds)}"
+        return "OOM any moment now"
+    return f"OOM in ~{steps(remaining) if seconds is None else format_duration(seconds)}"
 
 
 def _time_left(forecast: Forecast | ForecastSummary, remaining: float) -> str:

@@ -17,7 +17,7 @@ from memagent_server.schemas.runs import RunSummary
 from memagent_server.schemas.snapshots import SuspectByRank
 from memagent_server.settings import SEVERITIES
 from memagent_server.web.incident_views import state_badge
-from memagent_server.web.labels import Badge, humanize, seconds_left, time_left, to_seconds
+from memagent_server.web.labels import Badge, humanize, oom_time, seconds_left, to_seconds
 
 NOTES = "Notes"
 """Title of the group of incidents that sent no messages."""
@@ -78,11 +78,11 @@ def _group(
 
 def _row(incident: Incident, run: RunSummary | None, suspect: str, now: float) -> TriageRow:
     badge = state_badge(incident.state, incident.severity)
-    left = time_left(run) if run is not None and incident.rule == "oom_forecast" else ""
+    left = oom_time(run) if run is not None and incident.rule == "oom_forecast" else ""
     hint = "Time until memory runs out" if left else badge.hint
     return TriageRow(
         incident,
-        Badge(badge.tone, f"OOM {left}" if left else badge.text, hint),
+        Badge(badge.tone, left or badge.text, hint),
         (run.user or "") if run is not None else "",
         suspect,
         _is_handled(incident, now),

@@ -17,7 +17,7 @@ from memagent.errors import EstimateError, SettingError
 from memagent.estimator.bounds import INPUT_LIMIT, TIME_LIMIT_S, check_size
 from memagent.estimator.formula.optimizers import TORCH_OPTIMIZERS, optimizer_named
 from memagent.estimator.formula.precision import precision_named, quantised_bytes
-from memagent.estimator.formula.spec import release_of
+from memagent.estimator.formula.releases import release_of
 
 SIZES = (
     "batch",

@@ -31,7 +31,7 @@ from memagent.estimator.allocator import AllocatorConfig
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.families import ALIASES, FAMILIES
 from memagent.estimator.formula.from_model import predict
-from memagent.estimator.formula.spec import FUSED_SINCE
+from memagent.estimator.formula.releases import FUSED_SINCE
 from memagent.estimator.formula.training import estimate_formula
 from memagent.estimator.from_trace import estimate_of
 from memagent.estimator.huggingface import ConfiguredModel

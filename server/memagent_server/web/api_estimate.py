@@ -17,6 +17,7 @@ from memagent.estimator.formula.optimizers import optimizer_named
 from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import default_precision, precision_named, quantised_bytes
 from memagent.estimator.formula.presets import preset
+from memagent.estimator.formula.releases import fills_cache
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import USUAL_LOOP, FsdpWrap, KbitTraining, Loop, TrainingSpec
 from memagent.estimator.formula.training import estimate_formula
@@ -69,7 +70,7 @@ class EstimateBody(msgspec.Struct, kw_only=True):
     loss: Literal["eager", "inplace", "chunked", "fused"] = "eager"
     accumulation: Size = 1
     loop: Loop = USUAL_LOOP
-    use_cache: bool = True
+    use_cache: bool | None = None
     lora_rank: Size | None = None
     lora_targets: Annotated[list[Name], Meta(min_length=1, max_length=50)] | None = None
     quantised: Name | None = None
@@ -127,6 +128,8 @@ def answer(session: Session, body: EstimateBody) -> Estimate:
         _look_up("quantised", quantised_bytes, body.quantised)
     training: dict[str, Any] = {name: getattr(body, name) for name in _TRAINING}
     training["precision"] = precision
+    if body.use_cache is None:
+        training["use_cache"] = fills_cache(body.transformers)
     if body.lora_rank is not None:
         targets = body.lora_targets or lora_targets(TrainingSpec(shape))
         training["lora_targets"] = tuple(targets)

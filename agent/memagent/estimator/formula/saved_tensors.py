@@ -86,8 +86,8 @@ def edges_saved(spec: TrainingSpec) -> SavedTensors:
     if shape.patch:
         pixels = spec.batch * shape.channels * shape.image**2
         # under autocast the batch is in fp32, and the projection saves a copy
-        held = sizes.residual if sizes.autocast else 0.0
-        saved.add("pixels", pixels * (held + sizes.compute), split=False)
+        original = sizes.residual if sizes.autocast else 0.0
+        saved.add("pixels", pixels * (original + sizes.compute), split=False)
     _dropout_mask(spec, saved, tokens * hidden, shape.dropout)
     if shape.style.embedding_norm:
         _norm(spec, saved, tokens)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -20,6 +19,7 @@ from memagent.estimator.formula.precision import (
     quantised_bytes,
     sharded_precision,
 )
+from memagent.estimator.formula.releases import FUSED_SINCE, fills_cache, release_of
 from memagent.estimator.formula.shapes import Matrix, ModelShape, matrices
 
 Checkpointing = Literal["none", "full", "selective"]
@@ -44,13 +44,6 @@ _SIZES = (
     "lora_rank",
     "parameter_count",
 )
-_RELEASE = re.compile(
-    r"(?P<major>[45])\.(?P<minor>\d{1,2})(?:\.\d{1,3})?(?:\.?(?:rc|dev)\d+)?", re.ASCII
-)
-CACHELESS_SINCE = (5, 0)
-"""The release since which the Trainer sets `use_cache` to False (training_args.py)."""
-FUSED_SINCE = (5, 0)
-"""The release of transformers since which the Trainer's AdamW is torch's fused one."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +136,7 @@ class TrainingSpec:
             # measured with 4.48; gone with the checkpointed layers' own class
             survives = self.model.style is family_named("gpt_bigcode") and release < (4, 52)
             object.__setattr__(self, "cache_survives", survives and self.use_cache)
-            object.__setattr__(self, "use_cache", self.use_cache and release < CACHELESS_SINCE)
+            object.__setattr__(self, "use_cache", self.use_cache and fills_cache(self.transformers))
         # unknown names are refused here, not later
         check_loop(self.loop)
         if self.fsdp_wrap not in (None, *get_args(FsdpWrap)):
@@ -406,11 +399,3 @@ def check_kbit_training(value: Any, quantised: str | None) -> None:
         raise OptionError("kbit_training", f'is {value!r}: use "peft", "trl" or None')
     if value is not None and quantised is None:
         raise OptionError("kbit_training", "is for quantised weights: give quantised as well")
-
-
-def release_of(version: str) -> tuple[int, int]:
-    """Return major and minor. Raises EstimateError if it isn't a version."""
-    match = _RELEASE.fullmatch(version)
-    if match is None:
-        raise OptionError("transformers", f"is {version!r}: give a version such as 4.48 or 5.0")
-    return int(match["major"]), int(match["minor"])

@@ -72,14 +72,14 @@ def _bias_sums(spec: TrainingSpec, feed_forward: float, pair: float) -> Iterator
     """
     stream = 2 * spec.tokens * spec.model.hidden * spec.dtype_bytes.residual
     saved, gradient = layer_saved(spec).split, spec.dtype_bytes.gradient
-    gone = saved.get("ffn", 0.0) + saved.get("ffn_hidden", 0.0)
+    activation = saved.get("ffn", 0.0) + saved.get("ffn_hidden", 0.0)
     for matrix in matrices(spec.model):
         if matrix.bias and matrix.role in ("up", "down"):
             is_first = matrix.role == "up"
             weights = matrix.rows * matrix.cols * gradient * (2 if is_first else 1)
             scratch = outer_sum_bytes(spec.tokens, matrix.rows // spec.parallel.tensor)
-            beside = feed_forward - gone if is_first else 0.0
-            yield LayerBackward(scratch + beside + stream, pair, weights if scratch else 0.0)
+            rest = feed_forward - activation if is_first else 0.0
+            yield LayerBackward(scratch + rest + stream, pair, weights if scratch else 0.0)
 
 
 def activation_stack(

@@ -1,7 +1,8 @@
 """Write every change by a person or a token to the audit log, for all routes in one place.
 
-Requests of agents and bodies are left out: a row has the route, the ids in its path or address,
-and the status of the response. Logins and logouts of known people and tokens are logged, too.
+Requests of agents are left out, and bodies but for the fields that name what is changed: a row has
+the route, the ids in its path or address, those fields, and the status of the response. Logins and
+logouts of known people and tokens are logged, too.
 """
 
 from __future__ import annotations

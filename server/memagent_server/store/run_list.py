@@ -131,7 +131,7 @@ def find_runs(session: Session, query: RunQuery) -> tuple[Sequence[RunRow], str 
 
 
 def count_runs(session: Session, query: RunQuery) -> int | None:
-    """Return the number of runs on all pages of a list, at most MAX_COUNTED + 1.
+    """Return the number of runs on all pages of a list, without `where` MAX_COUNTED + 1 at most.
 
     None for a search, which reads a part of the runs for each page.
     """

@@ -44,5 +44,5 @@ def show_changes() -> Response:
             changes=entries,
             older=older,
             text_of=change_text.text_of,
-            refusal_of=change_text.refusal_of,
+            problem_of=change_text.problem_of,
         )

@@ -29,9 +29,9 @@ TEXTS: dict[tuple[str, str], str] = {
     ("PUT", "/api/v1/rules"): "Changed rules",
     ("POST", "/settings/columns"): "Changed rules on columns",
     ("PUT", "/api/v1/column-rules"): "Changed rules on columns",
-    ("POST", "/settings/channels"): "Tested a channel, or sent a notification again",
+    ("POST", "/settings/channels"): "Tested a channel, or queued a notification again",
     ("POST", "/api/v1/channels/<name>/test"): "Tested a channel",
-    ("POST", "/api/v1/notifications/<int:notification_id>/retry"): "Sent a notification again",
+    ("POST", "/api/v1/notifications/<int:notification_id>/retry"): "Queued a notification again",
     ("POST", "/settings/routing"): "Changed routing",
     ("PUT", "/api/v1/routes"): "Changed routing",
     ("POST", "/settings/schedules"): "Changed a channel's schedule",
@@ -49,9 +49,10 @@ def text_of(method: str, route: str) -> str:
     return TEXTS.get((method, route), f"{method} {route}")
 
 
-def refusal_of(status: int) -> str:
-    """Return `403 Forbidden` for a request that changed nothing, "" for one that did."""
+def problem_of(status: int) -> str:
+    """Return `refused: 403 Forbidden` or `failed: 500 …`, "" for a request that was followed."""
     if status < HTTPStatus.BAD_REQUEST:
         return ""
     known = status in {item.value for item in HTTPStatus}
-    return f"{status} {HTTPStatus(status).phrase}" if known else str(status)
+    verb = "refused" if status < HTTPStatus.INTERNAL_SERVER_ERROR else "failed"
+    return f"{verb}: {status} {HTTPStatus(status).phrase if known else ''}".strip()

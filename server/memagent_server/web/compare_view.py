@@ -22,6 +22,7 @@ from memagent_server.web.view_models import plain
 TONES = 10
 """The number of distinct colors of runs. Further runs reuse them with dashed lines."""
 _MAX_PERCENT = 1_000_000
+_UNKNOWN = "–"
 CURVES = (
     ("peak_allocated_bytes", "Peak within the step"),
     ("allocated_bytes", "Allocated after the step"),
@@ -99,7 +100,7 @@ def _figures(run: ComparedRun, first: ComparedRun, now: float) -> list[Cell]:
     residual, predicted = run.residual_bytes, run.predicted_peak_bytes
     started_at = run.started_at or run.created_at
     return [
-        Cell(run.device_name or "–", ranks),
+        Cell(run.device_name or _UNKNOWN, ranks),
         Cell(format_bytes(run.peak_bytes), _peak_difference(run, first)),
         Cell(format_bytes(run.limit_bytes)),
         _headroom(run),
@@ -112,9 +113,14 @@ def _figures(run: ComparedRun, first: ComparedRun, now: float) -> list[Cell]:
 
 
 def shared_device(rows: Sequence[Sequence[Cell]]) -> str | None:
-    """Return the device of the figures if all runs have the same: a column would say nothing."""
+    """Return the device of the figures if all runs have the same: a column would say nothing.
+
+    "" for runs without a device.
+    """
     devices = {(row[0].text, row[0].note) for row in rows}
-    return ", ".join(filter(None, devices.pop())) if len(devices) == 1 else None
+    if len(devices) != 1:
+        return None
+    return ", ".join(text for text in devices.pop() if text not in ("", _UNKNOWN))
 
 
 def component_rows(runs: Sequence[ComparedRun]) -> list[tuple[str, list[Cell]]]:

@@ -25,7 +25,7 @@ blueprint = Blueprint("docs", __name__)
 CONTENTS, RUNBOOKS = "index", "alerts"
 _PAGE_NAME = r"[a-z0-9-]{1,100}(/[a-z0-9-]{1,100})?"
 """Letters and dashes, at most one folder deep: no name leads out of the folder, or is too long."""
-_PAGE_LINK = re.compile(rf"\[([^\]]+)\]\(({_PAGE_NAME})\.md\)")
+_PAGE_LINK = re.compile(rf"\]\((?P<name>{_PAGE_NAME})\.md\)")
 _IMAGE_LINK = re.compile(r"images/([a-z0-9-]{1,100}\.png)")
 
 
@@ -88,8 +88,15 @@ def _document(name: str, path: Path) -> Document:
 @lru_cache(maxsize=1)
 def _pages() -> tuple[tuple[str, str], ...]:
     """Return the name and title of each page, in the order of the contents."""
-    text = (resource_dir("docs") / f"{CONTENTS}.md").read_text(encoding="utf-8")
-    return tuple((name, " ".join(title.split())) for title, name, _ in _PAGE_LINK.findall(text))
+    folder = resource_dir("docs")
+    text = (folder / f"{CONTENTS}.md").read_text(encoding="utf-8")
+    names = dict.fromkeys(match["name"] for match in _PAGE_LINK.finditer(text))
+    return tuple((name, _title(folder / f"{name}.md")) for name in names)
+
+
+def _title(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        return next(lines).removeprefix("# ").strip()
 
 
 @lru_cache(maxsize=1)

@@ -57,6 +57,8 @@ def outcome(incident: Incident) -> str:
     if incident.rule == "oom":
         was_warned = any(alert.data.get("was_warned") for alert in incident.alerts)
         return "warned before" if was_warned else "no warning"
+    if incident.state == "oom" and incident.severity == "note":
+        return "noted, no warning"
     if incident.state == "oom":
         first = min(alert.first_step for alert in incident.alerts)
         # runs report the last step that they completed: the next one failed

@@ -35,15 +35,6 @@ class Badge:
     hint: str = ""
 
 
-@dataclass(frozen=True)
-class Headline:
-    """The first sentence of a run page, and another with the figures behind it."""
-
-    tone: str
-    text: str
-    detail: str = ""
-
-
 _STATUSES = {
     "running": Badge("busy", "running", "Samples are arriving"),
     "completed": Badge("ok", "completed", "Ended without an error"),
@@ -60,9 +51,8 @@ _STATUSES = {
 }
 
 _MIN_SHOWN = 0.01
-_MIN_RISK = 0.05
+MIN_RISK = 0.05
 """Pages give a probability from this one on."""
-_EARLY_ENDS = {"failed": ("warning", "Failed"), "stopped": ("plain", "Stopped")}
 
 
 def status_badge(status: str) -> Badge:
@@ -92,61 +82,11 @@ def forecast_badge(run: RunSummary) -> Badge | None:
 
 
 def _calm_badge(probability: float) -> Badge:
-    if probability < _MIN_RISK:
+    if probability < MIN_RISK:
         return Badge("ok", "fits", "No sign of running out of memory")
     return Badge(
         "ok", "low risk", f"Runs out of memory with a probability of {100 * probability:.0f} %"
     )
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The rest of a headline's content: the step that failed, the newest peak, and now.
-
-    `newest` has the newest readings of the rank and device that the forecast is about.
-    """
-
-    now: float
-    warning_steps: Sequence[int] = ()
-    failed_step: int | None = None
-    newest: Stream | None = None
-
-
-def headline(
-    run: RunSummary, forecast: Forecast | ForecastSummary | None, moment: Moment
-) -> Headline:
-    """Return the headline of a run page. `forecast` is the most severe of the run's newest ones."""
-    status, step, now = run.status, run.step, moment.now
-    if status == "oom":
-        # runs report the last step that they completed
-        failed_step = step + 1 if moment.failed_step is None else moment.failed_step
-        return Headline(
-            "critical",
-            f"Out of memory in step {count(failed_step)}",
-            _warning_lead(failed_step, moment.warning_steps),
-        )
-    if status in _EARLY_ENDS:
-        tone, verb = _EARLY_ENDS[status]
-        return Headline(tone, f"{verb} at step {count(step)}", _peak(run))
-    if status == "lost_contact":
-        silence = f"No contact for {format_duration(_since(run.last_seen_at, now))}."
-        return Headline(
-            "notice",
-            f"Lost contact at step {count(step)}",
-            f"{silence} {_expected_end(forecast)}".strip(),
-        )
-    if run.peak_bytes is None:
-        return _headline_without_memory(status, step)
-    if status == "completed":
-        return Headline("ok", f"Completed: {_peak(run)}", _false_warning(moment.warning_steps))
-    return _running_headline(run, forecast, moment)
-
-
-def _headline_without_memory(status: str, step: int) -> Headline:
-    """Return the headline of a run that has no memory yet, or never will: an imported one."""
-    if status == "completed" and step:
-        return Headline("ok", f"Completed at step {count(step)}")
-    return Headline("busy" if status == "running" else "plain", "Waiting for the first sample")
 
 
 def steps_left(run: RunSummary, forecast: Forecast | ForecastSummary) -> float | None:
@@ -197,7 +137,7 @@ def steps(number: float) -> str:
 
 def ago(at: str | None, now: float) -> str:
     """Return the age of an ISO 8601 time, `just now` or `3 min ago`; a dash for None."""
-    seconds = _since(at, now)
+    seconds = seconds_since(at, now)
     if seconds is None:
         return "–"
     return "just now" if seconds < 5 else f"{format_duration(seconds)} ago"
@@ -236,9 +176,6 @@ def card_name(card: str) -> str:
     return re.sub("NVIDIA |GeForce | Generation", "", card)
 
 
-_CAUSES_OUTSIDE_TENSORS = ("fragmentation", "other_processes", "host_memory")
-_FRESH_S = 60.0
-"""Age from which on a forecast is shown with its step and age."""
 _SPELLINGS = {"oom": "OOM", "pagerduty": "PagerDuty"}
 
 
@@ -286,33 +223,10 @@ def channel_name(channel: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _running_headline(
-    run: RunSummary, forecast: Forecast | ForecastSummary | None, moment: Moment
-) -> Headline:
-    if forecast is None:
-        return Headline("busy", f"Running: {_peak(run)}", "No forecast yet.")
-    if forecast.level == "ok":
-        return _calm_headline(run, forecast, moment)
-    return Headline(forecast.level, forecast_sentence(run, forecast), _growth(forecast, moment))
-
-
-def _calm_headline(
-    run: RunSummary, forecast: Forecast | ForecastSummary, moment: Moment
-) -> Headline:
-    is_growing = isinstance(forecast, Forecast) and bool(forecast.growth_bytes_per_step)
-    if forecast.oom_probability < _MIN_RISK and not is_growing:
-        return Headline("ok", f"Fits: {_peak(run)}", "No sign of running out of memory.")
-    rank, growth = _subject(run, forecast).strip(), _growth(forecast, moment)
-    if rank and growth:
-        growth = f"{rank.capitalize()}: {growth[0].lower()}{growth[1:]}"
-    risk = f"Probability of running out of memory: {100 * forecast.oom_probability:.0f} %."
-    return Headline("ok", f"Low risk: {_peak(run)}", f"{growth} {risk}".strip())
-
-
 def forecast_sentence(run: RunSummary, forecast: Forecast | ForecastSummary) -> str:
     remaining = steps_left(run, forecast)
     verb = "runs" if forecast.level in PAGING_LEVELS else "may run"
-    text = f"{_subject(run, forecast)}{verb} out of memory"
+    text = f"{rank_of(run, forecast)}{verb} out of memory"
     if remaining is None:
         when = ""
     elif remaining < 1:
@@ -322,7 +236,7 @@ def forecast_sentence(run: RunSummary, forecast: Forecast | ForecastSummary) -> 
     return f"{text[0].upper()}{text[1:]}{when}"
 
 
-def _subject(run: RunSummary, forecast: Forecast | ForecastSummary) -> str:
+def rank_of(run: RunSummary, forecast: Forecast | ForecastSummary) -> str:
     """Return the rank that a forecast is about, if the run has several."""
     has_rank = isinstance(forecast, Forecast) and run.world_size > 1
     return f"rank {forecast.rank} " if has_rank and isinstance(forecast, Forecast) else ""
@@ -362,65 +276,9 @@ def _seconds_left(forecast: Forecast | ForecastSummary, remaining: float) -> flo
     return forecast.eta_s * min(1.0, remaining / (forecast.eta_step - forecast.step))
 
 
-def _growth(forecast: Forecast | ForecastSummary, moment: Moment) -> str:
-    """Return the newest peak and the growth; a forecast older than the peak is dated."""
-    if not isinstance(forecast, Forecast):
-        return ""
-    parts = [usage] if (usage := _usage(forecast, moment.newest)) else []
-    if growth := forecast.growth_bytes_per_step:
-        since = forecast.growing_since_step
-        start = f" since step {count(since)}" if since is not None else ""
-        parts.append(f"{format_bytes(growth)} more each step{start}")
-    last_run = (forecast.predecessor or "").rstrip(".")
-    text = ". ".join(filter(None, (", ".join(parts), last_run)))
-    age = _since(forecast.at, moment.now) or 0.0
-    if age >= _FRESH_S:
-        dated = f"Forecast of step {count(forecast.step)}, {ago(forecast.at, moment.now)}."
-        return f"{text}. {dated}" if text else dated
-    return f"{text}." if text else ""
-
-
-def _usage(forecast: Forecast, newest: Stream | None) -> str:
-    """Return the newest step's peak, or what the forecast saw if it is about other memory."""
-    peak = newest.latest.get("peak_allocated_bytes") if newest is not None else None
-    is_of_tensors = forecast.cause not in _CAUSES_OUTSIDE_TENSORS
-    if newest is not None and peak is not None and is_of_tensors:
-        limit = forecast.limit_bytes or newest.limit_bytes
-        return f"{format_part_of(peak, limit)} at the peak of step {count(newest.last_step)}"
-    if forecast.used_bytes is None:
-        return ""
-    return f"{format_part_of(forecast.used_bytes, forecast.limit_bytes)} used"
-
-
-def _peak(run: RunSummary) -> str:
-    return f"peak {format_part_of(run.peak_bytes, run.limit_bytes)}"
-
-
 def _because(forecast: ForecastSummary) -> str:
     return f" (cause: {humanize(forecast.cause)})" if forecast.cause else ""
 
 
-def _warning_lead(failed_step: int, warning_steps: Sequence[int]) -> str:
-    if not warning_steps:
-        return "There was no warning."
-    first, *later = warning_steps
-    before = max(0, failed_step - first)
-    lead = f"{before:,} step{'' if before == 1 else 's'}"
-    again = f", and after it was averted, again at step {count(later[-1])}" if later else ""
-    return f"First warning {lead} earlier, at step {count(first)}{again}."
-
-
-def _false_warning(warning_steps: Sequence[int]) -> str:
-    return f"There was a warning at step {count(warning_steps[0])}." if warning_steps else ""
-
-
-def _expected_end(forecast: Forecast | ForecastSummary | None) -> str:
-    if forecast is None or forecast.level not in PAGING_LEVELS:
-        return ""
-    eta = forecast.eta_step
-    when = f" at step {count(eta)}" if eta is not None else ""
-    return f"It was expected to run out of memory{when}."
-
-
-def _since(at: str | None, now: float) -> float | None:
+def seconds_since(at: str | None, now: float) -> float | None:
     return None if at is None else max(0.0, now - to_seconds(at))

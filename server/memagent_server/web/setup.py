@@ -21,6 +21,7 @@ from memagent_server.store.reading import iso
 from memagent_server.web import (
     bars,
     column_text,
+    headlines,
     incident_views,
     labels,
     rendering,
@@ -82,6 +83,7 @@ def _install(state: BlueprintSetupState) -> None:
         scripts=rendering.bundle_address,
         bars=bars,
         incident_views=incident_views,
+        headlines=headlines,
         labels=labels,
         view_models=view_models,
         column_text=column_text,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from math import ceil
 from urllib.parse import urlencode
@@ -88,7 +89,7 @@ def show_waste() -> Response:
             groups=GROUPS,
             columns=COLUMNS,
             address=partial(_address, chosen),
-            runs_of=_runs_of,
+            runs_of=partial(_runs_of, keys=keys, project=project),
         )
 
 
@@ -102,11 +103,14 @@ def _read(session: Session, selection: WasteSelection) -> Waste:
     return waste(session, selection, current().settings.gpu_prices)
 
 
-def _runs_of(row: WasteRow) -> str | None:
-    """Return the address of a row's runs, None if no filter finds them: by card alone."""
-    key = {name: getattr(row, name) for name in ("user", "project") if getattr(row, name)}
+def _runs_of(row: WasteRow, keys: Collection[WasteKey], project: str | None) -> str | None:
+    """Return the address of the runs of a row's user and project, None for rows by card alone."""
+    key = {name: getattr(row, name) for name in ("user", "project") if name in keys}
     where = narrowed(None, key) if key else None
-    return f"/?{urlencode({'where': where, 'sort': 'peak_ratio'})}" if where else None
+    if where is None:
+        return None
+    query = {"project": project} if project and "project" not in key else {}
+    return f"/?{urlencode({**query, 'where': where, 'sort': 'peak_ratio'})}"
 
 
 def _address(chosen: _Chosen, **changes: str) -> str:

@@ -6,7 +6,7 @@ from memagent_server.http import auth, credentials
 from memagent_server.http.change_log import READING
 from memagent_server.store import changes
 from memagent_server.store.changes import add_change, list_changes
-from memagent_server.web.change_text import TEXTS, refusal_of, text_of
+from memagent_server.web.change_text import TEXTS, problem_of, text_of
 
 
 def rows_of(database):
@@ -88,7 +88,12 @@ def test_every_route_that_is_logged_has_words_and_no_other(app):
 
 def test_a_route_of_an_earlier_version_is_shown_as_it_is():
     assert text_of("PUT", "/old") == "PUT /old"
-    assert (refusal_of(303), refusal_of(403), refusal_of(499)) == ("", "403 Forbidden", "499")
+    assert [problem_of(status) for status in (303, 403, 499, 500)] == [
+        "",
+        "refused: 403 Forbidden",
+        "refused: 499",
+        "failed: 500 Internal Server Error",
+    ]
 
 
 def test_logins_and_logouts_are_in_the_audit_log_and_wrong_tokens_are_not(app, database):

@@ -74,6 +74,7 @@ def test_an_ended_incident_says_how_early_people_were_warned():
     incident = replace(an_incident(died, later), rule="oom_forecast", state="oom")
     assert incident_views.outcome(incident) == "warned 321 steps before"
     assert incident_views.outcome(replace(incident, state="averted")) == "leak"
+    assert incident_views.outcome(replace(incident, severity="note")) == "noted, no warning"
     for was_warned, text in ((False, "no warning"), (True, "warned before")):
         alert = replace(died, data={"was_warned": was_warned})
         sudden = replace(an_incident(alert), rule="oom", cause=None, state="oom")

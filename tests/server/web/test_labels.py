@@ -11,7 +11,7 @@ from memagent.units import GIB, MIB
 from memagent_server.schemas.base import ALERT_STATES, NOTIFICATION_STATES, RUN_STATUSES
 from memagent_server.schemas.runs import ResourceUse
 from memagent_server.schemas.snapshots import SuspectLine
-from memagent_server.web import incident_views, labels
+from memagent_server.web import headlines, incident_views, labels
 from tests.server.web.schema_examples import LEAK, LEAK_SUMMARY, RUN, STREAM
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
@@ -22,10 +22,10 @@ def a_run(**changes):
 
 
 def headline(run, forecast=None, *warning_steps):
-    moment = labels.Moment(labels.to_seconds(LEAK.at), warning_steps)
+    moment = headlines.Moment(labels.to_seconds(LEAK.at), warning_steps)
     if run.status == "lost_contact":
-        moment = labels.Moment(NOW)
-    text = labels.headline(run, forecast, moment)
+        moment = headlines.Moment(NOW)
+    text = headlines.headline(run, forecast, moment)
     return text.tone, text.text, text.detail
 
 
@@ -97,6 +97,11 @@ def test_it_names_growth_and_a_low_risk_before_anybody_is_warned():
     assert detail == (
         "Rank 0: 3.00 of 8.00 GiB used, 12.5 MiB more each step since step 104. "
         "Probability of running out of memory: 30 %."
+    )
+    slow = replace(rising, oom_probability=0.004)
+    assert headline(a_run(), slow)[1:] == (
+        "Fits: peak 3.10 of 8.00 GiB",
+        "3.00 of 8.00 GiB used, 12.5 MiB more each step since step 104.",
     )
     risky = replace(rising, growth_bytes_per_step=None)
     assert headline(a_run(), risky)[1] == "Low risk: peak 3.10 of 8.00 GiB"

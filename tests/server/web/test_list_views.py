@@ -154,6 +154,8 @@ def test_the_page_saves_shows_and_deletes_the_list_that_it_shows(client):
     address = "/?where=config.lr+%3C+1&sort=-config.lr&columns=config.lr"
     page = client.get(address, headers=HTML).text
     assert "Save view" in page and "Save view" not in client.get("/", headers=HTML).text
+    nothing = client.get("/?status=oom&project=none", headers=HTML).text
+    assert "Save view" in nothing and '<form id="view"' in nothing
     hidden = dict(re.findall(r'name="(list-[a-z]+)" value="([^"]*)"', page))
     hidden = {name: unescape(value) for name, value in hidden.items()}
     form = {"name": "low <b>", "next": address, **hidden}

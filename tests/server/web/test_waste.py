@@ -115,3 +115,16 @@ def test_a_row_links_to_its_runs(sqlite_client, by):
     for link in links:
         runs = sqlite_client.get(link, headers=HTML).text
         assert ('href="/runs/r"' in runs) != ('href="/runs/other"' in runs)
+
+
+def test_a_link_keeps_the_project_and_the_lack_of_a_user(sqlite_client):
+    add_run(sqlite_client)
+    add_run(sqlite_client, "nobodys", user=None)
+    add_run(sqlite_client, "elsewhere", user=None, project="nlp")
+    html = sqlite_client.get("/waste?by=user&project=vision", headers=HTML).text
+    links = [unescape(link) for link in re.findall(r'href="(/\?project=[^"]+)"', html)]
+    shown = [
+        set(re.findall(r'href="/runs/(\w+)"', sqlite_client.get(link, headers=HTML).text))
+        for link in links
+    ]
+    assert sorted(map(sorted, shown)) == [["nobodys"], ["r"]]

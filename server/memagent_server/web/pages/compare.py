@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flask import Blueprint, Response, request, url_for
 
 from memagent_server.compare import compare_runs
 from memagent_server.compare.runs import MAX_RUNS, MIN_RUNS
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
+from memagent_server.store.models import RunRow
 from memagent_server.store.run_list import RunQuery, list_runs
 from memagent_server.store.runs import get_run
 from memagent_server.store.summaries import summarize
@@ -27,16 +30,15 @@ def show_comparison() -> Response:
     names = request.args.getlist("runs")
     ids = query.run_ids("runs", names, fewest=0, most=MAX_RUNS)
     if len(ids) < MIN_RUNS:
-        return _show_choice(ids, [])
+        return _show_choice(ids)
     if names != [",".join(ids)]:
         return _redirect(ids)
     context = current()
     with context.database.read() as session:
         rows = [row for run_id in ids if (row := get_run(session, run_id)) is not None]
-        known = [row.id for row in rows]
-        unknown = [run_id for run_id in ids if run_id not in known]
-        if len(known) < MIN_RUNS:
-            return _show_choice(known, unknown)
+        unknown = _unknown(ids, rows)
+        if len(rows) < MIN_RUNS:
+            return _show_choice(ids)
         comparison = compare_runs(session, rows)
         figure_rows = compare_view.figure_rows(comparison.runs, context.clock())
         runs = comparison.runs
@@ -60,7 +62,12 @@ def show_comparison() -> Response:
         )
 
 
-def _show_choice(ids: list[str], unknown: list[str]) -> Response:
+def _unknown(ids: Sequence[str], rows: Sequence[RunRow]) -> list[str]:
+    known = {row.id for row in rows}
+    return [run_id for run_id in ids if run_id not in known]
+
+
+def _show_choice(ids: Sequence[str]) -> Response:
     """Show the newest runs to choose from: the address names too few. Its own come first."""
     with current().database.read() as session:
         named = [row for name in ids if (row := get_run(session, name)) is not None]
@@ -69,8 +76,8 @@ def _show_choice(ids: list[str], unknown: list[str]) -> Response:
             "compare_choice.html",
             session,
             runs=[*summarize(session, named), *(run for run in newest if run.id not in ids)],
-            chosen=ids,
-            unknown=unknown,
+            chosen=[row.id for row in named],
+            unknown=_unknown(ids, named),
             min_runs=MIN_RUNS,
             max_runs=MAX_RUNS,
         )

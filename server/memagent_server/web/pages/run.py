@@ -38,7 +38,7 @@ from memagent_server.store.runs import get_run
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.store.streams import current_streams
 from memagent_server.store.summaries import describe
-from memagent_server.web import labels, query, run_view, view_models
+from memagent_server.web import headlines, query, run_view, view_models
 from memagent_server.web.failures import shared_failures
 from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, render_page
 from memagent_server.web.run_view import flame
@@ -99,7 +99,7 @@ def show_run(run_id: str) -> Response:
         predicted = prediction.peak_allocated_bytes if prediction else None
         advice = advice_for(session, run_id, row)
         suspects = suspects_of(session, run_id)
-        moment = labels.Moment(
+        moment = headlines.Moment(
             current().clock(),
             warning_steps=view_models.warning_steps(incidents, warning),
             failed_step=oom_report.failed_step if oom_report else None,
@@ -114,7 +114,7 @@ def show_run(run_id: str) -> Response:
             may_change=auth.may_change(run.project),
             incidents=incidents,
             failures=shared_failures(session, [run.id]),
-            headline=labels.headline(run, worst, moment),
+            headline=headlines.headline(run, worst, moment),
             cause=cause,
             advice=_advice(cause, advice, suspects, stream) if cause else None,
             oom_report=oom_report,

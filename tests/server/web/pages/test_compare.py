@@ -107,6 +107,7 @@ def test_twenty_one_runs_are_refused(sqlite_client):
 
 def test_unknown_runs_are_named(sqlite_client):
     start(sqlite_client, "a")
+    assert "No run has the id gone:" in sqlite_client.get("/compare?runs=gone", headers=HTML).text
     page = sqlite_client.get("/compare?runs=a,b,c", headers=HTML).text
     assert "No run has the id b, c:" in page and "There is only one yet." in page
     start(sqlite_client, "b")
@@ -130,7 +131,14 @@ def test_a_device_that_all_runs_share_has_no_column(sqlite_client):
     for run_id in "ab":
         start(sqlite_client, run_id)
     page = sqlite_client.get("/compare?runs=a,b", headers=HTML).text
-    assert "All run on " in page and ">Device</th>" not in page
+    assert "All run on H100" in page and ">Device</th>" not in page
+
+
+def test_runs_without_a_device_have_no_column_of_dashes(sqlite_client):
+    for run_id in "ab":
+        sqlite_client.post("/api/v1/runs", json={"run_id": run_id})
+    page = sqlite_client.get("/compare?runs=a,b", headers=HTML).text
+    assert "All run on" not in page and ">Device</th>" not in page
 
 
 def test_a_run_can_be_removed_down_to_two(sqlite_client):

@@ -69,9 +69,12 @@ class OptionError(EstimateError, SettingError):
     """
 
     def __init__(self, option: str, problem: str) -> None:
-        super().__init__(f"{option} {problem}")
+        super().__init__(option, problem)  # both, since pickle builds it from `args`
         self.option = option
         self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.problem}"
 
 
 class UnknownModelError(EstimateError):

@@ -87,7 +87,7 @@ class Traced:
 
 def request_of(model: str, options: str, method: str) -> EstimateRequest:
     """Return what the command line asks for."""
-    config = config_of(model)
+    config = config_of(model) | {"use_cache": False}  # as they were traced
     parser = argparse.ArgumentParser()
     add_step_arguments(parser)
     with TemporaryDirectory() as folder:

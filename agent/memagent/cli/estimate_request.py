@@ -27,7 +27,6 @@ from memagent.estimator.formula.from_config import from_config, read_config
 from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import default_precision
 from memagent.estimator.formula.presets import PRESETS, canonical_name, model_config, preset
-from memagent.estimator.formula.releases import fills_cache
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import USUAL_LOOP, TrainingSpec
 from memagent.estimator.huggingface import request_for_config
@@ -258,7 +257,6 @@ def _spec(arguments: argparse.Namespace, shape: ModelShape) -> TrainingSpec:
         attention=arguments.attention,
         loss=arguments.loss,
         transformers=arguments.transformers,
-        use_cache=fills_cache(arguments.transformers),
         accumulation=arguments.accumulation,
         loop=arguments.loop or USUAL_LOOP,
         fsdp_wrap=arguments.fsdp_wrap,

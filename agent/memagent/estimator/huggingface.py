@@ -15,6 +15,7 @@ from typing import Any, Literal
 from memagent.errors import EstimateError, OptionError, UnknownModelError, did_you_mean
 from memagent.estimator.config_inputs import inputs_of
 from memagent.estimator.formula.from_config import Config, read_config
+from memagent.estimator.formula.releases import fills_cache
 from memagent.estimator.formula.spec import KbitTraining, Loop, check_kbit_training, check_loop
 from memagent.estimator.input_specs import TensorSpec
 from memagent.estimator.quantised_model import TRACED_QUANTISATIONS, narrow, prepare, quantise
@@ -47,6 +48,7 @@ class ConfiguredModel:
     - checkpointing: recompute each layer.
     - lora_rank: freeze the model and add adapters to `lora_targets`: names, "all-linear", or None
       for peft's choice for the family.
+    - loop: the Trainer since transformers 5 fills no key-value cache; else the config decides.
     - quantised: hold the linear layers as bitsandbytes' "int8", "nf4" or "nf4-double".
       kbit_training: how such a model was prepared, see `TrainingSpec`. has_autocast: TRL
       prepares by it.
@@ -61,6 +63,7 @@ class ConfiguredModel:
     quantised: str | None = None
     kbit_training: KbitTraining | None = None
     has_autocast: bool = False
+    loop: Loop = "trainer"
 
     def __call__(self) -> Any:
         """Build the model in training mode.
@@ -68,7 +71,8 @@ class ConfiguredModel:
         Raises EstimateError if the installed transformers has no such model.
         """
         model_class, config = load_class(self.config)
-        config.use_cache = False
+        if not fills_cache(_installed_release(), self.loop):
+            config.use_cache = False
         if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
             # T5's are in generation_config.json
             config.pad_token_id = 0
@@ -122,8 +126,12 @@ def _check_targets(model: Any, targets: list[str]) -> None:
 
 def _dtype_keyword() -> str:
     """Return the name of the dtype's argument, which transformers 4.56 renamed."""
+    return "dtype" if _installed_release() >= (4, 56) else "torch_dtype"
+
+
+def _installed_release() -> tuple[int, int]:
     major, minor = sys.modules["transformers"].__version__.split(".")[:2]
-    return "dtype" if (int(major), int(minor)) >= (4, 56) else "torch_dtype"
+    return int(major), int(minor)
 
 
 def enable_checkpointing(model: Any, *, use_reentrant: bool) -> bool:
@@ -202,6 +210,7 @@ def request_for_config(
         quantised,
         kbit_training,
         has_autocast=autocast is not None,
+        loop=loop,
     )
     return ConfigRequest(
         model=model,

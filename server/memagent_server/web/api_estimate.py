@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, OptionError
 from memagent.estimator.advice import advise
 from memagent.estimator.advice.script_profile import lora_targets
 from memagent.estimator.cards import Card, card_named
@@ -17,7 +17,6 @@ from memagent.estimator.formula.optimizers import optimizer_named
 from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import default_precision, precision_named, quantised_bytes
 from memagent.estimator.formula.presets import preset
-from memagent.estimator.formula.releases import fills_cache
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import USUAL_LOOP, FsdpWrap, KbitTraining, Loop, TrainingSpec
 from memagent.estimator.formula.training import estimate_formula
@@ -128,8 +127,6 @@ def answer(session: Session, body: EstimateBody) -> Estimate:
         _look_up("quantised", quantised_bytes, body.quantised)
     training: dict[str, Any] = {name: getattr(body, name) for name in _TRAINING}
     training["precision"] = precision
-    if body.use_cache is None:
-        training["use_cache"] = fills_cache(body.transformers)
     if body.lora_rank is not None:
         targets = body.lora_targets or lora_targets(TrainingSpec(shape))
         training["lora_targets"] = tuple(targets)
@@ -149,7 +146,7 @@ def answer(session: Session, body: EstimateBody) -> Estimate:
         if estimate.limit_bytes is not None:
             largest = largest_batch(request, estimate_formula, max_batch=_MAX_BATCH).batch
     except EstimateError as error:
-        raise Problem(422, str(error)) from error
+        raise Problem(422, str(error), field=_field(error)) from error
     return Estimate(
         method=estimate.method,
         peak_allocated_bytes=estimate.peak_allocated_bytes,
@@ -170,6 +167,12 @@ def answer(session: Session, body: EstimateBody) -> Estimate:
         parameters=shape.parameter_count(),
         largest_batch=largest,
     )
+
+
+def _field(error: EstimateError) -> str | None:
+    """Return the body's field at fault, None if the error names none of them."""
+    option = error.option if isinstance(error, OptionError) else None
+    return option if option in EstimateBody.__struct_fields__ else None
 
 
 def _model(body: EstimateBody) -> ModelShape:

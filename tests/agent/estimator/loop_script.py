@@ -48,6 +48,5 @@ def loop(model: Any, *, mixed: bool) -> None:
 if __name__ == "__main__":
     kind, path, mixed = sys.argv[1:]
     config = transformers.AutoConfig.for_model(**json.loads(Path(path).read_text()))
-    config.use_cache = False
     model = transformers.AutoModelForCausalLM.from_config(config)
     (train if kind == "trainer" else loop)(model, mixed=mixed == "bf16")

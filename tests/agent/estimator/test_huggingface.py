@@ -86,7 +86,7 @@ def test_each_kind_of_model_gets_its_training_inputs(kind):
 
 
 def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():
-    model = ConfiguredModel(LLAMA, checkpointing="non_reentrant")
+    model = ConfiguredModel(LLAMA, checkpointing="non_reentrant", loop="step")
     ids = torch.arange(32).view(2, 16)
     real = real_trace(model, {"input_ids": ids, "labels": ids}).summary()
     request = request_for_config(
@@ -155,7 +155,9 @@ def test_a_misspelt_target_is_refused_before_any_weight_is_made(tmp_path):
 
 def test_it_is_the_same_as_tracing_the_model_by_hand():
     by_hand = record_trace(
-        ConfiguredModel(LLAMA), inputs_for(LLAMA, batch=2, sequence=16), autocast="bf16"
+        ConfiguredModel(LLAMA, loop="step"),
+        inputs_for(LLAMA, batch=2, sequence=16),
+        autocast="bf16",
     )
     assert (
         engine.record(request_for_config(LLAMA, batch=2, sequence=16, loop="step")).summary()

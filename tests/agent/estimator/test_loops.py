@@ -27,6 +27,7 @@ CONFIG = {
     "model_type": "gpt2", "n_layer": 2, "n_embd": 256, "n_head": 4, "n_positions": 512,
     "vocab_size": 50257, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
 }  # fmt: skip
+WITHOUT = {**CONFIG, "use_cache": False}
 SPEC = TrainingSpec(
     from_config(CONFIG), batch=BATCH, sequence=TOKENS, transformers="5.24", gpu="h100"
 )
@@ -73,7 +74,9 @@ def test_trace_and_formula_have_the_peaks_of_a_rehearsed_loop(rehearsed, loop: A
 def test_the_trainer_drops_what_a_plain_loop_carries_into_the_next_step(precision: str) -> None:
     dropped, step, carried = (
         engine.record(
-            request_for_config(CONFIG, batch=BATCH, sequence=TOKENS, precision=precision, loop=loop)
+            request_for_config(
+                WITHOUT, batch=BATCH, sequence=TOKENS, precision=precision, loop=loop
+            )
         )
         .summary()
         .phase_peak_bytes
@@ -86,9 +89,26 @@ def test_the_trainer_drops_what_a_plain_loop_carries_into_the_next_step(precisio
     assert carried["optimizer"] - step["optimizer"] == pytest.approx(output, rel=0.01)
 
 
+@traced
+def test_a_loop_of_ones_own_fills_a_cache_and_the_trainer_does_not() -> None:
+    """Two layers' keys and values, in fp32; transformers 5.24 is installed."""
+    sizes = {"batch": BATCH, "sequence": TOKENS, "precision": "fp32"}
+    cache = 2 * 2 * BATCH * TOKENS * 256 * 4
+    for loop, held in (("trainer", 0), ("step", cache), ("plain", cache)):
+        peaks, specs = [], []
+        for config in (CONFIG, WITHOUT):
+            trace = engine.record(request_for_config(config, **sizes, loop=loop)).summary()
+            peaks.append(trace.phase_peak_bytes["backward"])
+            spec = replace(SPEC, model=from_config(config), loop=loop, precision="fp32")
+            specs.append(estimate_training(spec).phases["backward"])
+        assert peaks[0] - peaks[1] == specs[0] - specs[1] == held
+
+
 def test_the_formula_has_the_same_differences() -> None:
     dropped, step, carried = (
-        estimate_training(replace(SPEC, loop=loop, implementation="foreach")).phases
+        estimate_training(
+            replace(SPEC, loop=loop, implementation="foreach", use_cache=False)
+        ).phases
         for loop in LOOPS_BY_NEED
     )
     assert step["backward"] - dropped["backward"] == OUTPUT

@@ -7,6 +7,9 @@ from sqlalchemy import text
 
 import memagent
 from memagent.estimator.cards import CARDS
+from memagent.estimator.formula.presets import preset
+from memagent.estimator.formula.spec import TrainingSpec
+from memagent.estimator.formula.training import estimate_training
 from memagent.wire.messages import Batch, ConsoleLine, RunStart
 from memagent_server.store.runs import start_run
 from memagent_server.store.samples import add_batch
@@ -376,11 +379,34 @@ def test_training_options_change_the_estimate(sqlite_client, change, peak_is):
         ({"layers": None, "config": {"model_type": "abacus"}}, "config"),
         ({"sequence": None}, "sequence"),
         ({"zero": 4}, "zero"),
+        ({"transformers": "9"}, "transformers"),
+        ({"layers": None, "model": "gpt2", "sequence": 4096}, "sequence"),
+        ({"lora_rank": 8, "lora_targets": ["q_prj"]}, "lora_targets"),
     ],
 )
 def test_an_invalid_estimate_names_the_field(sqlite_client, change, field):
     response = sqlite_client.post("/api/v1/estimate", json={**SHAPE, **change})
     assert (response.status_code, response.get_json(force=True)["field"]) == (422, field)
+
+
+@pytest.mark.parametrize(
+    ("training", "has_cache"),
+    [
+        ({}, False),
+        ({"loop": "step"}, True),
+        ({"loop": "step", "transformers": "5.0"}, True),
+        ({"transformers": "4.57"}, True),
+        ({"transformers": "5.0", "use_cache": True}, True),
+        ({"loop": "step", "use_cache": False}, False),
+    ],
+)
+def test_a_cache_is_filled_as_in_a_spec_of_python(sqlite_client, training, has_cache):
+    result = estimated(sqlite_client, model="gpt2-xl", batch=4, gpu="a100", **training)
+    spec = TrainingSpec(
+        preset("gpt2-xl"), batch=4, **{"loop": "trainer", "gpu": "a100", **training}
+    )
+    assert spec.has_cache is has_cache
+    assert result["peak_allocated_bytes"] == estimate_training(spec).peak_allocated_bytes
 
 
 def estimated(client, **request):

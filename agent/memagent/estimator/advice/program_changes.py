@@ -211,7 +211,7 @@ PROGRAM_CHANGES = (
         key="no_cache",
         name="No key-value cache in training",
         effect="transformers fills a cache for generation that training never reads.",
-        apply_to_spec=spec_change(lambda spec: spec.use_cache, use_cache=False),
+        apply_to_spec=spec_change(lambda spec: spec.has_cache, use_cache=False),
         code="model.config.use_cache = False",
     ),
     MemoryChange(

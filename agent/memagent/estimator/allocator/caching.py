@@ -41,16 +41,19 @@ class SimulatedOutOfMemory(EstimateError):  # noqa: N818 - named after torch's O
     def __init__(
         self, size: int, segment: int, allocated: int, reserved: int, free: int | None
     ) -> None:
-        super().__init__(
-            f"a request of {format_bytes(size)} needs a segment of {format_bytes(segment)}, "
-            f"and the device has {format_bytes(free)} left; {format_bytes(allocated)} are "
-            f"allocated, {format_bytes(reserved)} reserved"
-        )
+        super().__init__(size, segment, allocated, reserved, free)
         self.size = size
         self.segment = segment
         self.allocated = allocated
         self.reserved = reserved
         self.free = free
+
+    def __str__(self) -> str:
+        size, segment, allocated, reserved, free = map(format_bytes, self.args)
+        return (
+            f"a request of {size} needs a segment of {segment}, and the device has {free} left; "
+            f"{allocated} are allocated, {reserved} reserved"
+        )
 
 
 class CachingAllocator:

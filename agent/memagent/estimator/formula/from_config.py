@@ -97,6 +97,7 @@ def _shape(config: Config, family: str, head: HeadKind | None, name: str) -> Mod
         "tied_embeddings": config.get("tie_word_embeddings"),
         **(_grouped_queries(config) if FAMILIES[family].grouped_queries else {}),
         "activation": config.get("hidden_act") or config.get("activation_function"),
+        "use_cache": config.get("use_cache") is not False,
     }
     return ModelShape(**{**common, **_READERS.get(family, _read_llama)(config)})
 

@@ -10,14 +10,18 @@ _RELEASE = re.compile(
     r"(?P<major>[45])\.(?P<minor>\d{1,2})(?:\.\d{1,3})?(?:\.?(?:rc|dev)\d+)?", re.ASCII
 )
 CACHELESS_SINCE = (5, 0)
-"""The release since which the Trainer sets `use_cache` to False (training_args.py)."""
+"""The release since which the Trainer sets `use_cache` to False (trainer.py). A loop of one's own
+leaves it as the model's config has it, and True is its default."""
 FUSED_SINCE = (5, 0)
 """The release of transformers since which the Trainer's AdamW is torch's fused one."""
 
 
-def fills_cache(version: str | None) -> bool:
-    """Return True if a version of transformers fills a cache in training; None is the newest."""
-    return version is not None and release_of(version) < CACHELESS_SINCE
+def fills_cache(release: tuple[int, int] | None, loop: str) -> bool:
+    """Return True if a model fills a key-value cache in this loop, unless its config disables it.
+
+    None is the newest release of transformers.
+    """
+    return loop != "trainer" or (release is not None and release < CACHELESS_SINCE)
 
 
 def release_of(version: str) -> tuple[int, int]:

@@ -285,7 +285,7 @@ def _qkv_values(spec: TrainingSpec, tokens: int, key_tokens: int) -> float:
     shape = spec.model
     q, kv = tokens * shape.query_width, 2 * key_tokens * shape.kv_width
     is_decoder = shape.head_kind == "lm" and not shape.patch
-    caching = spec.use_cache and spec.checkpointing == "none" and is_decoder
+    caching = spec.has_cache and spec.checkpointing == "none" and is_decoder
     if not shape.style.fused_qkv:
         return q + kv
     if shape.style.rotary:

@@ -41,6 +41,7 @@ class ModelShape:
     - positions: rows of the table of positions (0 for rotary), `spare_positions` of which no token
       takes.
     - patch and image (pixels a side) describe a vision transformer.
+    - use_cache: the config's own.
     """
 
     layers: int
@@ -71,6 +72,7 @@ class ModelShape:
     mlp_bias: bool | None = None
     dropout: float = 0.0
     attention_dropout: float | None = None
+    use_cache: bool = True
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads"):

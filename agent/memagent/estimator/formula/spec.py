@@ -65,8 +65,9 @@ class TrainingSpec:
       transformers 5 AdamW's step is fused.
     - keeps_output: False for another loop that drops the output.
     - output_bytes overrides the bytes of one value of the output.
-    - use_cache: transformers before 5 fills a key-value cache even in training, unless disabled.
-      `cache_survives`: it does so in spite of checkpointing (gpt_bigcode in transformers 4.48).
+    - use_cache: models of transformers fill a key-value cache even in training, unless their
+      config disables it. None: they fill it (`has_cache`), but not in the Trainer since 5.
+      `cache_survives`: in spite of checkpointing, too (gpt_bigcode in transformers 4.48).
     - fused_norms: the norms' kernels save only their input (Liger, Unsloth, FOAK).
     - fsdp_wrap: how FSDP wraps a model with adapters. `peft` is peft's policy, which the Trainer
       takes: each adapter is a unit of its own. With `layers`, a unit's frozen weights have a
@@ -103,7 +104,7 @@ class TrainingSpec:
     set_to_none: bool = True
     loop: Loop = "step"
     keeps_output: bool = True
-    use_cache: bool = True
+    use_cache: bool | None = None
     lora_rank: int | None = None
     lora_targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
     lora_bytes: float = 4.0
@@ -135,8 +136,7 @@ class TrainingSpec:
             object.__setattr__(self, "expert_loop", self.expert_loop or release < (5, 0))
             # measured with 4.48; gone with the checkpointed layers' own class
             survives = self.model.style is family_named("gpt_bigcode") and release < (4, 52)
-            object.__setattr__(self, "cache_survives", survives and self.use_cache)
-            object.__setattr__(self, "use_cache", self.use_cache and fills_cache(self.transformers))
+            object.__setattr__(self, "cache_survives", survives and self.has_cache)
         # unknown names are refused here, not later
         check_loop(self.loop)
         if self.fsdp_wrap not in (None, *get_args(FsdpWrap)):
@@ -268,6 +268,14 @@ class TrainingSpec:
             and self.transformers is not None
             and release_of(self.transformers) >= FUSED_SINCE
         )
+
+    @property
+    def has_cache(self) -> bool:
+        """Return True if the model fills a key-value cache: `use_cache`, else config and loop."""
+        if self.use_cache is not None:
+            return self.use_cache
+        release = None if self.transformers is None else release_of(self.transformers)
+        return self.model.use_cache and fills_cache(release, self.loop)
 
     @property
     def holds_output(self) -> bool:

@@ -3,7 +3,8 @@
 1. Names and positions are compared with the signature of `forward` after the step has failed, so
    that a model whose hooks change its arguments isn't refused.
 2. A forward with `**kwargs` drops a misspelt name, and fails for another reason: the name is then
-   the cause. If it has no loss instead (`check_dropped_names`), a name near a free one is.
+   the cause. A step that ran without a loss may have dropped its labels, or read that name from
+   `**kwargs`: a name near a free one is noted then (`name_notes`).
 3. A signature without names of its own, such as a wrapper's, says nothing.
 """
 
@@ -38,15 +39,17 @@ def argument_error(model: Any, inputs: Any) -> OptionError | None:
     return None
 
 
-def check_dropped_names(model: Any, inputs: Any, *, has_loss: bool) -> None:
-    """Raise OptionError for misspelt labels, which `**kwargs` dropped, so that there is no loss."""
+def name_notes(model: Any, inputs: Any, *, has_loss: bool) -> list[str]:
+    """Return a note for each name near a free argument: `**kwargs` took it, maybe labels."""
     names = _names(_signature(model))
     if has_loss or not names or not _is_named(inputs):
-        return
+        return []
     free = [name for name in names if name not in inputs]
-    for name in inputs:
-        if name not in names and did_you_mean(name, free):
-            raise _unknown_name(model, name, free)
+    return [
+        f"{name} is no named argument of {_described(model)}{near}"
+        for name in inputs
+        if name not in names and (near := did_you_mean(name, free))
+    ]
 
 
 def _unknown_name(model: Any, name: str, names: list[str]) -> OptionError:

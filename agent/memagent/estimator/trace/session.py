@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent.errors import EstimateError, TraceError
-from memagent.estimator.trace.arguments import argument_error, check_dropped_names
+from memagent.estimator.trace.arguments import argument_error, name_notes
 from memagent.estimator.trace.events import Trace
 from memagent.estimator.trace.isolation import MemoryGrowth
 
@@ -124,7 +124,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
                     return inputs, convert_value(job.targets, converter)
 
                 notes += run_steps(recorder, model, make_batch, optimizer, plan)
-        check_dropped_names(model, job.inputs, has_loss=MEAN_LOSS_NOTE not in notes)
+        notes += name_notes(model, job.inputs, has_loss=MEAN_LOSS_NOTE not in notes)
     except EstimateError:
         raise
     except Exception as error:

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from memagent.estimator.advice import advise
 from memagent.estimator.formula.optimizers import OPTIMIZERS
 from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.presets import preset
 from memagent.estimator.formula.saved_tensors import cast_bytes, layer_saved
 from memagent.estimator.formula.shapes import matrices
 from memagent.estimator.formula.spec import TrainingSpec
-from memagent.estimator.formula.training import estimate_training
+from memagent.estimator.formula.training import estimate_formula, estimate_training
 from memagent.estimator.formula.transients import (
     LossBytes,
     activation_stack,
@@ -23,6 +24,7 @@ from memagent.estimator.formula.transients import (
     loss_bytes,
     surviving_cache_bytes,
 )
+from memagent.estimator.request import FormulaRequest
 
 LLAMA = preset("llama-7b")
 SPEC = TrainingSpec(LLAMA, 2, 1024, precision="bf16")
@@ -250,9 +252,43 @@ def test_an_older_transformers_has_losses_and_a_cache_of_its_own():
     assert replace(SPEC, transformers="4.48.1").casts_logits
 
 
-def test_transformers_5_fills_no_cache():
-    neox = TrainingSpec(preset("pythia-1b"), batch=2, sequence=512, transformers="5.0")
-    assert not neox.use_cache and replace(neox, transformers="4.48", use_cache=True).use_cache
+@pytest.mark.parametrize(
+    ("loop", "version", "has_cache"),
+    [
+        ("trainer", None, False),
+        ("trainer", "5.0", False),
+        ("trainer", "4.57", True),
+        ("step", None, True),
+        ("plain", "5.24", True),
+        ("plain", "4.48", True),
+    ],
+)
+def test_the_trainer_since_transformers_5_fills_no_cache(loop, version, has_cache):
+    spec = TrainingSpec(preset("gpt2-xl"), batch=4, loop=loop, transformers=version)
+    assert spec.has_cache == has_cache
+    assert replace(spec, loop="trainer", transformers="5.0").has_cache is False
+    for given in (True, False):
+        assert replace(spec, use_cache=given).has_cache is given
+    without = replace(spec, model=replace(spec.model, use_cache=False))
+    assert not without.has_cache and replace(without, use_cache=True).has_cache
+
+
+@pytest.mark.parametrize(("loop", "has_cache"), [("step", True), ("trainer", False)])
+def test_a_cache_is_advised_against_where_there_is_one(loop, has_cache):
+    request = FormulaRequest(
+        TrainingSpec(preset("gpt2-xl"), batch=4, loop=loop, transformers="5.0")
+    )
+    changes = [item.change for item in advise(request, estimate_formula(request))]
+    assert ("No key-value cache in training" in changes) is has_cache
+
+
+def test_a_cache_of_gpt_2_xl_holds_keys_and_values_of_its_48_layers():
+    spec = TrainingSpec(preset("gpt2-xl"), batch=4)
+    usual, filled, without = (
+        estimate_training(replace(spec, use_cache=use)).phases["backward"]
+        for use in (None, True, False)
+    )
+    assert usual == filled == without + 48 * 2 * 4 * 1024 * 1600 * 2
 
 
 def test_a_mask_of_all_positions_is_a_buffer():

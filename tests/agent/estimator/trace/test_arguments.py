@@ -43,13 +43,23 @@ class Wrapper(nn.Module):
     ("inputs", "words"),
     [
         ({"valeus": VALUES}, r"valeus is no argument of Masked.forward \(did you mean values\?\)"),
-        ({"values": VALUES, "maks": VALUES}, r"maks is no argument .* \(did you mean mask\?\)"),
         ((VALUES, VALUES, VALUES), "and Masked.forward differ, too many positional arguments"),
     ],
 )
 def test_an_argument_that_forward_does_not_take_is_named(inputs: Any, words: str) -> None:
     with pytest.raises(OptionError, match=f"^inputs {words}.*mask$"):
         memagent.estimate(Masked, inputs, loss=None)
+
+
+def test_a_name_of_kwargs_beside_a_like_one_is_noted_if_there_is_no_loss() -> None:
+    class Masks(Masked):
+        def forward(self, values: Any = None, mask: Any = None, **others: Any) -> torch.Tensor:
+            return super().forward(values, mask) * others["masks"]
+
+    inputs = {"values": VALUES, "masks": VALUES}
+    note = "masks is no named argument of Masks.forward (did you mean mask?)"
+    assert note in record_trace(Masks(), inputs).notes
+    assert note not in record_trace(Masks(), inputs, loss=lambda output: output.sum()).notes
 
 
 def test_a_missing_argument_is_named() -> None:

@@ -67,8 +67,12 @@ _STORING_METHODS = frozenset(
 _WRITING_METHODS = frozenset(
     ("write", "writelines", "writerow", "writerows", "writeheader", "dump", "save", "append", "add")
 )
-_DUMPING_FUNCTIONS = frozenset(("dump", "save", "print"))
-"""Functions that write to a stream which isn't their first argument: `torch.save(net, stream)`."""
+_STREAM_PLACES: dict[str, tuple[int | str | None, ...]] = {
+    "print": ("file",),
+    **dict.fromkeys(("dump", "save"), (1, "f", "fp", "file")),
+}
+"""Where functions take the stream that they write to: `torch.save(net, stream)`."""
+_NUMPY = {"np", "numpy"}
 _MAX_CALLS = 4
 """Calls that a parameter is followed through."""
 
@@ -203,12 +207,30 @@ def _passing_lines(
             is_method = isinstance(function, ast.Attribute)
             called = getattr(function, "attr", "") or getattr(function, "id", "")
         for place, argument in [*enumerate(arguments), *keywords]:
-            if called in _DUMPING_FUNCTIONS and place and is_mention(argument, names):
+            is_stream = _is_stream(function, called, place, arguments) and not are_items
+            if is_stream and is_mention(argument, names):
                 yield source_line(file, node, PASSES, parents)
             if called and calls and is_mention(argument, names):
                 yield from _lines_in_function(
                     file, called, place, calls - 1, is_method=is_method, are_items=are_items
                 )
+
+
+def _is_stream(
+    function: ast.expr, called: str, place: int | str | None, arguments: Sequence[ast.expr]
+) -> bool:
+    """Return True for the argument that a function writes to.
+
+    numpy's `save(file, rows)` takes the file first, as others do that get its name.
+    """
+    if place not in _STREAM_PLACES.get(called, ()):
+        return False
+    if place != 1:
+        return True
+    first = arguments[0]
+    is_text = isinstance(first, ast.Constant) and isinstance(first.value, str)
+    is_numpy = isinstance(function, ast.Attribute) and is_mention(function.value, _NUMPY)
+    return not is_text and not isinstance(first, ast.JoinedStr) and not is_numpy
 
 
 def _lines_in_function(

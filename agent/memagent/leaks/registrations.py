@@ -20,7 +20,7 @@ from typing import Any
 from memagent.leaks.autograd_graphs import is_leaf
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.syntax import syntax_tree, walk
-from memagent.leaks.user_code import is_script
+from memagent.leaks.user_code import is_script, namespace, script_modules
 
 _MAX_FRAMES = 100
 _MAX_NOTES = 100_000
@@ -120,7 +120,7 @@ def receiver_of(position: CodePosition) -> tuple[str, str]:
         if isinstance(node, ast.Call) and node.lineno <= number <= (node.end_lineno or 0):
             function = node.func
             owner = function.value if isinstance(function, ast.Attribute) else function
-            if _root(owner) in _imported_names(file) and node.args and _root(node.args[0]):
+            if _is_imported(function, file) and node.args and _root(node.args[0]):
                 owner = node.args[0]
             return ast.unparse(owner), ast.unparse(function)
     return "", ""
@@ -133,10 +133,37 @@ def _root(expression: ast.expr) -> str:
     return expression.id if isinstance(expression, ast.Name) else ""
 
 
-def _imported_names(file: str) -> set[str]:
-    imports = (node for node, _ in walk(syntax_tree(file)) if isinstance(node, _IMPORTS))
-    names = (alias.asname or alias.name for node in imports for alias in node.names)
-    return {name.partition(".")[0] for name in names}
+def _is_imported(function: ast.expr, file: str) -> bool:
+    """Return True for an imported function, `f` or `module.f`: not for an instance's method."""
+    imported = _imports(file)
+    if isinstance(function, ast.Name):
+        return function.id in imported
+    if not isinstance(function, ast.Attribute) or _root(function) not in imported:
+        return False
+    root, *rest = ast.unparse(function.value).split(".")
+    return ".".join((imported[root], *rest)) in sys.modules
 
 
-_IMPORTS = (ast.Import, ast.ImportFrom)
+def _imports(file: str) -> dict[str, str]:
+    """Return what imported names are in full: "torch.nn" for `import torch.nn as nn`."""
+    names: dict[str, str] = {}
+    for node, _ in walk(syntax_tree(file)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                names[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom):
+            package = _package(file, node)
+            names |= {alias.asname or alias.name: package + alias.name for alias in node.names}
+    return names
+
+
+def _package(file: str, node: ast.ImportFrom) -> str:
+    """Return what a name is imported from, with a dot at its end: `from ..models import x`."""
+    parts: list[str] = []
+    if node.level:
+        modules = (name for name, of, _ in script_modules() if of == file)
+        space = namespace(sys.modules.get(next(modules, ""))) or {}
+        parts = str(space.get("__package__") or "").split(".")
+        parts = parts[: len(parts) + 1 - node.level]
+    return ".".join((*parts, *filter(None, [node.module]), ""))

@@ -209,7 +209,12 @@ def test_an_uncertain_line_has_a_lower_confidence(case, tmp_path):
 
 @pytest.mark.parametrize(
     "source",
-    ["kept = []\n", "other.append(1)\n", "print(kept)\n", "save(kept, f)\n", "def broken(:\n"],
+    [
+        *("kept = []\n", "other.append(1)\n", "print(kept)\n", "save(kept, f)\n", "def broken(:\n"),
+        *('print("n", kept)\n', 'print("loss", kept[-1])\n', "print(1, sep=kept)\n"),
+        *('np.save("x.npy", kept)\n', 'np.save(f"{n}.npy", kept)\n', "dump(x, indent=kept)\n"),
+        "np.save(path, kept)\n",
+    ],
 )
 def test_it_names_no_line_without_growth(source, tmp_path):
     path = tmp_path / "script.py"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import sys
+from types import ModuleType
 
 import pytest
 import torch
@@ -93,6 +95,33 @@ def test_an_imported_function_changes_its_first_argument(tmp_path):
     call = "parametrize.register_parametrization"
     assert receiver_of((str(file), 3)) == ("net.layers", call)
     assert receiver_of((str(file), 4)) == ("nn", "nn.Linear")
+
+
+SCRIPT_WITH_IMPORTS = """
+import torch.nn.utils.parametrize
+import net
+from net import model, hook
+from torch.nn.utils.parametrize import register_parametrization
+from . import heads
+from .heads import head
+model.register_forward_hook(hook)
+net.model.register_forward_hook(hook)
+torch.nn.utils.parametrize.register_parametrization(layer, "weight", noise)
+register_parametrization(layer, "weight", noise)
+heads.add(layer)
+head.add(layer)
+"""
+
+
+def test_an_imported_instance_is_no_module(tmp_path, monkeypatch):
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT_WITH_IMPORTS)
+    modules = {name: ModuleType(name) for name in ("net", "pack", "pack.script", "pack.heads")}
+    modules["pack.script"].__dict__.update(__file__=str(file), __package__="pack")
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    owners = [receiver_of((str(file), line))[0] for line in range(8, 14)]
+    assert owners == ["model", "net.model", "layer", "layer", "layer", "head"]
 
 
 def test_the_call_that_adds_adapters_is_named_with_what_it_adds_to():

@@ -26,7 +26,7 @@ from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
 from memagent.leaks.finder_state import FinderState
 from memagent.leaks.free_memory import BoundCheck
-from memagent.leaks.limited_growth import growth_of
+from memagent.leaks.limited_growth import SourceEvidence, source_evidence
 from memagent.leaks.native_suspects import without_tensors
 from memagent.leaks.suspect import Diagnosis, scale_confidence, with_opaque_holders
 from memagent.leaks.trace_pause import untraced
@@ -289,7 +289,7 @@ class Finder(FinderState):
         self._search = self._search_of_all(self._window.last_step)
         return self._continue_search()
 
-    def _search_of_all(self, step: int) -> Work[list[Suspect]]:
+    def _search_of_all(self, step: int) -> Work[SourceEvidence]:
         suspects: list[Suspect] = []
         # The more objects a process has, the longer take readings, and each pass of a search.
         self._readings_s = self._time_budget.used_s()
@@ -320,11 +320,10 @@ class Finder(FinderState):
         suspects = without_tensors(suspects, of_tensors)
         growths = (detector.growth_bytes_per_step for detector in detectors)
         suspects = with_opaque_holders(suspects, next(filter(None, growths), 0))
-        return [
-            item
-            for item in suspects
-            if not limits.ends_by_itself(item) and not self._has_slowed(item)
-        ]
+        suspects = [item for item in suspects if not self._has_slowed(item)]
+        suspects.sort(key=lambda item: -(item.bytes_per_step or 0) * item.confidence)
+        is_beyond = self._window.bounds.is_beyond
+        return (yield from source_evidence(suspects, is_beyond, self._time_budget))
 
     def _allow_search(self) -> None:
         self._time_budget.allow(min(MAX_SEARCH_CPU_S + self._readings_s, self._max_search_s))
@@ -339,13 +338,12 @@ class Finder(FinderState):
                 next(search)
                 return None
             except StopIteration as end:
-                suspects = end.value
-        return self._end(suspects)
+                evidence = end.value
+        return self._end(evidence)
 
-    def _end(self, suspects: list[Suspect]) -> Diagnosis | None:
+    def _end(self, evidence: SourceEvidence) -> Diagnosis | None:
         window, unconfirmed = self._window, self._unconfirmed
-        detectors = window.detectors
-        suspects.sort(key=lambda item: -(item.bytes_per_step or 0) * item.confidence)
+        detectors, suspects = window.detectors, evidence.suspects
         diagnosis = window.diagnosis(suspects, self._time_budget)
         self._is_filling = window.is_filling
         may_confirm = unconfirmed is None and self._requested is None and self.waits
@@ -354,10 +352,8 @@ class Finder(FinderState):
                 suspects, window, self.confirming_window
             )
             if suspects:
-                self._growth = growth_of(suspects, window.bounds.is_beyond)
-            self._keyed = frozenset(
-                (item.file, item.line) for item in suspects if limits.is_keyed(item)
-            )
+                self._growth = evidence.growing
+            self._keyed = evidence.keyed
             self.close()
         counts = [count for detector in detectors for count in detector.counts]
         self._check = GrowthCheck(counts, is_keyed=self._are_keyed(suspects, COUNTED_KINDS))

@@ -20,6 +20,7 @@ from memagent.leaks.confirmation import (
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.free_memory import FreeMemory
+from memagent.leaks.limited_growth import SourceEvidence
 from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.time_budgets import Budget, TimeBudget
 from memagent.leaks.trace_schedule import MAX_SLOW_DOWN_S, StepTimes, TraceSchedule
@@ -76,7 +77,7 @@ class FinderState:
         self._step_times = StepTimes()
         self._extra_s = 0.0
         """Cost of the newest window besides its readings and its search."""
-        self._search: Work[list[Suspect]] | None = None
+        self._search: Work[SourceEvidence] | None = None
         self._max_search_s = math.inf
         self._time_budget = self._new_time_budget()
         self._readings_s = 0.0

@@ -10,25 +10,42 @@
 3. Anything else that has a limit is a *buffer*: its items are counted, cut off, or leave one by
    one. `bounds` couldn't read the number.
 4. Of several suspects, the kind that most of the growth is of counts.
+
+A source of thousands of lines takes longer than one slice, so all of it is work in slices: reading
+each file once, and a pass over its statements for each suspect.
 """
 
 from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from memagent.forecast.types import Growing
+from memagent.leaks.detectors.base import Work
 from memagent.leaks.limits import (
+    LIMITED_KINDS,
+    are_limited,
     depends_on,
+    ends_by_itself,
+    files_of,
     is_keyed,
-    may_stop_growing,
     names_of,
     nodes_of,
     statements_of,
     takes_out,
 )
-from memagent.leaks.syntax import FUNCTIONS, Parents, assignment_targets, function_name
+from memagent.leaks.syntax import (
+    FUNCTIONS,
+    NODES_AT_ONCE,
+    Parents,
+    assignment_targets,
+    content,
+    function_name,
+    read_content,
+)
+from memagent.leaks.time_budgets import TimeBudget
 from memagent.wire.messages import Suspect
 
 _EMPTYING_METHODS = frozenset(("clear", "reset", "flush"))
@@ -38,37 +55,97 @@ _REPEATING = (ast.Mod, ast.FloorDiv)
 _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 
 
-def growth_of(suspects: Sequence[Suspect], is_beyond: Callable[[Suspect], bool]) -> Growing:
-    """Return what most of the suspects' growth is (4), "unknown" without any.
+@dataclass(frozen=True)
+class SourceEvidence:
+    """What the source says of suspects.
+
+    suspects: those that don't end by themselves. growing: what most of their growth is (4),
+    "unknown" without any. keyed: lines of those that fill a table by key.
+    """
+
+    suspects: list[Suspect]
+    growing: Growing
+    keyed: frozenset[tuple[str, int | None]]
+
+
+def source_evidence(
+    suspects: Sequence[Suspect], is_beyond: Callable[[Suspect], bool], budget: TimeBudget
+) -> Work[SourceEvidence]:
+    """Read the source of suspects in slices.
 
     is_beyond: returns True if memory doesn't suffice for the limit of a suspect.
     """
-    rates = Counter[Growing]()
-    for item in suspects:
-        kind: Growing = "list" if is_beyond(item) else _kind_of(item)
-        rates[kind] += max(1, round(item.bytes_per_step or 0))
-    return rates.most_common(1)[0][0] if rates else "unknown"
+    reading = _Reading(is_beyond)
+    for _ in reading.read(suspects):
+        if budget.is_slice_over():
+            yield
+    growing = reading.rates.most_common(1)[0][0] if reading.rates else "unknown"
+    return SourceEvidence(reading.suspects, growing, frozenset(reading.keyed))
 
 
-def _kind_of(suspect: Suspect) -> Growing:
-    if not may_stop_growing(suspect):
-        return "list"
-    statements = statements_of(suspect)
-    names = names_of(suspect, statements)
-    nodes = list(nodes_of(suspect.file))
-    called = {function_name(node) for node, _ in nodes if isinstance(node, ast.Call)}
-    called.update(_function(parents) for _, parents in statements)
-    taking = [
-        node
-        for node, parents in nodes
-        if takes_out(node, parents, names, suspect.line) and _runs(parents, called)
-    ]
-    if any(map(_empties, taking)):
-        return "epoch"
-    asks = any(depends_on(node, parents, names) for node, parents in statements)
-    if is_keyed(suspect):
-        return "list" if not taking and not asks and _has_new_keys(suspect) else "cache"
-    return "buffer"
+class _Reading:
+    """Reads the source in parts, each of about a millisecond, or one pass over a file's calls."""
+
+    def __init__(self, is_beyond: Callable[[Suspect], bool]) -> None:
+        self._is_beyond = is_beyond
+        self.suspects: list[Suspect] = []
+        self.rates = Counter[Growing]()
+        """Bytes per step by kind of growth."""
+        self.keyed: set[tuple[str, int | None]] = set()
+        self._counters: dict[str, set[str]] = {}
+        """Variables that count the run's steps, by file."""
+
+    def read(self, suspects: Sequence[Suspect]) -> Iterator[None]:
+        """Read all suspects. Yield where training may go on."""
+        for suspect in suspects:
+            for file in files_of(suspect.file):
+                yield from read_content(file)
+            if not ends_by_itself(suspect):
+                self.suspects.append(suspect)
+                yield
+                yield from self._read_kind(suspect)
+            yield
+
+    def _read_kind(self, suspect: Suspect) -> Iterator[None]:
+        keyed = is_keyed(suspect)
+        if keyed:
+            self.keyed.add((suspect.file, suspect.line))
+        yield
+        kind: Growing = "list"
+        if not self._is_beyond(suspect):
+            kind = yield from self._kind_of(suspect, keyed=keyed)
+        self.rates[kind] += max(1, round(suspect.bytes_per_step or 0))
+
+    def _kind_of(self, suspect: Suspect, *, keyed: bool) -> Work[Growing]:
+        statements = statements_of(suspect)
+        names = names_of(suspect, statements)
+        taking: list[tuple[ast.AST, Parents]] = []
+        for count, (node, parents) in enumerate(nodes_of(suspect.file), 1):
+            if takes_out(node, parents, names, suspect.line):
+                taking.append((node, parents))
+            if count % NODES_AT_ONCE == 0:
+                yield
+        is_limited = suspect.kind in LIMITED_KINDS or are_limited(statements, names)
+        if not taking and not is_limited:
+            return "list"
+        called = {_function(parents) for _, parents in statements}
+        called = called.union(*(content(file).called for file in files_of(suspect.file)))
+        running = [node for node, parents in taking if _runs(parents, called)]
+        if any(map(_empties, running)):
+            return "epoch"
+        if not keyed:
+            return "buffer"
+        asks = any(depends_on(node, parents, names) for node, parents in statements)
+        if running or asks:
+            return "cache"
+        return "list" if (yield from self._has_new_keys(suspect)) else "cache"
+
+    def _has_new_keys(self, suspect: Suspect) -> Work[bool]:
+        """Return True if a key of what the line stores counts the steps of the run (2)."""
+        keys = _stored_keys(suspect)
+        if keys and suspect.file not in self._counters:
+            self._counters[suspect.file] = yield from _counters(suspect.file)
+        return any(_counts(key, self._counters[suspect.file]) for key in keys)
 
 
 # -- what is emptied ----------------------------------------------------------------------------
@@ -95,17 +172,14 @@ def _function(parents: Parents) -> str:
 # -- keys ---------------------------------------------------------------------------------------
 
 
-def _has_new_keys(suspect: Suspect) -> bool:
-    """Return True if a key of what the line stores counts the steps of the run (2)."""
-    keys = [
+def _stored_keys(suspect: Suspect) -> list[ast.expr]:
+    return [
         target.slice
         for node, _ in statements_of(suspect)
         if isinstance(node, ast.Assign)
         for target in assignment_targets(node)
         if isinstance(target, ast.Subscript)
     ]
-    counters = _counters(suspect) if keys else set()
-    return any(_counts(key, counters) for key in keys)
 
 
 def _counts(key: ast.expr, counters: set[str]) -> bool:
@@ -116,30 +190,43 @@ def _counts(key: ast.expr, counters: set[str]) -> bool:
     return any(ast.unparse(part) in counters for part in names)
 
 
-def _counters(suspect: Suspect) -> set[str]:
+def _counters(file: str) -> Work[set[str]]:
     """Return the variables that count up and never begin again."""
-    nodes = list(nodes_of(suspect.file))
-    repeated = {
-        function_name(node)
-        for node, parents in nodes
-        if isinstance(node, ast.Call) and _is_looped(parents, set())
-    }
-    counted, begun_again = set[str](), set[str]()
-    for node, parents in nodes:
-        is_again = _is_looped(parents, repeated)
+    repeated, counted, begun_again = set[str](), set[str](), set[str]()
+    for count, (node, parents) in enumerate(nodes_of(file), 1):
+        if isinstance(node, ast.Call) and _is_looped(parents, set()):
+            repeated.add(function_name(node))
+        if count % NODES_AT_ONCE == 0:
+            yield
+    repeated.discard("")  # what `functions[0]()` calls is unknown, and not the module
+    for count, (node, parents) in enumerate(nodes_of(file), 1):
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-            counted.add(ast.unparse(node.target))
+            counted |= _variables(node.target)
         elif isinstance(node, ast.For) and _is_counting(node.iter):
             target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
-            (begun_again if is_again else counted).add(ast.unparse(target))
+            is_again = _is_looped(parents, repeated)
+            (begun_again if is_again else counted).update(_variables(target))
         elif isinstance(node, ast.Assign):
-            is_method = _function(parents) not in ("", "__init__")
-            begun_again |= {
-                ast.unparse(target)
-                for target in assignment_targets(node)
-                if is_again or (is_method and isinstance(target, ast.Attribute))
-            }
+            begun_again |= _begun_again(node, parents, repeated)
+        if count % NODES_AT_ONCE == 0:
+            yield
     return counted - begun_again
+
+
+def _begun_again(node: ast.Assign, parents: Parents, repeated: set[str]) -> set[str]:
+    is_again = _is_looped(parents, repeated)
+    is_method = _function(parents) not in ("", "__init__")
+    targets = (
+        _variables(target)
+        for target in assignment_targets(node)
+        if is_again or (is_method and isinstance(target, ast.Attribute))
+    )
+    return set().union(*targets)
+
+
+def _variables(target: ast.expr) -> set[str]:
+    """Return `{"self.count"}`, and nothing for a target that is no variable or attribute."""
+    return {ast.unparse(target)} if isinstance(target, ast.Name | ast.Attribute) else set()
 
 
 def _is_counting(value: ast.expr) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from memagent.leaks.source_lines import is_in_loop, later_uses
@@ -29,17 +29,16 @@ from memagent.leaks.syntax import (
     FUNCTIONS,
     Parents,
     assignment_targets,
+    content,
     function_name,
     is_mention,
     mention_of,
-    syntax_tree,
     uses,
-    walk,
 )
 from memagent.leaks.user_code import main_file
 from memagent.wire.messages import Suspect
 
-_LIMITED_KINDS = frozenset(("optimizer", "cache", "thread"))
+LIMITED_KINDS = frozenset(("optimizer", "cache", "thread"))
 _TAKING_METHODS = frozenset(
     ("clear", "pop", "popleft", "popitem", "discard", "remove", "reset", "flush", "move_to_end")
 )
@@ -56,18 +55,23 @@ _HOLDER = re.compile(r"(\.?\w+)(?:\[[^\]]*\]|\.\.\.)*(?::|$)")
 
 def may_stop_growing(suspect: Suspect) -> bool:
     """Return True if the source has a limit for what a suspect names."""
-    if suspect.kind in _LIMITED_KINDS:
+    if suspect.kind in LIMITED_KINDS:
         return True
     statements = statements_of(suspect)
     names = names_of(suspect, statements)
+    return are_limited(statements, names) or any(
+        takes_out(node, parents, names, suspect.line) for node, parents in nodes_of(suspect.file)
+    )
+
+
+def are_limited(statements: list[tuple[ast.stmt, Parents]], names: set[str]) -> bool:
+    """Return True if a statement itself limits what it adds to (2, 4)."""
     return any(
         _is_keyed(node)
         or _crops_itself(node, names)
         or depends_on(node, parents, names)
         or _is_once_per_key(node, parents)
         for node, parents in statements
-    ) or any(
-        takes_out(node, parents, names, suspect.line) for node, parents in nodes_of(suspect.file)
     )
 
 
@@ -88,13 +92,9 @@ def is_keyed(suspect: Suspect) -> bool:
 
 def statements_of(suspect: Suspect) -> list[tuple[ast.stmt, Parents]]:
     """Return the statements at a suspect's line, and what uses the variables that they set."""
-    statements = [
-        (node, parents)
-        for node, parents in walk(syntax_tree(suspect.file))
-        if isinstance(node, ast.stmt) and node.lineno == suspect.line
-    ]
+    statements = content(suspect.file).by_line.get(suspect.line or 0, [])
     return statements + [
-        later for node, parents in statements for later in later_uses(node, parents)
+        later for node, parents in statements for later in later_uses(suspect.file, node, parents)
     ]
 
 
@@ -106,15 +106,19 @@ def names_of(suspect: Suspect, statements: list[tuple[ast.stmt, Parents]]) -> se
 
 
 def nodes_of(file: str) -> Iterator[tuple[ast.AST, Parents]]:
-    """Yield the nodes of a file, and of the main one."""
-    for item in dict.fromkeys((file, main_file() or file)):
-        yield from walk(syntax_tree(item))
+    """Yield the statements and calls of a file, and of the main one."""
+    for item in files_of(file):
+        yield from content(item).nodes
+
+
+def files_of(file: str) -> Iterable[str]:
+    """Return a file and the main one."""
+    return dict.fromkeys((file, main_file() or file))
 
 
 def ends_by_itself(suspect: Suspect) -> bool:
     """Return True if the line, or each call of its function, asks for what is counted down."""
-    files = dict.fromkeys((suspect.file, main_file() or suspect.file))
-    nodes = [item for file in files for item in walk(syntax_tree(file))]
+    nodes = list(nodes_of(suspect.file))
     counters = {
         mention_of(node.target)
         for node, _ in nodes
@@ -122,7 +126,7 @@ def ends_by_itself(suspect: Suspect) -> bool:
     }
     if not counters:
         return False
-    lines = [item for item in walk(syntax_tree(suspect.file)) if _is_at(item[0], suspect.line)]
+    lines = content(suspect.file).by_line.get(suspect.line or 0, [])
     function = (suspect.function or "").rpartition(".")[2]
     is_call = (isinstance(node, ast.Call) and function_name(node) == function for node, _ in nodes)
     calls = [item for item, matches in zip(nodes, is_call, strict=True) if matches]
@@ -130,10 +134,6 @@ def ends_by_itself(suspect: Suspect) -> bool:
         bool(places) and all(_asks_for_rest(parents, counters) for _, parents in places)
         for places in (lines, calls)
     )
-
-
-def _is_at(node: ast.AST, line: int) -> bool:
-    return isinstance(node, ast.stmt) and node.lineno == line
 
 
 def _asks_for_rest(parents: Parents, counters: set[str]) -> bool:
@@ -151,11 +151,10 @@ def _asks_for_rest(parents: Parents, counters: set[str]) -> bool:
 
 def replaces_items(file: str, line: int) -> bool:
     """Return True if what a line makes is stored by key, perhaps in place of another item."""
-    for node, parents in walk(syntax_tree(file)):
-        if isinstance(node, ast.stmt) and node.lineno == line:
-            later = (item for item, _ in later_uses(node, parents))
-            if any(map(_is_keyed, (node, *later))) and not _lengthens_item(node):
-                return True
+    for node, parents in content(file).by_line.get(line, ()):
+        later = (item for item, _ in later_uses(file, node, parents))
+        if any(map(_is_keyed, (node, *later))) and not _lengthens_item(node):
+            return True
     return False
 
 

@@ -245,7 +245,7 @@ def _grown(statement: Statement) -> str:
 
 def _later_uses(statement: Statement) -> Iterator[Statement]:
     """Yield the later statements of the function that pass on what one of them makes."""
-    for node, parents in later_uses(statement.node, statement.parents):
+    for node, parents in later_uses(statement.file, statement.node, statement.parents):
         if _passes(node, statement.variables):
             yield Statement(statement.file, node, parents)
 

@@ -15,6 +15,7 @@ from memagent.leaks.syntax import (
     FUNCTIONS,
     Parents,
     assignment_targets,
+    content,
     function_name,
     is_mention,
     mention_of,
@@ -156,7 +157,7 @@ def attribute_assignments(file: str, class_name: str, attribute: str) -> list[So
     ]
 
 
-def later_uses(node: ast.stmt, parents: Parents) -> Iterator[tuple[ast.stmt, Parents]]:
+def later_uses(file: str, node: ast.stmt, parents: Parents) -> Iterator[tuple[ast.stmt, Parents]]:
     """Yield the later statements of a function, or a module, that use what one of them sets.
 
     Those of `item = make()` are `rows.append(item)` and `yield item`.
@@ -164,29 +165,28 @@ def later_uses(node: ast.stmt, parents: Parents) -> Iterator[tuple[ast.stmt, Par
     targets = assignment_targets(node) if isinstance(node, ASSIGNMENTS) else []
     names = {part.id for part in targets if isinstance(part, ast.Name)}
     scopes = [place for place, item in enumerate(parents) if isinstance(item, FUNCTIONS)]
-    scope = max(scopes, default=0)
-    for later, inner in walk(parents[scope]) if names else ():
-        is_simple = isinstance(later, ast.Assign | ast.Expr | ast.Return)
-        is_later = is_simple and later.lineno > node.lineno  # type: ignore[attr-defined]
+    scope = parents[max(scopes, default=0)] if parents else None
+    known = content(file)
+    places = {place for name in names for place in known.readers.get(name, ())}
+    for later, outer in (known.nodes[place] for place in sorted(places)):
         # a function may have variables of the same names as its module
-        is_here = bool(scopes) or not any(isinstance(item, FUNCTIONS) for item in inner)
-        if is_later and is_here and _reads(later, names):
-            yield later, (*parents[:scope], *inner)  # type: ignore[misc]
+        is_here = scope in outer if scopes else not any(map(_is_function, outer))
+        if is_here and later.lineno > node.lineno:
+            yield later, outer  # type: ignore[misc]
 
 
 def lines_of_later_uses(file: str, number: int) -> list[SourceLine]:
     """Return the later uses of what the statements at a line set."""
     return [
         replace(source_line(file, later, PASSES, inner), keeps=any(map(_keeps, ast.walk(later))))
-        for node, parents in walk(syntax_tree(file))
-        if isinstance(node, ASSIGNMENTS) and node.lineno == number
-        for later, inner in later_uses(node, parents)
+        for node, parents in content(file).by_line.get(number, ())
+        if isinstance(node, ASSIGNMENTS)
+        for later, inner in later_uses(file, node, parents)
     ]
 
 
-def _reads(node: ast.AST, names: set[str]) -> bool:
-    parts = (part for part in ast.walk(node) if isinstance(part, ast.Name))
-    return any(part.id in names and isinstance(part.ctx, ast.Load) for part in parts)
+def _is_function(node: ast.AST) -> bool:
+    return isinstance(node, FUNCTIONS)
 
 
 def _keeps(node: ast.AST) -> bool:

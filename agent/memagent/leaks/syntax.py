@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import linecache
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -45,6 +46,7 @@ def clear_cache() -> None:
     """Drop the syntax trees: megabytes, and objects that slow down the next census."""
     syntax_tree.cache_clear()
     functions.cache_clear()
+    _contents.clear()
 
 
 def walk(root: ast.AST) -> Iterator[tuple[ast.AST, Parents]]:
@@ -56,6 +58,60 @@ def walk(root: ast.AST) -> Iterator[tuple[ast.AST, Parents]]:
         inner = (*parents, node)
         # a stack: reversed, so that the first child is next
         todo.extend((child, inner) for child in reversed(list(ast.iter_child_nodes(node))))
+
+
+@dataclass(frozen=True)
+class FileContent:
+    """Statements and calls of a file with their parents, in the order of the source."""
+
+    tree: ast.Module
+    nodes: list[tuple[ast.stmt | ast.Call, Parents]] = field(default_factory=list)
+    by_line: dict[int, list[tuple[ast.stmt, Parents]]] = field(default_factory=dict)
+    """Statements by their first line."""
+    readers: dict[str, dict[int, None]] = field(default_factory=dict)
+    """Places in `nodes` of the simple statements that read a variable."""
+    called: set[str] = field(default_factory=set)
+    """Names of all functions that are called, as `function_name` returns them."""
+
+    def note(self, node: ast.AST, parents: Parents, places: dict[ast.stmt, int]) -> None:
+        """Add a node. places: of the statements so far."""
+        if isinstance(node, ast.stmt):
+            places[node] = len(self.nodes)
+            self.nodes.append((node, parents))
+            self.by_line.setdefault(node.lineno, []).append((node, parents))
+        elif isinstance(node, ast.Call):
+            self.nodes.append((node, parents))
+            self.called.add(function_name(node))
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            around = next(item for item in reversed(parents) if isinstance(item, ast.stmt))
+            if isinstance(around, _SIMPLE):
+                self.readers.setdefault(node.id, {})[places[around]] = None
+
+
+_SIMPLE = (ast.Assign, ast.Expr, ast.Return)
+_contents: dict[str, FileContent] = {}
+NODES_AT_ONCE = 256
+"""Nodes that are read before training may go on: about a millisecond."""
+
+
+def content(file: str) -> FileContent:
+    """Return a file's content, read at once unless `read_content` has."""
+    for _ in read_content(file):
+        pass
+    return _contents[file]
+
+
+def read_content(file: str) -> Iterator[None]:
+    """Read a file's content in parts: yield after each."""
+    tree = syntax_tree(file)
+    if file in _contents and _contents[file].tree is tree:
+        return
+    new, places = FileContent(tree), dict[ast.stmt, int]()
+    for count, (node, parents) in enumerate(walk(tree), 1):
+        new.note(node, parents, places)
+        if count % NODES_AT_ONCE == 0:
+            yield
+    _contents[file] = new
 
 
 def assignment_targets(node: ast.Assign | ast.AnnAssign | ast.AugAssign) -> list[ast.expr]:

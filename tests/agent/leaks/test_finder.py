@@ -299,7 +299,7 @@ def test_a_search_far_ahead_of_its_share_waits(monkeypatch):
         finder.after_step(step)
     spent_s = finder.budget.spent_s
     assert finder.state == "searching" and finder.diagnosis is None
-    now = 1000.0 * spent_s
+    now = 10_000.0 * spent_s
     run_until_done(finder, 60, keeper.step)
     assert finder.suspects and finder.budget.spent_s > spent_s
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import math
 import sys
+from collections import Counter
 
 import pytest
 
-from memagent.leaks import Finder
-from memagent.leaks.limited_growth import growth_of
+from memagent.leaks import Finder, limited_growth, syntax
+from memagent.leaks.detectors.base import finish
+from memagent.leaks.limited_growth import source_evidence
 from memagent.leaks.suspect import build_suspect
+from memagent.leaks.time_budgets import TimeBudget
 from tests.agent.leaks.test_limits import LIMITED, UNLIMITED, suspect_in
 
 EPOCHS = {
@@ -79,6 +82,15 @@ class Store:
         self.count += 1
         self.rows[self.count] = x  # here
 """,
+    "beside a call of an entry": """
+for step in range(1000):
+    functions[0]()
+    rows[step] = make()  # here
+""",
+    "beside a call of a result": """
+for step in range(1000):
+    rows[step] = get(key)(step)  # here
+""",
     **UNLIMITED,
 }
 BUFFERS = {
@@ -98,9 +110,13 @@ def never(_suspect):
     return False
 
 
+def growth_of(suspects, is_beyond=never):
+    return finish(source_evidence(suspects, is_beyond, TimeBudget())).growing
+
+
 @pytest.mark.parametrize(("growing", "name", "source"), CASES, ids=[case[1] for case in CASES])
 def test_1_to_3_it_tells_kinds_of_growth_apart(tmp_path, growing, name, source):
-    assert growth_of([suspect_in(tmp_path, source)], never) == growing
+    assert growth_of([suspect_in(tmp_path, source)]) == growing
 
 
 def test_4_most_of_the_growth_counts(tmp_path):
@@ -112,9 +128,47 @@ def test_4_most_of_the_growth_counts(tmp_path):
         build_suspect(str(path), line, "add", f"{name}: of 3", kind, size, 1.0)
         for line, name, kind, size in ((3, "seen", "dict", 900), (4, "rows", "list", 200))
     )
-    assert growth_of([seen, rows], never) == "cache"
+    assert growth_of([seen, rows]) == "cache"
     assert growth_of([rows, seen], lambda suspect: suspect is seen) == "list"
-    assert growth_of([], never) == "unknown"
+    assert growth_of([]) == "unknown"
+
+
+def test_a_long_file_is_read_once_for_all_suspects_in_parts(tmp_path, monkeypatch):
+    lines = [f"for step_{n} in range(9):\n    rows[step_{n}] = make({n})\n" for n in range(400)]
+    path = tmp_path / "long.py"
+    path.write_text("".join(lines))
+    suspects = [build_suspect(str(path), 2 * n, None, "", "dict", 100, 1.0) for n in range(1, 9)]
+    walked, asked = Counter(), Counter()
+    walk, takes_out = syntax.walk, limited_growth.takes_out
+
+    def counted_walk(root):
+        walked[root] += 1
+        for item in walk(root):
+            asked["nodes"] += 1
+            yield item
+
+    def counted_takes_out(*arguments):
+        asked["statements"] += 1
+        return takes_out(*arguments)
+
+    monkeypatch.setattr(syntax, "walk", counted_walk)
+    monkeypatch.setattr(limited_growth, "takes_out", counted_takes_out)
+    budget = TimeBudget()
+    budget.begin_slice(0.0)  # over at once: training goes on wherever it may
+    work, parts = source_evidence(suspects, never, budget), []
+    with pytest.raises(StopIteration) as end:
+        while True:
+            asked.clear()
+            next(work)
+            parts.append(dict(asked))
+    evidence = end.value.value
+    assert evidence.growing == "list" and evidence.suspects == suspects
+    assert evidence.keyed == {(str(path), 2 * n) for n in range(1, 9)}
+    assert walked[syntax.syntax_tree(str(path))] == 1 and set(walked.values()) == {1}
+    assert sum(part.get("statements", 0) for part in parts) > 8 * 3 * 400
+    assert max(sum(part.values()) for part in parts) <= syntax.NODES_AT_ONCE
+    syntax.clear_cache()
+    assert not syntax._contents
 
 
 SCRIPTS = {

@@ -40,9 +40,9 @@ def test_1_samples_wait_for_two_seconds_and_are_forecast_together(calm):
 
 def test_1_samples_do_not_wait_unless_the_forecast_is_calm(calm):
     forecaster, samples = calm
-    grown = block(20, *[GIB + 300 * MIB * step for step in range(100)])
+    grown = block(20, *[GIB + 300 * MIB * step for step in range(120)])
     assert [one.level for one in feed_columns(forecaster, grown)][-1] != "ok"
-    samples.add(block(120, 30 * GIB), forecaster, 100.2)
+    samples.add(block(140, 36 * GIB), forecaster, 100.2)
     assert not samples.may_wait(forecaster, 100.2)
 
 

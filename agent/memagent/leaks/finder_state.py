@@ -30,7 +30,7 @@ from memagent.wire.messages import Suspect
 MAX_SLICE_S = 0.02
 """Processor time per step."""
 ALLOWANCE_S = 0.5
-"""What diagnoses may take however short the run is."""
+"""Processor time that diagnoses may take in the shortest run."""
 _MAX_REST_SHARE = 0.25
 """Share of what all diagnoses may still take by which one trace may slow the script down."""
 _MIN_WINDOW_SHARE = 0.75

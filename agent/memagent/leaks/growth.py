@@ -71,7 +71,7 @@ _STREAM_PLACES: dict[str, tuple[int | str | None, ...]] = {
     "print": ("file",),
     **dict.fromkeys(("dump", "save"), (1, "f", "fp", "file")),
 }
-"""Where functions take the stream that they write to: `torch.save(net, stream)`."""
+"""Places and names of the stream that functions write to: `torch.save(net, stream)`."""
 _NUMPY = {"np", "numpy"}
 _MAX_CALLS = 4
 """Calls that a parameter is followed through."""

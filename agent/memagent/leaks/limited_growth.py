@@ -57,7 +57,7 @@ _LOOPS = (ast.For, ast.While, ast.AsyncFor)
 
 @dataclass(frozen=True)
 class SourceEvidence:
-    """What the source says of suspects.
+    """Kinds of suspects and their growth, by the source.
 
     suspects: those that don't end by themselves. growing: what most of their growth is (4),
     "unknown" without any. keyed: lines of those that fill a table by key.
@@ -225,7 +225,7 @@ def _begun_again(node: ast.Assign, parents: Parents, repeated: set[str]) -> set[
 
 
 def _variables(target: ast.expr) -> set[str]:
-    """Return `{"self.count"}`, and nothing for a target that is no variable or attribute."""
+    """Return `{"self.count"}`, and nothing for a target that isn't a variable or attribute."""
     return {ast.unparse(target)} if isinstance(target, ast.Name | ast.Attribute) else set()
 
 

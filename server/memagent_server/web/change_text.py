@@ -42,7 +42,7 @@ TEXTS: dict[tuple[str, str], str] = {
     ("PUT", "/api/v1/views"): "Saved a view",
     ("DELETE", "/api/v1/views"): "Deleted a view",
 }
-"""By method and route. Routes of earlier versions have no words: the request itself is shown."""
+"""Words by method and route. A route of an earlier version is shown as it was sent."""
 
 
 def text_of(method: str, route: str) -> str:

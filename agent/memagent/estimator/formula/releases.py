@@ -10,8 +10,10 @@ _RELEASE = re.compile(
     r"(?P<major>[45])\.(?P<minor>\d{1,2})(?:\.\d{1,3})?(?:\.?(?:rc|dev)\d+)?", re.ASCII
 )
 CACHELESS_SINCE = (5, 0)
-"""The release since which the Trainer sets `use_cache` to False (trainer.py). A loop of one's own
-leaves it as the model's config has it, and True is its default."""
+"""The release since which the Trainer sets `use_cache` to False (trainer.py).
+
+Other loops leave it as the model's config has it. Its default is True.
+"""
 FUSED_SINCE = (5, 0)
 """The release of transformers since which the Trainer's AdamW is torch's fused one."""
 

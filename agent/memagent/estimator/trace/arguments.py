@@ -5,7 +5,7 @@
 2. A forward with `**kwargs` drops a misspelt name, and fails for another reason: the name is then
    the cause. A step that ran without a loss may have dropped its labels, or read that name from
    `**kwargs`: a name near a free one is noted then (`name_notes`).
-3. A signature without names of its own, such as a wrapper's, says nothing.
+3. A signature without names, such as a wrapper's, says nothing.
 """
 
 from __future__ import annotations

@@ -173,7 +173,24 @@ def integrations() -> Setup:
     names["accelerator"].end_training()
     names = yield {"Trainer": lightning.Trainer}
     assert names["MemagentCallback"].__module__.endswith("lightning")
+    yield from _searches()
     yield from _mirrors()
+
+
+def _searches() -> Setup:
+    import optuna
+    import torch
+
+    study = optuna.create_study()
+    names = yield {
+        "make_model": lambda: torch.nn.Linear(1024, 1),
+        "loss": lambda output, _targets: output.mean(),
+        "train": lambda _model, batch: float(batch),
+    }
+    study.optimize(names["objective"], n_trials=1)
+    assert study.best_trial.user_attrs["memagent_verdict"] == "fits"
+    names = yield {}
+    assert names["trainable"]({"batch": 16}) is None  # it trained: a report needs Tune's session
 
 
 def _mirrors() -> Setup:

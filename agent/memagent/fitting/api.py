@@ -75,7 +75,7 @@ def fit(
         **device_fields(
             "cuda",
             gpu=gpu,
-            limit_bytes=_memory_here() if limit is None and gpu is None else limit,
+            limit_bytes=memory_here("limit") if limit is None and gpu is None else limit,
             context_bytes=context_bytes,
             allocator=allocator,
         ),
@@ -110,11 +110,15 @@ def fit_request(
     )
 
 
-def _memory_here() -> int:
+def memory_here(option: str) -> int:
+    """Return the bytes that this process can have of its GPU.
+
+    Raises EstimateError without a GPU; it names the option that gives a limit.
+    """
     import torch
 
     if not torch.cuda.is_available():
-        raise EstimateError('there is no GPU here: pass limit="24GiB" or gpu="RTX 4090"')
+        raise EstimateError(f'there is no GPU here: pass {option}="24GiB" or gpu="RTX 4090"')
     free, _ = torch.cuda.mem_get_info()
     return int(free + torch.cuda.memory_reserved())
 

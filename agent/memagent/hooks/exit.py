@@ -56,12 +56,15 @@ _OUT_OF_MEMORY_TEXTS = (
 _STOP_CODES = tuple(128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
 """Exit statuses by which handlers of signals say, as shells do, which one it was."""
 
+_STOP_ERRORS = ("TrialPruned",)
+"""Errors by which a script ends a run as planned: Optuna's for a trial that isn't promising."""
+
 
 def status_of(error: BaseException | None) -> FinalStatus:
     """Return the status of a run that ends by this error.
 
-    That is `oom` for an out-of-memory error, `stopped` for KeyboardInterrupt and for the exit
-    status of a signal, `failed` for other errors, and `completed` for None.
+    That is `oom` for an out-of-memory error, `stopped` for KeyboardInterrupt, a trial that Optuna
+    prunes and the exit status of a signal, `failed` for other errors, and `completed` for None.
 
     torch raises OutOfMemoryError for devices, and a RuntimeError with such a text from its CPU
     allocator (c10/core/impl/alloc_cpu.cpp). An error raised from an out-of-memory error, or while
@@ -71,7 +74,7 @@ def status_of(error: BaseException | None) -> FinalStatus:
         return "completed"
     if any(map(_is_out_of_memory, error_chain(error))):
         return "oom"
-    if isinstance(error, KeyboardInterrupt):
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ in _STOP_ERRORS:
         return "stopped"
     is_stop = isinstance(error, SystemExit) and error.code in _STOP_CODES
     return "stopped" if is_stop else "failed"

@@ -26,6 +26,10 @@ def chained() -> BaseException:
         return error
 
 
+class TrialPruned(Exception):  # noqa: N818 - named as Optuna's
+    pass
+
+
 @pytest.mark.parametrize(
     ("error", "status"),
     [
@@ -36,6 +40,7 @@ def chained() -> BaseException:
         (SystemExit("no data"), "failed"),
         (SystemExit(143), "stopped"),
         (KeyboardInterrupt(), "stopped"),
+        (TrialPruned(), "stopped"),
         (ValueError("out of memory"), "failed"),
         (MemoryError(), "oom"),
         (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), "oom"),

@@ -166,6 +166,7 @@ def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
             op=error.op,
         ) from error
     model = _build_model(request.model, error)
+    _check_initialized(model, error)
     by_formula = predict(
         [model],
         _build_optimizers(model, request.optimizer),
@@ -176,6 +177,16 @@ def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
         workspace_bytes=request.workspace_bytes,
     )
     return replace(by_formula, assumptions={**by_formula.assumptions, "trace": reason})
+
+
+def _check_initialized(model: Any, error: TraceError) -> None:
+    from torch.nn.parameter import UninitializedTensorMixin
+
+    if any(isinstance(parameter, UninitializedTensorMixin) for parameter in model.parameters()):
+        raise EstimateError(
+            "the model has lazy layers, whose parameters have no shape yet: run a batch through it "
+            "in the factory"
+        ) from error
 
 
 def _build_model(model: Any, error: TraceError) -> Any:

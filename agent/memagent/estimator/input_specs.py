@@ -45,7 +45,7 @@ def with_batch(value: Any, batch: int, *, instead_of: int) -> Any:
         shape, dtype = spec
         return ((batch, *shape[1:]), dtype) if shape[:1] == (instead_of,) else spec
 
-    return _converted(value, resized)
+    return convert_tensors(value, resized)
 
 
 def in_bf16(value: Any) -> Any:
@@ -54,17 +54,18 @@ def in_bf16(value: Any) -> Any:
     def converted(spec: TensorSpec) -> TensorSpec:
         return (spec[0], "bfloat16") if spec[1] == "float32" else spec
 
-    return _converted(value, converted)
+    return convert_tensors(value, converted)
 
 
-def _converted(value: Any, convert: Callable[[TensorSpec], TensorSpec]) -> Any:
+def convert_tensors(value: Any, convert: Callable[[TensorSpec], Any]) -> Any:
+    """Return the inputs with each tensor replaced by what `convert` makes of its spec."""
     spec = _tensor_spec(value)
     if spec is not None:
         return convert(spec)
     if isinstance(value, Mapping):
-        return {key: _converted(item, convert) for key, item in value.items()}
+        return {key: convert_tensors(item, convert) for key, item in value.items()}
     if isinstance(value, tuple | list):
-        return type(value)(_converted(item, convert) for item in value)
+        return type(value)(convert_tensors(item, convert) for item in value)
     return value
 
 

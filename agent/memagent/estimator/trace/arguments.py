@@ -6,6 +6,9 @@
    the cause. A step that ran without a loss may have dropped its labels, or read that name from
    `**kwargs`: a name near a free one is noted then (`name_notes`).
 3. A signature without names, such as a wrapper's, says nothing.
+4. Shapes and dtypes are checked by a second forward, on the meta device and without a trace's
+   rules: if it fails in the same words, so would the script's. A model that only a trace can't run,
+   such as one that reads values, fails there in others, or not at all.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from memagent.errors import OptionError, did_you_mean
-from memagent.estimator.input_specs import is_tensor
+from memagent.estimator.input_specs import TensorSpec, convert_tensors, is_tensor
 
 MAX_NAMES = 8
 """The names that a message lists of one signature: those of the usual training come first."""
@@ -50,6 +53,34 @@ def name_notes(model: Any, inputs: Any, *, has_loss: bool) -> list[str]:
         for name in inputs
         if name not in names and (near := did_you_mean(name, free))
     ]
+
+
+def shape_error(model: Any, inputs: Any, failure: Exception, op: str) -> OptionError | None:
+    """Return the error that says where the inputs' shapes or dtypes don't fit: see 4."""
+    try:
+        _run_on_meta(model, inputs)
+    except Exception as error:  # noqa: BLE001  # of user code
+        if str(error) == str(failure):
+            where = f" at {op}" if op else ""
+            text = str(error).partition("\n")[0]
+            return OptionError("inputs", f"and {type(model).__name__} don't fit{where}: {text}")
+    return None
+
+
+def _run_on_meta(model: Any, inputs: Any) -> None:
+    import torch
+
+    from memagent.estimator.trace.convert import parse_dtype
+
+    def empty(spec: TensorSpec) -> Any:
+        return torch.empty(spec[0], dtype=parse_dtype(spec[1]), device="meta")
+
+    tensors = dict(model.named_parameters()) | dict(model.named_buffers())
+    state = {name: torch.empty_like(each, device="meta") for name, each in tensors.items()}
+    arguments = convert_tensors(inputs, empty)
+    args, kwargs = ((), arguments) if _is_named(arguments) else (arguments, {})
+    args = args if isinstance(args, (tuple, list)) else (args,)
+    torch.func.functional_call(model, state, tuple(args), kwargs)
 
 
 def _unknown_name(model: Any, name: str, names: list[str]) -> OptionError:

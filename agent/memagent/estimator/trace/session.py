@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent.errors import EstimateError, TraceError
-from memagent.estimator.trace.arguments import argument_error, name_notes
+from memagent.estimator.trace.arguments import argument_error, name_notes, shape_error
 from memagent.estimator.trace.events import Trace
 from memagent.estimator.trace.isolation import MemoryGrowth
 
@@ -128,8 +128,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
     except EstimateError:
         raise
     except Exception as error:
-        mistake = argument_error(model, job.inputs) if recorder.phase == "forward" else None
-        raise mistake or _trace_error(error, recorder) from error
+        raise _input_error(error, model, job, recorder) or _trace_error(error, recorder) from error
     finally:
         gc.unfreeze()
         gc.enable()
@@ -311,6 +310,17 @@ def _build_model_or_shards(model: Any, mode: Any, device: torch.device) -> tuple
     factory = import_factory(model) if isinstance(model, str) else model
     module = distributed.build_sharded(factory, mode, device)
     return module, distributed.is_sharded(module)
+
+
+def _input_error(
+    error: Exception, model: Any, job: TraceJob, recorder: StorageRecorder
+) -> EstimateError | None:
+    """Return the failure as one of the inputs, if they would fail without a trace, too."""
+    if recorder.phase != "forward":
+        return None
+    return argument_error(model, job.inputs) or shape_error(
+        model, job.inputs, error, recorder.last_op
+    )
 
 
 def _trace_error(error: Exception, recorder: StorageRecorder) -> TraceError:

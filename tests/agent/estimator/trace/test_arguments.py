@@ -11,7 +11,7 @@ from torch import nn
 
 import memagent
 from memagent.cli import main
-from memagent.errors import OptionError, TraceError
+from memagent.errors import EstimateError, OptionError, TraceError
 from memagent.estimator.trace.arguments import argument_error
 from memagent.estimator.trace.tracing import record_trace
 
@@ -85,9 +85,42 @@ def test_a_wrapper_without_names_of_its_own_says_nothing() -> None:
     assert record_trace(Wrapper(), {"values": VALUES}).events
 
 
+@pytest.mark.parametrize(
+    ("model", "inputs", "words"),
+    [
+        (Masked, {"values": ((4, 9), "float32")}, "reduction dim, but got .4, 9. X .8, 8."),
+        (lambda: nn.Conv2d(3, 8, 3), ((4, 1, 9, 9), "float32"), "to have 3 channels"),
+        (lambda: nn.Embedding(9, 8), ((4, 8), "float32"), "Long, Int; but got torch.float32"),
+        (lambda: nn.LSTM(8, 8), ((4, 3, 7), "float32"), "Expected 8, got 7"),
+    ],
+)
+def test_inputs_whose_shapes_or_dtypes_do_not_fit_get_no_number(
+    model: Any, inputs: Any, words: str
+) -> None:
+    name = type(model()).__name__
+    with pytest.raises(OptionError, match=f"^inputs and {name} don't fit at aten::.*{words}"):
+        memagent.estimate(model, inputs, loss=None)
+
+
+def test_a_live_model_of_other_shapes_gets_no_number_either() -> None:
+    with pytest.raises(OptionError, match="don't fit"):
+        memagent.estimate(Masked(), {"values": torch.zeros(4, 9)}, loss=None)
+
+
 def test_a_failure_of_another_kind_is_the_traces() -> None:
-    with pytest.raises(TraceError, match=r"reduction dim|shapes cannot be multiplied"):
-        record_trace(Masked(), {"values": ((4, 9), "float32")})
+    class Reading(Masked):
+        def forward(self, values: Any = None, *_: Any, **__: Any) -> torch.Tensor:
+            if values.sum().item() > 0:
+                raise ValueError("no values")
+            return super().forward(values)
+
+    with pytest.raises(TraceError, match="which a trace does not have"):
+        record_trace(Reading(), {"values": VALUES})
+
+
+def test_lazy_layers_without_shapes_get_no_number() -> None:
+    with pytest.raises(EstimateError, match="lazy layers"):
+        memagent.estimate(lambda: nn.Sequential(nn.LazyLinear(8)), VALUES, loss=None)
 
 
 def test_the_command_line_spells_the_option(

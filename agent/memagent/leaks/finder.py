@@ -15,21 +15,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 
-from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, cyclic_garbage, limits, syntax
+from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, cyclic_garbage
 from memagent.leaks.confirmation import COUNTED_KINDS, HOST_KINDS, GrowthCheck, HostGrowthCheck
 from memagent.leaks.detectors.allocator_history import AllocatorHistoryDetector
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
-from memagent.leaks.finder_state import FinderState
+from memagent.leaks.finder_checks import FinderChecks
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.limited_growth import SourceEvidence, source_evidence
 from memagent.leaks.native_suspects import without_tensors
 from memagent.leaks.suspect import Diagnosis, scale_confidence, with_opaque_holders
-from memagent.leaks.trace_pause import untraced
 from memagent.leaks.window import ReadingWindow, WindowRequest
 from memagent.wire.messages import Suspect
 
@@ -41,7 +38,7 @@ _CUT_OFF_CONFIDENCE = 0.45
 """Confidence factor for suspects that the end of a run leaves unsure."""
 
 
-class Finder(FinderState):
+class Finder(FinderChecks):
     """Finds what holds growing memory.
 
     Call `request` from any thread, and `after_step` on the training thread at the end of each step.
@@ -150,93 +147,6 @@ class Finder(FinderState):
             diagnosis = unconfirmed if still_grows else None
         self.diagnosis = diagnosis or earlier
         return diagnosis
-
-    def withdraw_stopped(self, step: int) -> tuple[Suspect, ...] | None:
-        """Withdraw suspects if their tensors, or host memory, no longer become more; return them.
-
-        The first call may begin a census, and return None: call again after the next step. It
-        decides about all suspects of tensors, and about all of host memory. Others stay.
-        """
-        if self.diagnosis is None or self.is_busy:
-            return ()
-        if self._check and self._check.prepare():
-            return None
-        with self._timed():
-            has_stopped, thread_s = self._check.end(step)
-            host_stopped = self._host_check and self._host_check.has_stopped(
-                step, self.host_bytes()
-            )
-        self.budget.spend(thread_s)
-        kinds = COUNTED_KINDS if has_stopped else frozenset()
-        return self._withdraw(self.diagnosis, kinds | HOST_KINDS if host_stopped else kinds)
-
-    def note_counts(self, step: int) -> bool:
-        """Note how many tensors there are, if the budget allows, for `withdraw_full`.
-
-        Return False if that takes another step.
-        """
-        if self.is_busy or not self._check or not self.budget.allows(self._elapsed_s()):
-            return True
-        if self._check.prepare():
-            return False
-        with self._timed():
-            thread_s = self._check.note(step)
-        self.budget.spend(thread_s)
-        return True
-
-    def withdraw_full(self, step: int) -> tuple[Suspect, ...]:
-        """Withdraw suspects that have stopped growing by the end of the run; return them."""
-        diagnosis = self.diagnosis
-        if diagnosis is None or not diagnosis.suspects:
-            return ()
-        window_steps = diagnosis.step - diagnosis.first_step
-        has_limit = limits.may_stop_growing(diagnosis.suspects[0])
-        is_full = self._check.is_full(step, window_steps, has_limit=has_limit)
-        kinds = COUNTED_KINDS if is_full else frozenset()
-        host = self._host_check
-        if host and host.is_full(step, self.host_bytes(), window_steps):
-            kinds |= HOST_KINDS
-        return self._withdraw(diagnosis, kinds)
-
-    @property
-    def may_have_stopped(self) -> bool:
-        """Return True if the last check saw hardly any growth of suspects of host memory."""
-        return bool(self._host_check) and self._host_check.may_have_stopped
-
-    def _withdraw(self, diagnosis: Diagnosis, kinds: frozenset[str]) -> tuple[Suspect, ...]:
-        rest, stopped = confirmation.without(diagnosis, kinds)
-        if stopped:
-            self.diagnosis = rest
-        for item in stopped:
-            if (item.file, item.line) in self._keyed:
-                self._slowed[item.file, item.line] = item.bytes_per_step or 0
-        return stopped
-
-    def _are_keyed(self, suspects: Sequence[Suspect], kinds: frozenset[str]) -> bool:
-        """Return True if all suspects of these kinds are filled by key."""
-        places = {(item.file, item.line) for item in suspects if item.kind in kinds}
-        return bool(places) and places <= self._keyed
-
-    def _has_slowed(self, suspect: Suspect) -> bool:
-        """Return True for a table that was withdrawn, unless it grows as fast as before."""
-        earlier = self._slowed.get((suspect.file, suspect.line))
-        return earlier is not None and (suspect.bytes_per_step or 0) < earlier
-
-    def close(self) -> None:
-        """Drop the requested diagnosis or the running one."""
-        search, self._search = self._search, None
-        was_active = self._window.is_active
-        self._check.close()
-        self._requested = None
-        self._unconfirmed = None
-        if search is not None:
-            search.close()
-        if was_active:
-            self._extra_s = self._window.extra_s
-            self.budget.spend(self._extra_s)
-        self._window.close()
-        if was_active:
-            syntax.clear_cache()
 
     @staticmethod
     def resume_collection() -> None:
@@ -381,22 +291,6 @@ class Finder(FinderState):
             burst_steps=(diagnosis.step - diagnosis.first_step) // 2,
         )
         return diagnosis
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        """Count the processor time of a slice. If it raises, switch everything off."""
-        budget = self._time_budget
-        earlier_s = budget.used_s()
-        budget.begin_slice(self.max_slice_s)
-        try:
-            with untraced(), cyclic_garbage.uncollected():
-                yield
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            budget.end_slice()
-            self.budget.spend(budget.used_s() - earlier_s)
 
 
 def _unsure(diagnosis: Diagnosis) -> Diagnosis:

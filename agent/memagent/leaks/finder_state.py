@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
 from memagent.forecast.types import Growing
-from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation
+from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, cyclic_garbage, syntax
 from memagent.leaks.confirmation import (
     CONFIRMING_STEPS,
     GrowthCheck,
@@ -23,6 +24,7 @@ from memagent.leaks.free_memory import FreeMemory
 from memagent.leaks.limited_growth import SourceEvidence
 from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.time_budgets import Budget, TimeBudget
+from memagent.leaks.trace_pause import untraced
 from memagent.leaks.trace_schedule import MAX_SLOW_DOWN_S, StepTimes, TraceSchedule
 from memagent.leaks.window import ReadingWindow, WindowRequest
 from memagent.wire.messages import Suspect
@@ -181,3 +183,35 @@ class FinderState:
 
     def _elapsed_s(self) -> float:
         return self.clock() - self._started_at
+
+    def close(self) -> None:
+        """Drop the requested diagnosis or the running one."""
+        search, self._search = self._search, None
+        was_active = self._window.is_active
+        self._check.close()
+        self._requested = None
+        self._unconfirmed = None
+        if search is not None:
+            search.close()
+        if was_active:
+            self._extra_s = self._window.extra_s
+            self.budget.spend(self._extra_s)
+        self._window.close()
+        if was_active:
+            syntax.clear_cache()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Count the processor time of a slice. If it raises, switch everything off."""
+        budget = self._time_budget
+        earlier_s = budget.used_s()
+        budget.begin_slice(self.max_slice_s)
+        try:
+            with untraced(), cyclic_garbage.uncollected():
+                yield
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            budget.end_slice()
+            self.budget.spend(budget.used_s() - earlier_s)

@@ -92,6 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import unseen
 
         return unseen.main(options.only, trace=options.trace, rehearse=options.rehearse)
+    if options.verb == "adapters":
+        from benchmarks.estimator import published_adapters
+
+        return published_adapters.main(options.only, trace=options.trace)
     if options.verb == "text-models":
         from benchmarks.estimator import text_models
 
@@ -208,6 +212,11 @@ def _parser() -> argparse.ArgumentParser:
     unseen.add_argument("--only", default="", metavar="TEXT", help="cases with TEXT in the name")
     unseen.add_argument("--trace", action="store_true", help="trace the cases that are missing")
     unseen.add_argument("--rehearse", action="store_true", help="rehearse those that are missing")
+    adapters = verbs.add_parser(
+        "adapters", help="formula and trace beside adapters that others trained by their own code"
+    )
+    adapters.add_argument("--only", default="", metavar="TEXT", help="runs with TEXT in them")
+    adapters.add_argument("--trace", action="store_true", help="also trace the runs of one GPU")
     text_models = verbs.add_parser(
         "text-models", help="every text model of transformers, traced beside real steps on the CPU"
     )

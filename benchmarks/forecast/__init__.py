@@ -12,6 +12,8 @@ benchmarks.forecast [--quick] [--json FILE] [--bench PATH]`.
    `make(n_oom, n_benign, seed)`).
 4. The baselines are today's practice: a 90 % threshold, Prometheus' predict_linear, least squares
    with R2, and Holt's linear trend.
+5. The kind of growth comes from the product's leak finder, recorded on the rehearsal device
+   (`finder_results.py`; `finder_record.py`), and beside it from an oracle that knows the programs.
 
 No figure is a test. See docs/forecast.md for their meaning.
 """

@@ -7,10 +7,10 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from math import inf
 from typing import Any
 
-from benchmarks.forecast.traces import Alarm, Trace
+from benchmarks.forecast.finder_results import measured
+from benchmarks.forecast.traces import Alarm, Trace, Verdict
 from memagent.forecast import Forecast, Forecaster, feed_columns
 from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
 from memagent.leaks import WINDOW_STEPS
@@ -36,9 +36,31 @@ def memagent_notices(trace: Trace) -> Alarm | None:
     return _first_alarm(trace, LEVELS[1:])
 
 
+def oracle(trace: Trace, requested: int, window: int = WINDOW_STEPS) -> list[Verdict]:
+    """Return the truth of the program, as soon as a diagnosis is over.
+
+    A bound that memory doesn't suffice for is none. The rest of a buffer is known from its entries
+    so far, which differ from later ones.
+    """
+    row = requested + window
+    if trace.grows == "buffer" and trace.death is None:
+        error = random.Random(trace.limit_bytes).uniform(-ENTRY_ERROR, ENTRY_ERROR)
+        return [Verdict(row, "buffer", 1 + error)]
+    return [Verdict(row, "list" if trace.grows == "buffer" else trace.grows)]
+
+
+Finder = Callable[[Trace, int, int], list[Verdict]]
+"""Returns the verdicts after a request at a row, of a diagnosis of so many steps."""
+
+
 def memagent_with_finder(trace: Trace) -> Alarm | None:
+    """Tell the forecaster the recorded verdicts of the product's finder."""
+    return _first_alarm(trace, finder=measured)
+
+
+def memagent_with_oracle(trace: Trace) -> Alarm | None:
     """Tell the forecaster what grows when a diagnosis would that the agent requests."""
-    return _first_alarm(trace, with_finder=True)
+    return _first_alarm(trace, finder=oracle)
 
 
 def memagent_with_predecessor(trace: Trace) -> Alarm | None:
@@ -48,17 +70,17 @@ def memagent_with_predecessor(trace: Trace) -> Alarm | None:
 
 def memagent_with_both(trace: Trace) -> Alarm | None:
     """Tell it of the predecessor and, as soon as it's found, of what grows."""
-    return _first_alarm(trace, with_finder=True, with_predecessor=True)
+    return _first_alarm(trace, finder=oracle, with_predecessor=True)
 
 
 def _first_alarm(
     trace: Trace,
     levels: Sequence[Level] = PAGING_LEVELS,
     *,
-    with_finder: bool = False,
+    finder: Finder | None = None,
     with_predecessor: bool = False,
 ) -> Alarm | None:
-    fed = feed(trace, with_finder=with_finder, with_predecessor=with_predecessor)
+    fed = feed(trace, finder=finder, with_predecessor=with_predecessor)
     for _, forecast in fed:
         if forecast.level in levels:
             return first_page(forecast)
@@ -73,11 +95,11 @@ def first_page(forecast: Forecast) -> Alarm:
 
 
 def feed(
-    trace: Trace, *, with_finder: bool, with_predecessor: bool = False
+    trace: Trace, *, finder: Finder | None = None, with_predecessor: bool = False
 ) -> Iterator[tuple[Forecaster, Forecast]]:
     """Yield the forecaster with each of its forecasts."""
-    row, found_at, growth = 0, inf, _Growth()
-    readings = trace.columns.get("allocated_bytes") or trace.columns["device_used_bytes"]
+    row, growth, verdicts = 0, _Growth(), None if finder else list[Verdict]()
+    readings = _readings(trace)
     options = dict(trace.options)
     if trace.garbage is not None:
         garbage = trace.garbage
@@ -88,15 +110,15 @@ def feed(
     forecasts = feed_columns(forecaster, trace.columns)
     for row in range(len(trace.columns["step"])):
         forecast = next(forecasts)
-        if with_finder and found_at == inf:
+        if verdicts is None and finder:
             window = growth.window(row, readings[row])
             if forecast.level != "ok" or forecaster.is_worth_diagnosis:
                 window = WINDOW_STEPS
             if window:
-                found_at = row + window
+                verdicts = finder(trace, row, window)
                 forecaster.learn(grows="unknown")
-        if row == found_at:
-            forecaster.learn(**_found(trace, readings[row]))
+        while verdicts and row >= verdicts[0].row:
+            forecaster.learn(**_told(verdicts.pop(0), trace, readings[row]))
         yield forecaster, forecast
 
 
@@ -115,21 +137,16 @@ class _Growth:
         return min((window or WINDOW_STEPS for window in windows), default=None)
 
 
-def _found(trace: Trace, held: int) -> dict[str, Any]:
-    """Return what the finder tells at a row: a bound that memory doesn't suffice for is none.
+def _told(verdict: Verdict, trace: Trace, held: int) -> dict[str, Any]:
+    """Return the forecaster's arguments for a verdict at a row."""
+    if verdict.rest is None:
+        return {"grows": verdict.grows}
+    rest = verdict.rest * (max(_readings(trace)) - held)
+    return {"grows": verdict.grows, "growth_end_bytes": round(held + rest)}
 
-    It knows the rest of a buffer from its entries so far, which differ from later ones.
-    """
-    if trace.grows != "buffer":
-        return {"grows": trace.grows}
-    if trace.death is not None:
-        return {"grows": "list"}
-    readings = trace.columns.get("allocated_bytes") or trace.columns["device_used_bytes"]
-    error = random.Random(trace.limit_bytes).uniform(-ENTRY_ERROR, ENTRY_ERROR)
-    return {
-        "grows": "buffer",
-        "growth_end_bytes": round(held + (1 + error) * (max(readings) - held)),
-    }
+
+def _readings(trace: Trace) -> list[int]:
+    return trace.columns.get("allocated_bytes") or trace.columns["device_used_bytes"]
 
 
 def threshold_90(trace: Trace) -> Alarm | None:
@@ -182,6 +199,7 @@ def holt(trace: Trace) -> Alarm | None:
 DETECTORS: dict[str, Detector] = {
     "memagent": memagent,
     "memagent, with finder": memagent_with_finder,
+    "memagent, with oracle": memagent_with_oracle,
     "memagent, notices": memagent_notices,
     "90 % threshold": threshold_90,
     "predict_linear 15m -> 1h": predict_linear,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 from benchmarks.forecast import gpu_recorded, mechanisms, programs, reruns, simulated
-from benchmarks.forecast.baselines import feed, first_page
+from benchmarks.forecast.baselines import Finder, feed, first_page, oracle
 from benchmarks.forecast.gpu_programs import GPU_PROGRAMS
 from benchmarks.forecast.program_set import Kind
 from benchmarks.forecast.traces import Alarm, Trace
@@ -122,7 +122,7 @@ def _simulated(kind: Kind) -> Outlooks:
 def outlooks(runs: Iterable[Trace]) -> Outlooks:
     """Return what is told of runs."""
     runs = list(runs)
-    return [outlook(run) for run in runs], [outlook(run, with_finder=True) for run in runs]
+    return [outlook(run) for run in runs], [outlook(run, finder=oracle) for run in runs]
 
 
 def after_predecessors(kind: Kind) -> list[Outlook]:
@@ -131,11 +131,11 @@ def after_predecessors(kind: Kind) -> list[Outlook]:
     return [outlook(run, with_predecessor=True) for run in runs]
 
 
-def outlook(run: Trace, *, with_finder: bool = False, with_predecessor: bool = False) -> Outlook:
+def outlook(run: Trace, *, finder: Finder | None = None, with_predecessor: bool = False) -> Outlook:
     """Return what is told of a run. What is known is read ROWS times, as it costs another fit."""
     every = max(1, len(run.columns["step"]) // ROWS)
     alarm, alarm_evidence, rows = None, None, []
-    fed = feed(run, with_finder=with_finder, with_predecessor=with_predecessor)
+    fed = feed(run, finder=finder, with_predecessor=with_predecessor)
     for row, (forecaster, forecast) in enumerate(fed):
         is_first_page = alarm is None and forecast.level in PAGING_LEVELS
         if not is_first_page and row % every:

@@ -186,14 +186,7 @@ def _trace(
 
 def _play(play: Play, file: Path) -> None:
     """Run it and write what was read: the body of a child process."""
-    if play.setting.expandable:
-        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-    torch.set_num_threads(1)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    torch.cuda.init()
-    if play.setting.expandable:
-        _set_allocator("expandable_segments:True")
-    torch.manual_seed(play.setting.seed)
+    configure(play.setting)
     run = Run(play.setting, Memory(play.limit, play.overhead, play.setting.scale))
     rows: list[dict[str, Any]] = []
     error = None
@@ -208,6 +201,18 @@ def _play(play: Play, file: Path) -> None:
     facts = {"epoch_steps": run.epoch_steps, "max_input": largest}
     columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
     file.write_text(json.dumps({"columns": columns, "error": error, "facts": facts}))
+
+
+def configure(setting: Setting) -> None:
+    """Set torch up for a run, in its process."""
+    if setting.expandable:
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    torch.set_num_threads(1)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    torch.cuda.init()
+    if setting.expandable:
+        _set_allocator("expandable_segments:True")
+    torch.manual_seed(setting.seed)
 
 
 def _is_for_want_of_memory(error: RuntimeError) -> bool:
@@ -350,7 +355,7 @@ def _caught(play: Play, file: Path) -> None:
     os._exit(0)
 
 
-def _import_what_optimizers_do() -> None:
+def import_what_optimizers_do() -> None:
     """Import here, for all processes, what the first optimizer imports: it takes seconds each."""
     torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
 
@@ -373,7 +378,7 @@ def record(
     scale: int = 1,
 ) -> Recorder:
     """Record a trace of every program and number into `file`, by number. A number is a seed."""
-    _import_what_optimizers_do()
+    import_what_optimizers_do()
     with tempfile.TemporaryDirectory() as folder:
         recorder = Recorder(file, Path(folder))
         begun = time.monotonic()

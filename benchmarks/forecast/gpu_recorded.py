@@ -39,9 +39,13 @@ def sets(programs: ProgramSet) -> Iterator[tuple[str, list[Trace]]]:
 
 
 def traces(file: Path = FILE) -> Iterator[Trace]:
-    with (gzip.open if file.suffix == ".gz" else open)(file, "rt") as lines:
-        for line in lines:
-            yield _trace(json.loads(line))
+    return map(_trace, lines(file))
+
+
+def lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Return the runs of a file as they were written."""
+    with (gzip.open if file.suffix == ".gz" else open)(file, "rt") as opened:
+        yield from map(json.loads, opened)
 
 
 def _trace(run: dict[str, Any]) -> Trace:

@@ -44,6 +44,17 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Verdict:
+    """Verdict of the leak finder on the growth at a row. `rest`: of a buffer, what it says that is
+    missing until it's full, over what really is.
+    """
+
+    row: int
+    grows: Growing | None
+    rest: float | None = None
+
+
+@dataclass(frozen=True)
 class Alarm:
     """First page of a detector."""
 

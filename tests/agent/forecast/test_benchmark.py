@@ -18,7 +18,8 @@ from benchmarks.forecast.baselines import (
     feed,
     least_squares,
     memagent,
-    memagent_with_finder,
+    memagent_with_oracle,
+    oracle,
     threshold_90,
 )
 from benchmarks.forecast.score import score, table
@@ -161,11 +162,11 @@ def test_with_room_both_limits_are_larger():
 
 def test_the_finder_is_asked_before_a_notice():
     found = []
-    for forecaster, forecast in feed(replace(ramp(), grows="list"), with_finder=True):
+    for forecaster, forecast in feed(replace(ramp(), grows="list"), finder=oracle):
         if forecaster._knowledge.growth.grows == "list" and not found:
             found.append(forecast.level)
     assert found == ["ok"]
-    assert memagent_with_finder(replace(ramp(), grows="list")).step < memagent(ramp()).step
+    assert memagent_with_oracle(replace(ramp(), grows="list")).step < memagent(ramp()).step
 
 
 def test_real_series_become_survivors_and_leaking_runs(tmp_path):

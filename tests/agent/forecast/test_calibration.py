@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.forecast import calibrate, gpu_recorded
-from benchmarks.forecast.baselines import memagent, memagent_with_finder
+from benchmarks.forecast.baselines import memagent, memagent_with_oracle
 from benchmarks.forecast.gpu_programs import GPU_PROGRAMS
 from benchmarks.forecast.traces import Alarm, Trace
 from memagent.forecast import Forecaster, calibration
@@ -71,7 +71,7 @@ def test_the_time_of_what_the_finder_knows_is_right_for_programs_never_looked_at
     errors = [
         abs(alarm.eta_step - run.death) / (run.death - alarm.step)
         for run in runs
-        if (alarm := memagent_with_finder(run)) and alarm.eta_step and alarm.step < run.death
+        if (alarm := memagent_with_oracle(run)) and alarm.eta_step and alarm.step < run.death
     ]
     # 0.54 before jumps had times, and when lists were expected to die out
     assert len(errors) >= 20 and statistics.median(errors) < 0.3

@@ -177,20 +177,19 @@ class _Naming:
         return None
 
     def add_by_referrers(self) -> Work[None]:
-        """Name the rest by what refers to them, one in a slice."""
+        """Name the rest by what refers to them."""
         while self.has_more:
-            self._add_first()
+            yield from self._add_first()
             if self.has_more and self.budget.is_slice_over():
                 yield
 
-    def _add_first(self) -> None:
-        search = ReferrerSearch(UserScopes(), set(), self.budget)
-        items = live_objects.with_ids({self.rows[0].id})
-        search.ignore(items)
+    def _add_first(self) -> Work[None]:
+        search, row = ReferrerSearch(UserScopes(), set(), self.budget), self.rows[0]
+        items = search.hold(live_objects.with_ids({row.id}))
         try:
             if items:
-                row = self.rows[0]
-                self._add(search.scopes, row, {row.id: search.name(items[0])})
+                holder = yield from search.name_in_slices(items)
+                self._add(search.scopes, row, {row.id: holder})
             else:
                 del self.rows[0]
         finally:

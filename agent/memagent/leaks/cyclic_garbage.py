@@ -20,26 +20,31 @@ class CyclicGarbage:
 
     1. Young objects are collected each time, in a millisecond. What is left of them is old then.
     2. All objects are collected only if the script makes cycles: collections have found two objects
-       for each step. That takes 50 ms per 100,000 objects, and can't be cut, so the last check
-       is left out right after one.
+       for each step. That takes 50 ms per 100,000 objects, and can't be cut, so it's left out one
+       step after another one, and so is the last check right after one.
     """
 
     def __init__(self) -> None:
         self._first = _count()
-        self._is_none_left = False
-        """The newest `collect` has collected all objects."""
+        self._full_steps: int | None = None
+        """Steps after which all objects were collected last."""
 
     def collect(self, steps: int) -> None:
         """Collect garbage `steps` after the beginning."""
         gc.collect(OLD_GENERATION - 1)
-        self._is_none_left = _count() - self._first >= _MAX_OWN + _MIN_FOUND * steps
-        if self._is_none_left:
+        makes_cycles = _count() - self._first >= _MAX_OWN + _MIN_FOUND * steps
+        if makes_cycles and not self._is_none_left(steps):
             gc.collect()
+            self._full_steps = steps
 
     def collect_old(self, steps: int) -> bool:
         """Collect all objects, unless `collect` did. Return True if the script's cycles waited."""
         gc.collect(OLD_GENERATION - 1)  # those of the agent
-        return not self._is_none_left and gc.collect() >= _MIN_FOUND * steps
+        return not self._is_none_left(steps) and gc.collect() >= _MIN_FOUND * steps
+
+    def _is_none_left(self, steps: int) -> bool:
+        """Return True if all objects were collected after these steps or the one before."""
+        return self._full_steps is not None and steps - self._full_steps <= 1
 
     @contextmanager
     def own(self) -> Iterator[None]:

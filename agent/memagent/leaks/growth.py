@@ -53,6 +53,7 @@ from memagent.leaks.syntax import (
     assignment_targets,
     function_name,
     is_mention,
+    read_once,
     syntax_tree,
     uses,
     walk,
@@ -86,7 +87,7 @@ def growing_lines(scopes: Sequence[SourceScope], names: Sequence[str]) -> list[S
         ((_certainty(line), -name_rank, -scope_rank, line.in_loop, -position), line)
         for scope_rank, scope in enumerate(scopes)
         for name_rank, name in enumerate(dict.fromkeys(names))
-        for position, line in enumerate(_lines_of_name(scope, name))
+        for position, line in enumerate(_known_lines(scope, name))
     ]
     ranked.sort(key=lambda item: item[0], reverse=True)
     lines: dict[tuple[str, int], SourceLine] = {}
@@ -126,6 +127,11 @@ def _is_self(node: ast.expr) -> bool:
     if isinstance(node, ast.Call):
         return function_name(node) == "super"
     return isinstance(node, ast.Name) and node.id == "self"
+
+
+@read_once
+def _known_lines(scope: SourceScope, name: str) -> tuple[SourceLine, ...]:
+    return tuple(_lines_of_name(scope, name))
 
 
 def _lines_of_name(scope: SourceScope, name: str) -> Iterator[SourceLine]:

@@ -33,6 +33,7 @@ from memagent.leaks.syntax import (
     assignment_targets,
     function_name,
     is_mention,
+    read_once,
     syntax_tree,
     walk,
 )
@@ -184,6 +185,7 @@ def _takes_values(call: ast.Call) -> bool:
     return any(not isinstance(value, ast.Constant) for value in values)
 
 
+@read_once
 def _defined_names(file: str) -> set[str]:
     """Return functions, classes and methods without an underscore."""
     nodes = (node for node, _ in walk(syntax_tree(file)))

@@ -82,6 +82,10 @@ class ReferrerSearch(ReferrerLevels):
         """Return the best name of a single object, without a pause."""
         return self.at_once(self._named([target], 1.0))
 
+    def name_in_slices(self, targets: list[Any]) -> Work[HolderPath]:
+        """Return the best name of the single object in a list that the search holds."""
+        return self._named(targets, 1.0)
+
     def referrers_until(self, target: Any, is_found: Callable[[Any], bool]) -> Work[list[Any]]:
         """Return what leads to an object, up to the first level with an object that `is_found`."""
         self.begin([target])

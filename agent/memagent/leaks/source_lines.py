@@ -19,6 +19,7 @@ from memagent.leaks.syntax import (
     function_name,
     is_mention,
     mention_of,
+    read_once,
     syntax_tree,
     uses,
     walk,
@@ -194,6 +195,7 @@ def _keeps(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and function_name(node) in _KEEPING_CALLS
 
 
+@read_once
 def root_of(scope: SourceScope) -> ast.AST:
     """Return the scope's function or class with all that's nested in it, else the file."""
     module = syntax_tree(scope.file)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ParamSpec, TypeVar
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
@@ -22,7 +23,22 @@ Parents = tuple[ast.AST, ...]
 """Nodes from the root to the one that holds a node."""
 
 
-@lru_cache(maxsize=64)
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_forgetting: list[Callable[[], None]] = []
+
+
+def read_once(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Keep the results of a function of the source alone, until `clear_cache`.
+
+    Many holders have the same name, and to look up its lines reads a file several times.
+    """
+    cached = lru_cache(maxsize=256)(function)
+    _forgetting.append(cached.cache_clear)
+    return cached  # type: ignore[return-value]
+
+
+@read_once
 def syntax_tree(file: str) -> ast.Module:
     """Return a file's syntax tree, empty if it can't be read."""
     try:
@@ -32,7 +48,7 @@ def syntax_tree(file: str) -> ast.Module:
         return ast.Module([], [])
 
 
-@lru_cache(maxsize=64)
+@read_once
 def functions(file: str) -> dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Return the functions of a file, also the inner ones, by name."""
     by_name: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
@@ -43,9 +59,9 @@ def functions(file: str) -> dict[str, list[ast.FunctionDef | ast.AsyncFunctionDe
 
 
 def clear_cache() -> None:
-    """Drop the syntax trees: megabytes, and objects that slow down the next census."""
-    syntax_tree.cache_clear()
-    functions.cache_clear()
+    """Drop what was read: megabytes, and objects that slow down the next census."""
+    for forget in _forgetting:
+        forget()
     _contents.clear()
 
 

@@ -53,6 +53,20 @@ def test_2_old_garbage_is_collected_only_if_the_script_makes_cycles(cycles):
     assert (old() is None) == bool(cycles)
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_2_the_step_after_a_collection_of_all_has_none(steps):
+    garbage = CyclicGarbage()
+    nodes = [Node() for _ in range(100)]
+    nodes.clear()
+    garbage.collect(STEPS)
+    node = Node()
+    gc.collect(1)
+    old = weakref.ref(node)
+    del node
+    garbage.collect(STEPS + steps)
+    assert (old() is None) == (steps > 1)
+
+
 @pytest.mark.parametrize("cycles", [0, 100], ids=["none", "some"])
 def test_2_the_last_check_is_left_out_right_after_a_collection_of_all(cycles):
     garbage = CyclicGarbage()

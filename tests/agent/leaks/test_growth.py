@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import textwrap
 
 import pytest
 
+from memagent.leaks import syntax
 from memagent.leaks.growth import growing_lines, lines_adding_to_self
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceScope, lengthens
 from memagent.leaks.syntax import DYNAMIC
@@ -248,3 +250,17 @@ def test_text_becomes_longer_if_its_variable_lasts(tmp_path):
     )
     assert [lengthens(str(path), line, functions=()) for line in (4, 6, 7)] == [False, True, False]
     assert lengthens(str(path), 4, functions={1})
+
+
+def test_the_lines_of_a_name_are_known_until_the_cache_is_cleared(tmp_path):
+    file = tmp_path / "train.py"
+
+    def line_in(source: str) -> int:
+        file.write_text(source)
+        linecache.checkcache(str(file))
+        return growing_lines([SourceScope(str(file))], ["rows"])[0].line
+
+    assert line_in("rows = []\nrows.append(1)\n") == 2
+    assert line_in("\nrows = []\nrows.append(1)\n") == 2
+    syntax.clear_cache()
+    assert line_in("\nrows = []\nrows.append(1)\n") == 3

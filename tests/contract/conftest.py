@@ -18,6 +18,7 @@ from memagent_server.store.models import (
     RunRow,
     StreamRow,
 )
+from memagent_server.store.public_links import open_link
 from memagent_server.store.runs import lock_run
 
 GIB = 2**30
@@ -40,6 +41,11 @@ OPEN = (
     "get_health",
     "get_readiness",
     "get_openapi",
+    "show_public_run",
+    "show_embedded_run",
+    "get_public_series",
+    "get_public_ranks",
+    "get_public_forecast",
 )
 BODIES = {
     "post_run": {
@@ -67,6 +73,7 @@ BODIES = {
     "post_preview": {"routes": []},
     "post_command": {"kind": "stop"},
     "put_view": {"name": "theirs", "project": "{project}", "query": {}},
+    "put_public_link": {"days": 7},
     "patch_run": {"notes": "theirs"},
     "patch_runs": {"runs": ["{run_id}"], "notes": "theirs"},
     "post_estimate": {"model": "gpt2", "batch": 1},
@@ -87,6 +94,7 @@ FORMS = {
     "change_views": {"name": "mine", "project": "{project}"},
     "change_runs": {"what": "tag", "runs": "{run_id}", "tag": "mine"},
     "request_command": {"kind": "stop"},
+    "change_public_link": {"what": "open"},
     "change_failure": {"next": "/"},
     "change_run": {"name": "theirs", "notes": ""},
     "change_rules": {"project": "{project}"},
@@ -289,6 +297,7 @@ def _alert(context, run_id):
             )
         )
         run = session.get(RunRow, run_id)
+        open_link(session, run_id, by=run.name, now=1.0, expires_at=None)
         run.failure = f"of-{run_id}"
         run.failure_title = run.name
         session.add(

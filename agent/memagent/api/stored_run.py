@@ -245,6 +245,19 @@ class StoredRun:
         self._summary = None
         self._detail = answer
 
+    def share(self, days: int | None = None) -> str:
+        """Open a public page of the run, and return its address: anyone who has it reads the page.
+
+        The link ends after so many days, or with `unshare`. An open link keeps its address. Needs
+        the scope `admin`.
+        """
+        answer = self._store.send("PUT", f"{run_path(self.id)}/public-link", {"days": days})
+        return str(answer["url"])
+
+    def unshare(self) -> None:
+        """Revoke the run's public link. Needs the scope `admin`."""
+        self._store.send("DELETE", f"{run_path(self.id)}/public-link")
+
     def delete(self) -> None:
         """Delete the run and everything that belongs to it. Needs the scope `admin`."""
         self._store.send("DELETE", run_path(self.id))

@@ -49,7 +49,8 @@ _PUBLIC_PATHS = (
     "/login/oidc/callback",
     "/logout",
 )
-_PUBLIC_FOLDERS = ("/static/",)
+_PUBLIC_FOLDERS = ("/static/", "/public/")
+"""Addresses of `/public/` are secrets by themselves: see `web/public_links.py`."""
 _PROXY_HEADERS = (
     "Forwarded",
     "Via",

@@ -194,6 +194,16 @@ class RunCommands(Schema):
     commands: list[RunCommand]
 
 
+class PublicLink(Schema):
+    """The address of a page of the run that anyone may read, and of its chart for other pages."""
+
+    url: str
+    embed_url: Annotated[str, Meta(description="For the `src` of an `iframe`.")]
+    created_at: Timestamp
+    created_by: str | None
+    expires_at: Timestamp | None
+
+
 class EventPage(Schema):
     """A page of a run's events, the newest first."""
 

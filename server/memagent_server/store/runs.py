@@ -22,6 +22,7 @@ from memagent_server.store.models import (
     EvaluationMarkRow,
     ForecasterStateRow,
     IncidentRow,
+    PublicLinkRow,
     RankRow,
     RunRow,
     StreamRow,
@@ -169,6 +170,7 @@ def delete_run(session: Session, run_id: str) -> bool:
         (ForecasterStateRow, ForecasterStateRow.stream_id.in_(streams)),
         (AlertRow, AlertRow.run_id == run_id),
         (IncidentRow, IncidentRow.run_id == run_id),
+        (PublicLinkRow, PublicLinkRow.run_id == run_id),
         # and these have none on any database
         *((table, and_(*of_run(table, run_id))) for table in SAMPLE_TABLES),
     )

@@ -13,6 +13,7 @@ from memagent_server.web import (
     docs,
     failures,
     list_views,
+    public_links,
     run_changes,
     setup,
     waste,
@@ -24,6 +25,7 @@ from memagent_server.web.pages import (
     login,
     oidc_login,
     people,
+    public_run,
     run,
     runs,
     settings,
@@ -33,8 +35,8 @@ blueprints: tuple[Blueprint, ...] = tuple(
     module.blueprint
     for module in (
         setup, api, api_alerts, api_column_rules, api_predictions, api_routes, api_schedules,
-        run_changes, list_views, failures,
-        runs, run, waste, alerts, compare, estimate, settings, people, audit_log, login,
+        run_changes, public_links, list_views, failures,
+        runs, run, public_run, waste, alerts, compare, estimate, settings, people, audit_log, login,
         oidc_login, docs,
     )
 )  # fmt: skip

@@ -44,6 +44,10 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
+FRAMED_CONTENT_SECURITY_POLICY = CONTENT_SECURITY_POLICY.replace(
+    "frame-ancestors 'none'", "frame-ancestors *"
+)
+"""Of a page that other sites may show in a frame."""
 _SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Cache-Control": "private, no-cache",
@@ -105,6 +109,8 @@ def add_security_headers(response: Response) -> Response:
     """Add the same headers to every response: errors and JSON can carry an injection, too."""
     for name, value in security_headers(current().settings).items():
         response.headers.setdefault(name, value)
+    if response.headers["Content-Security-Policy"] == FRAMED_CONTENT_SECURITY_POLICY:
+        del response.headers["X-Frame-Options"]
     return response
 
 

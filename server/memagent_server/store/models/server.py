@@ -30,6 +30,18 @@ class TokenRow(Base):
     """A server on loopback has created it by itself."""
 
 
+class PublicLinkRow(Base):
+    """The public link of a run: whoever has it reads a page of the run without a token."""
+
+    __tablename__ = "public_links"
+    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    id: Mapped[str] = mapped_column(String(32), unique=True)
+    """The secret part of the address, which is signed: see `web/public_link.py`."""
+    created_at: Mapped[float]
+    created_by: Mapped[str | None] = mapped_column(String(200))
+    expires_at: Mapped[float | None]
+
+
 class EndedSessionRow(Base):
     """A browser's session that ended by a logout, until its cookie expires by itself."""
 

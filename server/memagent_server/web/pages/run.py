@@ -14,13 +14,9 @@ from msgspec.structs import replace
 
 from memagent.diagnostics import display_frame, display_path, display_roots
 from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
-from memagent.forecast.types import LEVELS
-from memagent_server.compare import components, oom_report_of
 from memagent_server.http import auth
 from memagent_server.http.context import current
-from memagent_server.http.problems import Problem
 from memagent_server.ingest.batch_pace import pace_of
-from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.predictions import Forecast
 from memagent_server.schemas.runs import Run, Stream
@@ -29,18 +25,15 @@ from memagent_server.store.console import DEATHS, console_of
 from memagent_server.store.engine import Session
 from memagent_server.store.events import list_commands, list_events
 from memagent_server.store.export import FORMATS
-from memagent_server.store.forecasts import first_warning, forecasts_of
-from memagent_server.store.incidents import list_incidents
-from memagent_server.store.models import RunRow, StreamRow
-from memagent_server.store.predictions import advice_for, prediction_for
+from memagent_server.store.predictions import advice_for
+from memagent_server.store.public_links import link_of
 from memagent_server.store.run_version import ended_run_version
-from memagent_server.store.runs import get_run
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
-from memagent_server.store.streams import current_streams
-from memagent_server.store.summaries import describe
-from memagent_server.web import headlines, query, run_view, view_models
+from memagent_server.web import run_view
+from memagent_server.web.charted_run import read_charted_run, variables_of
 from memagent_server.web.failures import shared_failures
-from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S, render_page
+from memagent_server.web.public_links import LIFETIMES, describe_link
+from memagent_server.web.rendering import render_page
 from memagent_server.web.run_view import flame
 from memagent_server.web.shared_pages import share_refreshes
 
@@ -66,57 +59,32 @@ def _version(run_id: str) -> Hashable:
 @blueprint.get("/runs/<run_id>")
 @share_refreshes(_version)
 def show_run(run_id: str) -> Response:
-    rank, device = query.number("rank", least=0, most=2**31 - 1), query.text("device")
     with current().database.read() as session:
-        run, incidents = _describe_run(session, run_id)
-        stored = session.get_one(RunRow, run_id)
-        roots = display_roots(stored.environment)
-        current_ones = [item for item in run.streams if item.is_current]
-        streams = [item for item in current_ones if item.kind != "scalars"]
-        forecasts = forecasts_of(session, run_id).forecasts
-        worst = max(forecasts, key=_severity, default=None)
-        subject = view_models.subject_of(run, worst, rank, device)
-        stream = view_models.choose_stream(streams, *subject)
-        charted = stream or view_models.scalars_only(run)
-        row = _stream_row(session, run_id, stream)
-        prediction = prediction_for(session, run_id, row)
-        warning = first_warning(session, run_id)
-        stream_warning = (
-            first_warning(session, run_id, rank=stream.rank, device=stream.device)
-            if stream
-            else None
-        )
-        oom_report = oom_report_of(session, stored, row)
+        charted = read_charted_run(session, run_id)
+        run, worst, oom_report = charted.run, charted.worst, charted.oom_report
+        roots = display_roots(charted.stored.environment)
         # a report with a cause has its advice, too
         is_explained = oom_report is not None and oom_report.cause is not None
-        cause = None if is_explained else _cause(run, worst, warning)
-        compared = components(session, run_id, row)
+        cause = None if is_explained else _cause(run, worst, charted.warning)
         snapshots = list_snapshots(session, run_id)
         with_stacks = next((item for item in snapshots if item.has_stacks), None)
         snapshot = read_snapshot(session, run_id, with_stacks.id) if with_stacks else None
         blocks, height = flame(_display_stacks(snapshot.stacks, roots)) if snapshot else ([], 0)
-        ranks = run_view.compared_ranks(streams)
-        predicted = prediction.peak_allocated_bytes if prediction else None
-        advice = advice_for(session, run_id, row)
+        advice = advice_for(session, run_id, charted.row)
         suspects = suspects_of(session, run_id)
-        moment = headlines.Moment(
-            current().clock(),
-            warning_steps=view_models.warning_steps(incidents, warning),
-            failed_step=oom_report.failed_step if oom_report else None,
-            newest=view_models.stream_of(streams, worst),
-        )
         console = console_of(session, run_id, last=LAST_LINES)
         newest = console.lines[-1] if console.lines else None
+        variables = variables_of(session, charted)
+        link = link_of(session, run_id)
         return render_page(
             "run.html",
             session,
-            run=run,
+            **variables,
             may_change=auth.may_change(run.project),
-            incidents=incidents,
+            incidents=charted.incidents,
             failures=shared_failures(session, [run.id]),
-            headline=headlines.headline(run, worst, moment),
             cause=cause,
-            advice=_advice(cause, advice, suspects, stream) if cause else None,
+            advice=_advice(cause, advice, suspects, charted.stream) if cause else None,
             oom_report=oom_report,
             snapshots=snapshots,
             suspects=[_display_suspect(item, roots) for item in suspects],
@@ -124,46 +92,19 @@ def show_run(run_id: str) -> Response:
             flame=blocks,
             flame_height=height,
             flame_of=snapshot,
-            streams=streams,
-            stream=stream,
-            prediction=prediction,
             console=console,
             console_newest=f"{newest.number} {newest.at} {newest.text}" if newest else "",
             has_died=run.status in DEATHS,
             step_advice=advice,
-            chart=view_models.chart_facts(run, charted, forecasts, stream_warning, predicted)
-            if charted
-            else None,
-            compared_groups=view_models.compared_groups(compared) if compared else [],
-            compared=compared,
-            ranks=ranks,
-            imbalance=run_view.imbalance(ranks),
-            even_ratio=run_view.EVEN_RATIO,
-            rank_rows=run_view.rank_rows(ranks),
+            imbalance=run_view.imbalance(variables["ranks"]),
+            rank_rows=run_view.rank_rows(variables["ranks"]),
             export_formats=EXPORT_FORMATS,
             batch_every_s=pace_of(current_app).interval_s if run.status == "running" else None,
-            takes_commands=bool(stored.environment.get("takes_commands")),
+            takes_commands=bool(charted.stored.environment.get("takes_commands")),
             commands=list_commands(session, run_id),
-            has_scalars=len(current_ones) > len(streams),
-            refresh_s=REFRESH_S if run.status == "running" else REFRESH_ENDED_S,
+            public_link=describe_link(link) if link is not None else None,
+            link_lifetimes=LIFETIMES,
         )
-
-
-def _describe_run(session: Session, run_id: str) -> tuple[Run, list[Incident]]:
-    run = get_run(session, run_id)
-    if run is None:
-        raise Problem(404, f"Unknown run {run_id!r}. It may have been deleted.")
-    incidents = list_incidents(session, run_id=run_id).incidents
-    alerts = [alert for incident in incidents for alert in incident.alerts]
-    return describe(session, run, alerts, current().settings.gpu_prices), incidents
-
-
-def _stream_row(session: Session, run_id: str, stream: Stream | None) -> StreamRow | None:
-    if stream is None:
-        return None
-    key = (stream.rank, stream.device)
-    rows = current_streams(session, [run_id])
-    return next((row for row in rows if (row.rank, row.device) == key), None)
 
 
 def _diagnosis_text(session: Session, run: Run) -> str | None:
@@ -202,10 +143,6 @@ def _display_stacks(stacks: list[JsonObject], roots: Sequence[str]) -> list[Json
         {**stack, "frames": [display_frame(frame, roots) for frame in stack["frames"]]}
         for stack in stacks
     ]
-
-
-def _severity(forecast: Forecast) -> tuple[int, float]:
-    return LEVELS.index(forecast.level), forecast.oom_probability
 
 
 def _cause(run: Run, worst: Forecast | None, first_warning: Forecast | None) -> str | None:

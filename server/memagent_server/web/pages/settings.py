@@ -17,6 +17,7 @@ from memagent_server.http.problems import Problem
 from memagent_server.notify import REQUIRED_SETTINGS
 from memagent_server.store.models import TokenRow
 from memagent_server.store.notifications import list_notifications
+from memagent_server.store.public_links import list_links
 from memagent_server.store.retention import Limits, find_prunable
 from memagent_server.store.rules import EVERY_PROJECT, known_projects
 from memagent_server.store.tokens import SCOPES, describe_token, list_tokens, revoke_token
@@ -30,6 +31,7 @@ from memagent_server.web.api_alerts import (
     save_rules,
     send_test_message,
 )
+from memagent_server.web.public_links import describe_link
 from memagent_server.web.rendering import redirect_to, render_page
 
 blueprint = Blueprint("settings", __name__, url_prefix="/settings")
@@ -257,6 +259,7 @@ def _tokens_page(
             valid=[describe_token(token) for token in tokens if _is_valid(token, now)],
             ended=[describe_token(token) for token in tokens if not _is_valid(token, now)],
             has_admin_token=context.settings.admin_token is not None,
+            links=[(describe_link(link), run) for link, run in list_links(session, now)],
         )
     if secret is not None:
         response.headers["Cache-Control"] = "no-store"

@@ -1,4 +1,4 @@
-// Show each <time> by its age, with the reader's local time and UTC as tooltip. Without this script it is in UTC.
+// Show each <time> by its age, or by how long it is until then, with the reader's local time and UTC as tooltip. Without this script it is in UTC.
 "use strict";
 
 (() => {
@@ -16,12 +16,17 @@
     return `${Math.floor(parts / of)} ${unit}${rest ? ` ${rest} ${part}` : ""}`;
   }
 
+  // A clock may be a little ahead of the server's.
+  function age(seconds) {
+    if (seconds < -60) return `in ${duration(-seconds)}`;
+    return seconds < 5 ? "just now" : `${duration(seconds)} ago`;
+  }
+
   function show() {
     const now = Date.now();
     for (const element of document.querySelectorAll("time[datetime]")) {
       const at = new Date(element.dateTime);
-      const seconds = Math.max(0, (now - at) / 1000);
-      const text = seconds < 5 ? "just now" : `${duration(seconds)} ago`;
+      const text = age((now - at) / 1000);
       if (element.textContent !== text) element.textContent = text;
       if (!element.title) element.title = `${local.format(at)} (${element.dateTime.slice(0, 19).replace("T", " ")} UTC)`;
     }

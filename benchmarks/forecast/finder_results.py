@@ -34,7 +34,7 @@ class FinderRun:
     """Run of a program with memagent attached. Steps count from its first row.
 
     verdicts: from the first request on. requested: row of that, None if there was
-    none. notice, page: rows of the first ones on the terminal.
+    none. has_died: without memagent. notice, page: rows of the first ones on the terminal.
     """
 
     program: str
@@ -114,7 +114,7 @@ def read(file: Path) -> Iterator[FinderRun]:
 
 def _run(line: dict[str, Any]) -> FinderRun:
     return FinderRun(
-        line["program"], line["truth"], line["death"] is not None, line["limit"], line["rows"],
+        line["program"], line["truth"], line["cause"] is not None, line["limit"], line["rows"],
         tuple(Verdict(*item) for item in line["found"]), line["notice"], line["page"],
     )  # fmt: skip
 

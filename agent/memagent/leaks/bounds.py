@@ -12,7 +12,7 @@ If memory runs out before the bound is reached, it does: `free_memory` compares 
 4. An object of a library has an attribute for it: the `maxlen` of a deque, the `maxsize` of a
    queue or of a cache of results.
 
-A bound that was passed is none.
+A bound that was passed is none, and neither is a counter: `if step > warm_up: rows.append(x)`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from memagent.leaks.source_lines import GROWS, SourceScope, root_of
 from memagent.leaks.suspect import is_cache
 from memagent.leaks.syntax import (
     FUNCTIONS,
+    LOOPS,
     Parents,
     function_name,
     functions,
@@ -183,8 +184,9 @@ class _Values:
             else:
                 sides = (greater, less) if takes else None
             size, limit = (self._of(side, parents) for side in sides or (greater, greater))
-            if sides and size is not None and limit is not None:
-                yield size, limit
+            if sides is None or size is None or limit is None or _is_counted(sides[1], parents):
+                continue
+            yield size, limit
 
     def after_slice(self, node: ast.Assign | ast.Delete) -> Iterator[float]:
         """Yield the number of items that a slice leaves (3)."""
@@ -269,6 +271,23 @@ class _Values:
                 if node.attr in space:
                     return space[node.attr]
         return None
+
+
+def _is_counted(side: ast.expr, parents: Parents) -> bool:
+    """Return True if the loops around a condition count what this side of it mentions."""
+    loops = [item for item in parents if isinstance(item, LOOPS)]
+    targets: list[ast.AST] = [item.target for item in loops if not isinstance(item, ast.While)]
+    targets += [
+        node.target
+        for loop in loops
+        for node, _ in walk(loop)
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add)
+    ]
+    counted = {
+        ast.unparse(part) for target in targets for part in getattr(target, "elts", [target])
+    }
+    parts = (part for part in ast.walk(side) if isinstance(part, ast.Name | ast.Attribute))
+    return any(ast.unparse(part) in counted for part in parts)
 
 
 def _comparison(node: ast.AST) -> tuple[ast.expr, ast.expr] | None:

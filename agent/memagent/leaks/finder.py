@@ -230,6 +230,7 @@ class Finder(FinderChecks):
         suspects = without_tensors(suspects, of_tensors)
         growths = (detector.growth_bytes_per_step for detector in detectors)
         suspects = with_opaque_holders(suspects, next(filter(None, growths), 0))
+        suspects = self._window.bounds.without_filling(suspects)
         suspects = [item for item in suspects if not self._has_slowed(item)]
         suspects.sort(key=lambda item: -(item.bytes_per_step or 0) * item.confidence)
         is_beyond = self._window.bounds.is_beyond

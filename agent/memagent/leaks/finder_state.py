@@ -105,12 +105,13 @@ class FinderState:
 
         A buffer if it's below a bound that memory suffices for. If the source has a limit, what
         `limited_growth` says of it. Of a buffer only until a longer window shows that it goes on.
+        The next diagnosis doesn't change what the last one found before it ends.
         """
         if self._unconfirmed is not None:
             return self._growth
         if self._is_filling and not self.suspects:
             return "buffer"
-        is_known = self.suspects and not self.is_busy and self._growth != "buffer"
+        is_known = self.suspects and self._growth != "buffer"
         return self._growth if is_known else "unknown"
 
     def rest_bytes(self, *, on_host: bool) -> int | None:

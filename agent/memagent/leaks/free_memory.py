@@ -7,7 +7,7 @@ the run dies first: it's a suspect like one without a bound, and the fix names t
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -68,6 +68,16 @@ class BoundCheck:
             device = str(tensor.device)
         bound = bound_of_rows(holder, tensor)
         return self._is_free_to_grow(holder, bound, size / length, rate, device)
+
+    def without_filling(self, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Return suspects without allocations if most of these go to what fills up.
+
+        The allocator's record tells where memory is allocated, but not what holds it.
+        """
+        rates = [item.bytes_per_step or 0 for item in suspects if item.kind == "allocation"]
+        if 2 * self.filling_bytes_per_step < sum(rates):
+            return list(suspects)
+        return [item for item in suspects if item.kind != "allocation"]
 
     def with_fix(self, suspect: Suspect, holder: HolderPath) -> Suspect:
         """Return a suspect with the fix for the bound of its holder, if there is one."""

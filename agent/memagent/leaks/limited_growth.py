@@ -9,7 +9,8 @@
    that growth: it's a *list*. Numbers within an epoch come again.
 3. Anything else that has a limit is a *buffer*: its items are counted, cut off, or leave one by
    one. `bounds` couldn't read the number.
-4. Of several suspects, the kind that most of the growth is of counts.
+4. Of several suspects, the kind that most of the growth is of counts. Lines that allocate don't if
+   the others hold most of it: what a table keeps was allocated somewhere, too.
 
 A source of thousands of lines takes longer than one slice, so all of it is work in slices: reading
 each file once, and a pass over its statements for each suspect.
@@ -38,6 +39,7 @@ from memagent.leaks.limits import (
 )
 from memagent.leaks.syntax import (
     FUNCTIONS,
+    LOOPS,
     NODES_AT_ONCE,
     Parents,
     assignment_targets,
@@ -52,7 +54,6 @@ _EMPTYING_METHODS = frozenset(("clear", "reset", "flush"))
 _CALLED_BY_FRAMEWORKS = ("on_", "__", "training_", "validation_", "test_")
 _COUNTING_CALLS = frozenset(("range", "enumerate", "count"))
 _REPEATING = (ast.Mod, ast.FloorDiv)
-_LOOPS = (ast.For, ast.While, ast.AsyncFor)
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,18 @@ def source_evidence(
     for _ in reading.read(suspects):
         if budget.is_slice_over():
             yield
-    growing = reading.rates.most_common(1)[0][0] if reading.rates else "unknown"
-    return SourceEvidence(reading.suspects, growing, frozenset(reading.keyed))
+    return SourceEvidence(reading.suspects, _main_kind(reading.kinds), frozenset(reading.keyed))
+
+
+def _main_kind(kinds: Sequence[tuple[Suspect, Growing]]) -> Growing:
+    """Return what most of the growth of suspects is (4), "unknown" without any."""
+    rates, allocated = Counter[Growing](), Counter[Growing]()
+    for suspect, kind in kinds:
+        counted = allocated if suspect.kind == "allocation" else rates
+        counted[kind] += max(1, round(suspect.bytes_per_step or 0))
+    if 2 * rates.total() < allocated.total():
+        rates += allocated
+    return rates.most_common(1)[0][0] if rates else "unknown"
 
 
 class _Reading:
@@ -89,8 +100,8 @@ class _Reading:
     def __init__(self, is_beyond: Callable[[Suspect], bool]) -> None:
         self._is_beyond = is_beyond
         self.suspects: list[Suspect] = []
-        self.rates = Counter[Growing]()
-        """Bytes per step by kind of growth."""
+        self.kinds: list[tuple[Suspect, Growing]] = []
+        """Suspects with the kinds of their growth."""
         self.keyed: set[tuple[str, int | None]] = set()
         self._counters: dict[str, set[str]] = {}
         """Variables that count the run's steps, by file."""
@@ -114,7 +125,7 @@ class _Reading:
         kind: Growing = "list"
         if not self._is_beyond(suspect):
             kind = yield from self._kind_of(suspect, keyed=keyed)
-        self.rates[kind] += max(1, round(suspect.bytes_per_step or 0))
+        self.kinds.append((suspect, kind))
 
     def _kind_of(self, suspect: Suspect, *, keyed: bool) -> Work[Growing]:
         statements = statements_of(suspect)
@@ -235,4 +246,4 @@ def _is_counting(value: ast.expr) -> bool:
 
 def _is_looped(parents: Parents, repeated: set[str]) -> bool:
     """Return True in a loop, and in a function that is called in one."""
-    return any(isinstance(item, _LOOPS) for item in parents) or _function(parents) in repeated
+    return any(isinstance(item, LOOPS) for item in parents) or _function(parents) in repeated

@@ -311,11 +311,7 @@ class LeakMonitor:
 
     def _emit_state(self) -> None:
         """Emit an event when a diagnosis begins, goes on to its search, or ends."""
-        rest_bytes = self._finder.rest_bytes(on_host=self._device.kind == "host")
-        growing = self._finder.growing, rest_bytes
-        if growing != self._growing:
-            self._growing = growing
-            self.on_found(*growing)
+        self._tell_growing()
         state = self._finder.state
         if state != self._emitted_state:
             self._emitted_state = state
@@ -323,6 +319,13 @@ class LeakMonitor:
             data = {"state": state, "text": text}
             step = self._sampler.step
             self._emit(Event(kind="diagnosis", step=step, time_s=time.time(), data=data))
+
+    def _tell_growing(self) -> None:
+        rest_bytes = self._finder.rest_bytes(on_host=self._device.kind == "host")
+        growing = self._finder.growing, rest_bytes
+        if growing != self._growing:
+            self._growing = growing
+            self.on_found(*growing)
 
     def _publish(self, diagnosis: Diagnosis) -> None:
         # a leak doesn't move, so the next diagnosis may wait
@@ -359,6 +362,7 @@ class LeakMonitor:
     def _note_stopped(self, stopped: Sequence[Suspect]) -> None:
         """Publish that suspects are withdrawn, on the terminal and the run's page."""
         step = self._sampler.step
+        self._tell_growing()
         if not self.suspects:
             self._checks.end()
         if self._finder.diagnosis is not None:

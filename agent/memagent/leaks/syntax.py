@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import ParamSpec, TypeVar
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+LOOPS = (ast.For, ast.While, ast.AsyncFor)
 ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
 
 DYNAMIC = ".*"

@@ -122,6 +122,32 @@ class WarmUp:
         return self.items[0]
 
 
+class InALoop:
+    def __init__(self, limit):
+        self.items = []
+        self.limit, self.step = limit, 0
+
+    def add(self, item):
+        for _ in range(1):
+            if self.step < self.limit:
+                self.items.append(item)
+            self.step += 1
+
+
+class Late:
+    """It keeps items from a step on: the counter is no bound."""
+
+    def __init__(self):
+        self.items = []
+        self.begin, self.step = 1, 0
+
+    def add(self, item):
+        for _ in range(2):
+            self.step += 1
+            if self.step > self.begin:
+                self.items.append(item)
+
+
 class Unlimited:
     def __init__(self):
         self.items = []
@@ -138,9 +164,10 @@ BOUNDED = [
     (1, Called),
     (2, lambda: Guarded(30)),
     (2, Refusing),
+    (2, lambda: InALoop(30)),
     (3, lambda: Sliced(30)),
 ]
-UNBOUNDED = [Uncounted, WarmUp, Unlimited]
+UNBOUNDED = [Uncounted, WarmUp, Late, Unlimited]
 
 
 def holder_of(owner) -> HolderPath:

@@ -51,6 +51,18 @@ def test_a_bound_counts_if_free_memory_is_unknown():
     assert not BoundCheck().can_grow(recent(10**12), MIB)
 
 
+def test_allocations_of_what_fills_up_are_no_suspects():
+    check = BoundCheck(lambda: MEMORY)
+    kept, made = (
+        build_suspect(__file__, 1, None, "3 blocks", kind, KIB, 0.7)
+        for kind in ("list", "allocation")
+    )
+    assert check.without_filling([kept, made]) == [kept, made]
+    check.can_grow(recent(1020), KIB, KIB // 2)
+    assert check.without_filling([kept, made]) == [kept]
+    assert check.without_filling([kept, made, made]) == [kept, made, made]
+
+
 def test_the_fix_names_the_bound():
     check, holder = BoundCheck(lambda: MEMORY), recent(5000)
     suspect = build_suspect(__file__, 1, None, "recent: deque of 20", "deque", KIB, 0.9)
@@ -131,6 +143,15 @@ def test_the_finder_names_what_memory_does_not_suffice_for(kind, is_host):
     finder = diagnosed(kind(10**8).step, 2**30, host=is_host)
     assert finder.growing == "list"
     assert ", 100,000,000: full" in finder.suspects[0].fix
+
+
+def test_a_verdict_stays_until_the_next_diagnosis_is_over():
+    kept = Deque(10**8)
+    finder = diagnosed(kept.step, 2**30)
+    finder.request()
+    kept.step()
+    finder.after_step(500)
+    assert finder.is_busy and finder.growing == "list"
 
 
 @pytest.mark.parametrize("kind", [Deque, Bank, Cached])

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 
 import pytest
+from msgspec.structs import replace
 
 from memagent.leaks import Finder, limited_growth, syntax
 from memagent.leaks.detectors.base import finish
@@ -131,6 +132,17 @@ def test_4_most_of_the_growth_counts(tmp_path):
     assert growth_of([seen, rows]) == "cache"
     assert growth_of([rows, seen], lambda suspect: suspect is seen) == "list"
     assert growth_of([]) == "unknown"
+
+
+def test_4_allocations_count_for_what_nothing_else_holds(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("def add(key, x):\n    if key not in seen:\n        seen[key] = x.clone()\n")
+    seen, made = (
+        build_suspect(str(path), line, "add", f"{kind} of 3", kind, size, 1.0)
+        for line, kind, size in ((3, "dict", 900), (1, "allocation", 1000))
+    )
+    assert growth_of([made, seen]) == "cache"
+    assert growth_of([made]) == growth_of([replace(seen, bytes_per_step=400), made]) == "list"
 
 
 def test_a_long_file_is_read_once_for_all_suspects_in_parts(tmp_path, monkeypatch):

@@ -368,6 +368,8 @@ def test_suspects_whose_growth_has_stopped_are_withdrawn(watched, recording, cap
     run.finish()
     grown, stopped = recording().snapshots
     assert grown.suspects and stopped.suspects == [] and "withdrawn" in stopped.notes[0]
+    hints = [event.data["grows"]["host"] for event in recording().events if event.kind == "hints"]
+    assert hints[-2:] == ["list", "unknown"]
 
 
 def test_the_terminal_does_not_name_what_fills_up_meanwhile(watched, capfd):

@@ -27,8 +27,8 @@ class Activations:
     - stack: saved by the layers. edges: saved outside of them.
     - encoder: that of the first of two stacks.
     - recomputed: one layer under checkpointing. largest: the largest layer.
-    - working: temporaries of one layer's backward. weights: the last layer's gradients by then.
-      pair: temporaries with the widest pair of its gradients.
+    - working: temporaries of one layer's backward. tail: with its weights' gradients, beyond what
+      it saved. pair: temporaries with the widest pair of its gradients.
     - local: only lives until the end of forward.
     - output: freed when the caller drops the output (logits and a cache). carried: that of the
       step before.
@@ -41,7 +41,7 @@ class Activations:
     edges: float
     casts: float
     working: float
-    weights: float
+    tail: float
     pair: float
     local: float
     output: float
@@ -67,7 +67,7 @@ def activations(spec: TrainingSpec, *, first: bool, last: bool) -> Activations:
         edges=edge_bytes(spec),
         casts=cast_bytes(spec) / (plan.tensor * plan.pipeline),
         working=backward.working,
-        weights=backward.weights,
+        tail=backward.tail,
         pair=backward.pair,
         local=last_norm_bytes(spec) if last else 0.0,
         output=output,

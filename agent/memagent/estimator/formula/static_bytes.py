@@ -9,8 +9,6 @@ from memagent.estimator.formula.precision import quantised_bytes
 from memagent.estimator.formula.shapes import Matrix, matrices
 from memagent.estimator.formula.spec import TrainingSpec
 
-_ATTENTION = ("q", "k", "v", "qkv", "o")
-
 
 @dataclass(frozen=True)
 class StaticBytes:
@@ -18,8 +16,7 @@ class StaticBytes:
 
     `layer` and `root` are what ZeRO-3 gathers at once: a layer, and all outside of the layers. The
     gradients of the head and of a tied embedding are in the compute dtype. `layer_gradients` are
-    those of one layer, of the first stack if there are two: backward ends with it, and there with
-    `attention_gradients`.
+    those of one layer, of the first stack if there are two: backward ends with it.
     """
 
     parameters: float
@@ -33,7 +30,6 @@ class StaticBytes:
     embedding_gradient: float
     late_gradient: float
     layer_gradients: float
-    attention_gradients: float
 
 
 def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -> StaticBytes:
@@ -93,8 +89,6 @@ def static_bytes(spec: TrainingSpec, *, first: bool = True, last: bool = True) -
         embedding_gradient=embedding * sizes.gradient if adds_embedding else 0.0,
         late_gradient=embedding * sizes.gradient / plan.shards(2) if is_late else 0.0,
         layer_gradients=sizes.gradient * sum(s * _layer_values(spec, m) for m, s in shares),
-        attention_gradients=sizes.gradient
-        * sum(s * _layer_values(spec, m) for m, s in shares if m.role in _ATTENTION),
     )
 
 

@@ -3,8 +3,8 @@
 1. The end of forward: all saved tensors, and what the loss holds while it is computed.
 2. The start of backward: the same, with the gradients of the logits.
 3. The walk back through the layers: activations go as gradients come. Both change linearly, so only
-   the first and the last layer count. In a layer, attention's gradients come last. That of
-   embeddings that aren't tied comes after them.
+   the first and the last layer count. In a layer, gradients come as what it saved goes, those of
+   attention last. That of embeddings that aren't tied comes after them.
 4. The end of backward: all gradients. A tied embedding's second gradient exists before it is added
    to the first.
 5. The optimizer's step: gradients and its temporaries; activations are gone.
@@ -89,11 +89,11 @@ def _phases(
         start = full - layers
         walk = full - parts.casts + layers / spec.model.all_layers
     late = 0.0 if before else static.late_gradient
-    own = 0.0 if before else static.attention_gradients
+    first = parts.working if before else parts.tail - static.layer_gradients
     backward = (
         start + parts.loss.backward + (parts.cache if spec.holds_output else 0.0),
-        walk + parts.output + parts.recomputed + parts.working + parts.weights,
-        persistent + gradients - late - own + parts.output + parts.largest + parts.working,
+        walk + parts.output + parts.recomputed + parts.tail,
+        persistent + gradients - late + parts.output + parts.largest + first,
         persistent + gradients + parts.output + _tied_gradients(spec, static),
         persistent + gradients + parts.output + _between_stacks(spec, static, parts),
     )

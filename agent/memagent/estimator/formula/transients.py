@@ -28,22 +28,33 @@ from memagent.estimator.reductions import outer_sum_bytes
 
 @dataclass(frozen=True)
 class LayerBackward:
-    """The widest moment of one layer's backward.
+    """The widest moments of one layer's backward.
 
-    working: its temporaries. weights: gradients of the layer's weights that are there by then.
-    pair: its temporaries with the widest pair of gradients.
+    working: its temporaries. pair: with the widest pair of gradients. tail: the most that its
+    temporaries and its weights' gradients take beyond what the layer saved.
     """
 
     working: float
     pair: float
+    tail: float
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A moment of it: temporaries, the weights' gradients so far, and the saved bytes that went."""
+
+    working: float
     weights: float = 0.0
+    release: float = 0.0
 
 
 def layer_backward(spec: TrainingSpec) -> LayerBackward:
-    """Return the incoming gradient, and the widest pair of gradients in one layer's backward.
+    """Return the widest moments of one layer's backward.
 
-    The widest pair is the feed-forward's or the attention scores', or the gradient of a bias and
-    what it takes to be summed up.
+    1. The feed-forward's last matrix has its gradient, and the widest pair is on its way.
+    2. All of its matrices have, and what it saved is gone; its input's gradient isn't there.
+    3. So it is when eager attention's scores have theirs.
+    4. A bias's gradient is summed up.
     """
     shape, sizes = spec.model, spec.dtype_bytes
     width = shape.ffn_width * max(1, shape.experts_per_token) / spec.parallel.tensor
@@ -58,28 +69,51 @@ def layer_backward(spec: TrainingSpec) -> LayerBackward:
         feed_forward += shape.ffn_width * shape.hidden * spec.dequantised_bytes
     stream = 2 * spec.tokens * shape.hidden * sizes.residual
     pair = max(feed_forward, scores) + stream
-    moments = [LayerBackward(pair, pair)]
+    both, activation = _gradients(spec, "gate", "up", "down"), _activation(spec)
+    moments = [
+        _Moment(feed_forward + stream, _gradients(spec, "down")),
+        _Moment(feed_forward + stream, both, activation),
+        _Moment(scores + stream, both, activation),
+    ]
+    sums = []
     if spec.lora_rank is None and spec.device == "cuda":
-        moments += _bias_sums(spec, feed_forward, pair)
-    return max(moments, key=lambda moment: moment.working + moment.weights)
+        sums = list(_bias_sums(spec, feed_forward))
+    return LayerBackward(
+        working=max([pair, *(moment.working for moment in sums)]),
+        pair=pair,
+        tail=max(each.working + each.weights - each.release for each in (*moments, *sums)),
+    )
 
 
-def _bias_sums(spec: TrainingSpec, feed_forward: float, pair: float) -> Iterator[LayerBackward]:
+def _gradients(spec: TrainingSpec, *roles: str) -> float:
+    """Return the gradients of one layer's matrices of these roles."""
+    if spec.lora_rank is not None:
+        return 0.0
+    values = (m.parameters for m in matrices(spec.model) if m.layered and m.role in roles)
+    return sum(values) / (spec.model.all_layers * spec.parallel.tensor) * spec.dtype_bytes.gradient
+
+
+def _activation(spec: TrainingSpec) -> float:
+    """Return what the feed-forward saves between its matrices."""
+    saved = layer_saved(spec).split
+    return (saved.get("ffn", 0.0) + saved.get("ffn_hidden", 0.0)) / spec.parallel.tensor
+
+
+def _bias_sums(spec: TrainingSpec, feed_forward: float) -> Iterator[_Moment]:
     """Yield the moments at which the gradients of the feed-forward's biases are summed up.
 
     The weight's gradient comes first. When the first matrix is reached, its output's gradient is
     held, too, and what the activation and the second matrix saved is gone.
     """
     stream = 2 * spec.tokens * spec.model.hidden * spec.dtype_bytes.residual
-    saved, gradient = layer_saved(spec).split, spec.dtype_bytes.gradient
-    activation = saved.get("ffn", 0.0) + saved.get("ffn_hidden", 0.0)
+    gradient = spec.dtype_bytes.gradient
     for matrix in matrices(spec.model):
         if matrix.bias and matrix.role in ("up", "down"):
             is_first = matrix.role == "up"
             weights = matrix.rows * matrix.cols * gradient * (2 if is_first else 1)
             scratch = outer_sum_bytes(spec.tokens, matrix.rows // spec.parallel.tensor)
-            rest = feed_forward - activation if is_first else 0.0
-            yield LayerBackward(scratch + rest + stream, pair, weights if scratch else 0.0)
+            rest = feed_forward - _activation(spec) if is_first else 0.0
+            yield _Moment(scratch + rest + stream, weights if scratch else 0.0)
 
 
 def activation_stack(

@@ -43,6 +43,7 @@ PAGES = {
     "not-found": "/runs/nobody",
 }
 CHARTS = {"run": "#memory-chart[data-drawn]", "compare": "#compare-chart[data-drawn]"}
+LINK = "/api/v1/runs/k3v9leak/public-link"
 BEFORE_TOKENS = {"first-visit": "/"}
 WITH_TOKENS = {"login": "/login"}
 CONTRAST = {"runOnly": ["color-contrast"], "resultTypes": ["violations"]}
@@ -113,6 +114,9 @@ def test_every_page_is_accessible_and_fits_on_a_phone(server, replay, scenarios,
     ):
         replay(scenario)
     assert look(server.url, PAGES) == {}
+    link = server.request("PUT", LINK, b"{}", {"content_type": "application/json"}).json
+    public = {"run-public": link["url"], "run-embedded": link["embed_url"]}
+    assert look("", public) == {}
 
 
 def test_the_login_page_is_accessible(start_server, look):

@@ -19,7 +19,6 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Float(53), nullable=False),
         sa.Column("created_by", sa.String(200)),
         sa.Column("expires_at", sa.Float(53)),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id"),
         sa.UniqueConstraint("id"),
     )

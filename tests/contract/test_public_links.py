@@ -16,6 +16,9 @@ def stranger(sqlite_app, fill, token_of):
     fill("r", "vision", MARKER)
     fill("other", "vision", OTHER)
     client, headers = sqlite_app.test_client(), {"Authorization": f"Bearer {token_of('admin')}"}
+    event = {"kind": f"kind_{MARKER}", "step": 2, "time_s": 2.0, "data": {}}
+    batch = {"seq": 7, "events": [event]}
+    assert client.post("/api/v1/runs/r/batches", json=batch, headers=headers).status_code == 200
     link = client.put("/api/v1/runs/r/public-link", json={}, headers=headers).get_json()
     path = urlsplit(link["url"]).path
     return lambda view="", **options: sqlite_app.test_client().get(f"{path}{view}", **options)
@@ -33,7 +36,7 @@ def test_a_page_shows_the_name_of_the_run_and_no_other_text_of_it(stranger, view
         ('data-title="', '"'),
     ):
         text = text.replace(f"{begin}{MARKER}{end}", "")
-    for unknown in (MARKER, OTHER, "vision", "<form", "/runs/", "/api/"):
+    for unknown in (MARKER, OTHER, "vision", 'method="post"', "/runs/", "/api/"):
         assert unknown not in text, unknown
 
 
@@ -56,9 +59,32 @@ def test_other_sites_may_frame_the_chart_only(stranger):
     assert "noindex" in page.text and "noindex" in chart.text
 
 
-def test_a_link_opens_nothing_else(stranger, sqlite_app):
+def test_a_frame_shows_why_a_link_has_ended(sqlite_app):
+    ended = sqlite_app.test_client().get("/public/x/embed", headers=HTML)
+    assert ended.status_code == 404 and "Ask who sent it" in ended.text
+    assert "X-Frame-Options" not in ended.headers
+
+
+def test_a_link_opens_nothing_else(stranger):
     assert stranger(headers=HTML).status_code == 200
-    for path in ("/", "/runs/r", "/api/v1/runs/r", "/api/v1/runs/r/series", "/public/", "/public"):
-        assert sqlite_app.test_client().get(path).status_code in (303, 401, 404)
-    assert stranger("/console").status_code == 404
-    assert stranger("/../../runs/r").status_code in (303, 401, 404)
+    for parameters in ("rank=0&device=GPU-" + OTHER, "attempt=1&device=other"):
+        answer = stranger(f"/series?{parameters}")
+        assert OTHER not in answer.text.replace(f"GPU-{OTHER}", ""), parameters
+        chart = answer.get_json().get("series", {}).get("allocated_bytes", {"last": []})
+        assert chart["last"] == [], parameters
+    for view in ("/console", "/events", "/export", "/snapshots", "/suspects"):
+        assert stranger(view).status_code == 404
+
+
+def test_a_page_of_many_devices_changes_nothing_either(sqlite_app, token_of):
+    client, headers = sqlite_app.test_client(), {"Authorization": f"Bearer {token_of('admin')}"}
+    ids = [f"GPU-{number}" for number in range(9)]
+    devices = [{"id": name, "kind": "cuda", "name": "card", "limit_bytes": 2**30} for name in ids]
+    columns = {"step": [1], "time_s": [1.0], "allocated_bytes": [1]}
+    batch = {"seq": 1, "chunks": [{"stream": name, "columns": columns} for name in ids]}
+    client.post("/api/v1/runs", json={"run_id": "r", "devices": devices}, headers=headers)
+    client.post("/api/v1/runs/r/batches", json=batch, headers=headers)
+    link = client.put("/api/v1/runs/r/public-link", json={}, headers=headers).get_json()
+    for url in (link["url"], link["embed_url"]):
+        page = sqlite_app.test_client().get(urlsplit(url).path, headers=HTML).text
+        assert '<select id="device"' in page and 'method="post"' not in page

@@ -6,7 +6,7 @@
         prune_unless_it_fits(trial, make_model, ((batch, 1024), "int64"))
         ...
 
-A pruned trial has the user attributes `memagent_verdict`, `memagent_needed_bytes` and
+A trial that was checked has the user attributes `memagent_verdict`, `memagent_needed_bytes` and
 `memagent_limit_bytes`, one with a run `memagent_run_id` and `memagent_peak_bytes`.
 """
 
@@ -26,7 +26,7 @@ from memagent.integrations.trials import (
     run_values,
     trial_values,
 )
-from memagent.lifecycle.registry import newest_run
+from memagent.lifecycle.registry import newest_run_of_thread
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -62,11 +62,11 @@ def prune_out_of_memory(objective: Callable[[Trial], Values]) -> Callable[[Trial
 
     @wraps(objective)
     def run_trial(trial: Trial) -> Values:
-        before = newest_run()
+        before = newest_run_of_thread()
         try:
             return objective(trial)
         except Exception as error:
-            if not end_out_of_memory(error):
+            if not end_out_of_memory(error, before):
                 raise
             _store(trial, {"memagent_verdict": "out of memory"})
             pruned = TrialPruned(f"out of memory: {error}")

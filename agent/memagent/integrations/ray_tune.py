@@ -22,7 +22,7 @@ from memagent.integrations.trials import (
     end_out_of_memory,
     run_values,
 )
-from memagent.lifecycle.registry import newest_run
+from memagent.lifecycle.registry import newest_run_of_thread
 
 __all__ = ["check_trial", "end_too_large"]
 
@@ -38,13 +38,13 @@ def end_too_large(**metrics: Any) -> Callable[[TrainFunction], TrainFunction]:
     def decorate(train: TrainFunction) -> TrainFunction:
         @wraps(train)
         def run_trial(config: dict[str, Any]) -> Any:
-            before = newest_run()
+            before = newest_run_of_thread()
             try:
                 return train(config)
             except TrialTooLargeError as error:
                 values = error.values
             except Exception as error:
-                if not end_out_of_memory(error):
+                if not end_out_of_memory(error, before):
                     raise
                 values = {"memagent_verdict": "out of memory", **run_values(before)}
             tune.report({**metrics, **values})

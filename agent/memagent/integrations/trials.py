@@ -17,7 +17,7 @@ from memagent.estimator.api import estimate
 from memagent.estimator.estimate import Estimate
 from memagent.fitting.api import memory_here
 from memagent.hooks.exit import error_chain, status_of
-from memagent.lifecycle.registry import RegisteredRun, newest_run
+from memagent.lifecycle.registry import RegisteredRun, newest_run_of_thread
 
 GIB = 2**30
 
@@ -72,9 +72,9 @@ def excess_gib(values: Mapping[str, Any]) -> float:
 
 
 def run_values(before: RegisteredRun | None) -> dict[str, Any]:
-    """Return id and peak of this process's newest run; empty if that is still `before`."""
-    run = newest_run()
-    if run is None or run is before:
+    """Return id and peak of the run that this thread has started since `before`, if any."""
+    run = _run_since(before)
+    if run is None:
         return {}
     peaks: list[dict[str, Any]] = list(run.report()["peaks"].values())
     return {
@@ -83,11 +83,19 @@ def run_values(before: RegisteredRun | None) -> dict[str, Any]:
     }
 
 
-def end_out_of_memory(error: BaseException) -> bool:
-    """End a trial's run and free what the failed step holds; False for any other error."""
+def _run_since(before: RegisteredRun | None) -> RegisteredRun | None:
+    run = newest_run_of_thread()
+    return None if run is before else run
+
+
+def end_out_of_memory(error: BaseException, before: RegisteredRun | None) -> bool:
+    """End a trial's run and free what the failed step holds; False for any other error.
+
+    before: the thread's newest run when the trial began, which goes on.
+    """
     if status_of(error) != "oom":
         return False
-    run = newest_run()
+    run = _run_since(before)
     if run is not None and run.status == "running":
         run.fail_with(error)
     for link in error_chain(error):

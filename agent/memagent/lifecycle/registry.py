@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -32,17 +33,23 @@ class RegisteredRun(Protocol):
 
 _runs: weakref.WeakSet[RegisteredRun] = weakref.WeakSet()
 _newest: RegisteredRun | None = None
+_of_thread = threading.local()
 
 
 def register(run: RegisteredRun) -> None:
     global _newest  # noqa: PLW0603 - a process trains one run at a time
     _runs.add(run)
-    _newest = run
+    _newest = _of_thread.newest = run
 
 
 def newest_run() -> RegisteredRun | None:
     """Return the run that this process started last, ended or not."""
     return _newest
+
+
+def newest_run_of_thread() -> RegisteredRun | None:
+    """Return the run that this thread started last: a search may train in several."""
+    return getattr(_of_thread, "newest", None)
 
 
 def running_automatic_runs() -> list[RegisteredRun]:

@@ -31,6 +31,7 @@ from memagent_server.http.credentials import (
     is_unprotected,
 )
 from memagent_server.http.problems import Problem
+from memagent_server.http.request_logging import PUBLIC_LINKS
 from memagent_server.settings import Settings
 from memagent_server.store.engine import Connection
 from memagent_server.store.people import mark_seen
@@ -49,8 +50,7 @@ _PUBLIC_PATHS = (
     "/login/oidc/callback",
     "/logout",
 )
-_PUBLIC_FOLDERS = ("/static/", "/public/")
-"""Addresses of `/public/` are secrets by themselves: see `web/public_links.py`."""
+_PUBLIC_FOLDERS = ("/static/", PUBLIC_LINKS)
 _PROXY_HEADERS = (
     "Forwarded",
     "Via",

@@ -2,7 +2,7 @@
 
 A valid X-Request-ID of a proxy or an agent is kept, otherwise a new id is generated. The id is in
 the response, in every line that is logged during the request, and in problems. The access log never
-contains a token, a cookie, a query string or a header.
+contains a token, a public link, a cookie, a query string or a header.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ _FREQUENT_ROUTES = ("/healthz", "/readyz", "/metrics", "/static/", "/api/v1/runs
 """Routes called every few seconds. Their successes are logged at DEBUG: they would drown all other
 lines, and are counted anyway.
 """
+PUBLIC_LINKS = "/public/"
+"""Addresses below it have a secret: see `web/public_links.py`."""
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _log = logging.getLogger("memagent.access")
 
@@ -69,10 +71,17 @@ def _finish(response: Response) -> Response:
             level,
             "%s %s",
             request.method,
-            request.path,
+            _logged_path(),
             extra={FIELDS: _log_fields(response, duration_s)},
         )
     return response
+
+
+def _logged_path() -> str:
+    """Return the path, without the secret of a public link."""
+    if not request.path.startswith(PUBLIC_LINKS):
+        return request.path
+    return request.url_rule.rule if request.url_rule is not None else PUBLIC_LINKS
 
 
 def _is_frequent_success(route: str, status: int) -> bool:

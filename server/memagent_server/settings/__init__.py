@@ -79,6 +79,7 @@ class Settings:
     admin_token: str | None = field(default=None, repr=False)
     is_open: bool = False
     """Without tokens, serve everybody on this machine."""
+    has_public_links: bool = True
     oidc: OidcSettings | None = None
     """The provider for logins, None for tokens only."""
     retention_days: int = 30
@@ -174,6 +175,7 @@ class Settings:
             public_url=read_url("MEMAGENT_PUBLIC_URL", values) or local_url,
             admin_token=read_token("MEMAGENT_ADMIN_TOKEN", values),
             is_open=read_flag("MEMAGENT_OPEN", values),
+            has_public_links=read_flag("MEMAGENT_PUBLIC_LINKS", values, default="1"),
             oidc=read_oidc(values),
             retention_days=read_days("MEMAGENT_RETENTION_DAYS", values, default=30),
             rollup_days=read_days("MEMAGENT_ROLLUP_DAYS", values, default=365),

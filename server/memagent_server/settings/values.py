@@ -42,8 +42,8 @@ def read_url(
     return value.rstrip("/")
 
 
-def read_flag(name: str, values: Mapping[str, str]) -> bool:
-    value = values.get(name, "0")
+def read_flag(name: str, values: Mapping[str, str], *, default: str = "0") -> bool:
+    value = values.get(name, default)
     if value not in ("0", "1"):
         raise SettingError(f"{name} is {value!r}: write 1 or 0")
     return value == "1"

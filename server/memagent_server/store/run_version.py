@@ -1,7 +1,7 @@
 """The version of an ended run: equal as long as nothing that its page shows has changed.
 
-Every table that the page reads has a part in it, read by an index of the run: the newest id of
-rows that are only added, a sum of times or counters of rows that change.
+Every table that the refreshed parts of the page read has a part in it, read by an index of the run:
+the newest id of rows that are only added, a sum of times or counters of rows that change.
 """
 
 from __future__ import annotations

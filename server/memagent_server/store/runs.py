@@ -170,8 +170,8 @@ def delete_run(session: Session, run_id: str) -> bool:
         (ForecasterStateRow, ForecasterStateRow.stream_id.in_(streams)),
         (AlertRow, AlertRow.run_id == run_id),
         (IncidentRow, IncidentRow.run_id == run_id),
-        (PublicLinkRow, PublicLinkRow.run_id == run_id),
         # and these have none on any database
+        (PublicLinkRow, PublicLinkRow.run_id == run_id),
         *((table, and_(*of_run(table, run_id))) for table in SAMPLE_TABLES),
     )
     for model, condition in belongs:

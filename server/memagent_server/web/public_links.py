@@ -30,8 +30,8 @@ from memagent_server.web.rendering import redirect_to
 
 blueprint = Blueprint("public_links", __name__)
 
-LIFETIMES = {"": "never", "7": "in 7 days", "30": "in 30 days", "90": "in 90 days"}
-"""When a link ends, by the value of the form's field."""
+LIFETIMES = {"30": "in 30 days", "7": "in 7 days", "90": "in 90 days", "": "never"}
+"""When a link ends, by the value of the form's field; the first is the default."""
 _MAX_DAYS = 3_650
 
 
@@ -48,7 +48,7 @@ def get_public_link(run_id: str) -> Response:
     with current().database.read() as session:
         if get_run(session, run_id) is None:
             raise UnknownRunError(run_id)
-        link = link_of(session, run_id)
+        link = link_of(session, run_id, current().clock())
     if link is None:
         raise Problem(404, f"Run {run_id!r} has no public link. PUT the same address opens one.")
     return json_answer(describe_link(link))
@@ -89,12 +89,12 @@ def change_public_link(run_id: str) -> Response:
 def run_of_secret(session: Session, secret: str) -> str:
     """Return the id of the run that an address shows. Raises Problem 404."""
     try:
-        link_id = _serializer().loads(secret)
+        link_id = _serializer().loads(secret) if current().settings.has_public_links else None
     except BadData:
         link_id = None
     run_id = run_of_link(session, link_id, current().clock()) if isinstance(link_id, str) else None
     if run_id is None:
-        raise Problem(404, "This link was revoked, has expired or never was. Ask who sent it.")
+        raise Problem(404, "This link doesn't exist, was revoked or has expired. Ask who sent it.")
     return run_id
 
 
@@ -105,6 +105,8 @@ def describe_link(link: PublicLinkRow) -> PublicLink:
 
 def _open(run_id: str, days: int | None) -> PublicLink:
     access, context = auth.current_access(), current()
+    if not context.settings.has_public_links:
+        raise Problem(403, "This server opens no public links: MEMAGENT_PUBLIC_LINKS is 0.")
     now, by = context.clock(), access.name if access is not None else None
     expires_at = now + days * DAY_S if days is not None else None
     with context.database.write() as session:

@@ -7,7 +7,7 @@ escaping could not run.
 
 from __future__ import annotations
 
-from flask import Blueprint, Response, render_template
+from flask import Blueprint, Response, render_template, request
 from flask.blueprints import BlueprintSetupState
 from markupsafe import Markup
 
@@ -44,10 +44,14 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-FRAMED_CONTENT_SECURITY_POLICY = CONTENT_SECURITY_POLICY.replace(
-    "frame-ancestors 'none'", "frame-ancestors *"
-)
-"""Of a page that other sites may show in a frame."""
+FRAMED = "public_run.show_embedded_run"
+"""The page that other sites may show in a frame, and its errors."""
+_FRAMED_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY.replace(
+        "frame-ancestors 'none'", "frame-ancestors *"
+    ),
+    "Cross-Origin-Resource-Policy": "cross-origin",
+}
 _SECURITY_HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "Cache-Control": "private, no-cache",
@@ -107,10 +111,12 @@ def send_static(filename: str, digest: str | None = None) -> Response:
 
 def add_security_headers(response: Response) -> Response:
     """Add the same headers to every response: errors and JSON can carry an injection, too."""
-    for name, value in security_headers(current().settings).items():
+    headers = security_headers(current().settings)
+    if request.endpoint == FRAMED:
+        headers |= _FRAMED_HEADERS
+        del headers["X-Frame-Options"]
+    for name, value in headers.items():
         response.headers.setdefault(name, value)
-    if response.headers["Content-Security-Policy"] == FRAMED_CONTENT_SECURITY_POLICY:
-        del response.headers["X-Frame-Options"]
     return response
 
 

@@ -76,16 +76,21 @@ class SharedPages:
 
 
 def share_refreshes(
-    version: Callable[..., Hashable] | None = None,
+    version: Callable[..., Hashable] | None = None, *, audience: str = ""
 ) -> Callable[[PageView], PageView]:
-    """Decorate a view. `version` takes its arguments and returns None if there is none."""
+    """Decorate a view. `version` takes its arguments and returns None if there is none.
+
+    Renderings are kept apart by audience: strangers must not evict those of users.
+    """
 
     def decorate(view: PageView) -> PageView:
         @wraps(view)
         def answer(**arguments: str) -> Response:
             if REFRESH_HEADER not in request.headers:
                 return view(**arguments)
-            pages: SharedPages = current_app.extensions.setdefault(EXTENSION, SharedPages())
+            pages: SharedPages = current_app.extensions.setdefault(
+                f"{EXTENSION}{audience}", SharedPages()
+            )
             key, now = _key(), current().clock()
             page = pages.get(key)
             if page is not None and page.is_fresh(now):

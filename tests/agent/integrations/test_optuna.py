@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 
 import pytest
@@ -123,6 +124,52 @@ def test_the_run_of_a_trial_ends_with_the_trial(study, recording):
 
     study.optimize(objective, n_trials=1)
     assert recording().finish.status == "oom"
+
+
+def test_a_run_around_the_study_goes_on(study, clean_settings):
+    from memagent.integrations.optuna import prune_out_of_memory
+
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @prune_out_of_memory
+    def objective(trial):
+        torch.empty(CANNOT_BE_HAD)
+
+    with memagent.attach(model, optimizer, predict=False) as run:
+        study.optimize(objective, n_trials=1)
+        assert run.status == "running"
+        assert study.trials[0].user_attrs == {"memagent_verdict": "out of memory"}
+
+
+def test_a_trial_ends_no_run_of_another_thread(study, clean_settings):
+    from memagent.integrations.optuna import prune_out_of_memory
+
+    both, failed = threading.Barrier(2), threading.Event()
+    ids = {}
+
+    @prune_out_of_memory
+    def objective(trial):
+        model = torch.nn.Linear(8, 1)
+        if trial.number == 0:
+            both.wait()  # until the other trial has its run
+            torch.empty(CANNOT_BE_HAD)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with memagent.attach(model, optimizer, predict=False) as run:
+            ids[trial.number] = run.id
+            both.wait()
+            assert failed.wait(60) and run.status == "running"
+        return 1.0
+
+    def note(_study, trial):
+        if trial.number == 0:
+            failed.set()
+
+    study.optimize(objective, n_trials=2, n_jobs=2, callbacks=[note])
+    first, second = sorted(study.trials, key=lambda trial: trial.number)
+    assert (first.state.name, second.state.name) == ("PRUNED", "COMPLETE")
+    assert first.user_attrs == {"memagent_verdict": "out of memory"}
+    assert second.user_attrs["memagent_run_id"] == ids[1]
 
 
 def test_a_pruned_trial_is_no_failure(study, recording):

@@ -9,9 +9,13 @@ import pytest
 from memagent.units import DAY_S
 from memagent_server.app import create_app
 from memagent_server.store.public_links import list_links
+from memagent_server.web.rendering import REFRESH_HEADER
+from memagent_server.web.shared_pages import EXTENSION, MAX_PAGES
 
 HTML = {"Accept": "text/html"}
 LINK = "/api/v1/runs/r/public-link"
+VIEWS = ("", "/embed", "/series", "/ranks?field=peak_allocated_bytes", "/forecast")
+REFRESH = {**HTML, REFRESH_HEADER: "1"}
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def test_a_link_opens_a_page_until_it_is_revoked(shared):
         assert page.status_code == 200 and "ViT" in page.text
     assert shared.get(f"{path}/series?device=scalars").status_code == 200
     assert shared.delete(LINK).status_code == 204
-    for view in ("", "/embed", "/series", "/ranks?field=peak_allocated_bytes", "/forecast"):
+    for view in VIEWS:
         assert shared.get(f"{path}{view}").status_code == 404
     assert path_of(shared.put(LINK, json={})) != path
 
@@ -50,14 +54,54 @@ def test_a_link_ends_by_its_time_and_a_new_one_has_another_address(database, mak
     now[0] += 7 * DAY_S - 1
     assert shared.get(path).status_code == 200
     now[0] += 2
-    refused = shared.get(path, headers=HTML)
-    assert refused.status_code == 404 and "has expired" in refused.text
+    for view in VIEWS:
+        refused = shared.get(f"{path}{view}", headers=HTML)
+        assert refused.status_code == 404 and "has expired" in refused.text
+    assert shared.get(LINK).status_code == 404
+    assert "Open a public link" in shared.get("/runs/r", headers=HTML).text
     with database.read() as session:
         assert list_links(session, now[0]) == []
     assert path_of(shared.put(LINK, json={})) != path
 
 
-def test_a_link_goes_with_its_run(shared):
+@pytest.mark.parametrize("view", ["", "/embed"])
+def test_an_open_page_ends_with_its_link(shared, view):
+    shared.post("/api/v1/runs/r/finish", json={"status": "completed"})
+    path = path_of(shared.put(LINK, json={}))
+    for _ in range(2):
+        assert shared.get(f"{path}{view}", headers=REFRESH).status_code == 200
+    shared.delete(LINK)
+    assert shared.get(f"{path}{view}", headers=REFRESH).status_code == 404
+
+
+def test_a_server_may_have_no_public_links(shared, database, make_settings):
+    path = path_of(shared.put(LINK, json={}))
+    settings = make_settings(database.url, has_public_links=False)
+    closed = create_app(settings, database).test_client()
+    assert closed.get(path).status_code == 404
+    refused = closed.put(LINK, json={})
+    assert refused.status_code == 403 and "MEMAGENT_PUBLIC_LINKS" in refused.get_json()["detail"]
+    assert "public link" not in closed.get("/runs/r", headers=HTML).text.lower()
+
+
+def test_strangers_evict_no_page_of_others(shared, app):
+    path = path_of(shared.put(LINK, json={}))
+    shared.get("/runs/r", headers=REFRESH)
+    for number in range(MAX_PAGES + 1):
+        shared.get(f"{path}?from={number}", headers=REFRESH)
+    assert [key[0] for key in app.extensions[EXTENSION]._pages] == ["/runs/r?"]
+
+
+def test_the_log_has_no_address(shared, caplog):
+    path = path_of(shared.put(LINK, json={}))
+    with caplog.at_level("DEBUG", "memagent.access"):
+        for view in (*VIEWS, "/nothing/at/all"):
+            shared.get(f"{path}{view}")
+    assert "/public/<secret>/series" in caplog.text
+    assert path.removeprefix("/public/") not in caplog.text
+
+
+def test_deleting_a_run_deletes_its_link(shared):
     path = path_of(shared.put(LINK, json={}))
     assert shared.delete("/api/v1/runs/r").status_code == 204
     assert shared.get(path).status_code == 404
@@ -79,7 +123,9 @@ def test_an_unsigned_id_opens_nothing(shared, database):
 
 def test_refusals_are_one_sentence(shared):
     for body in ({"days": 0}, {"days": 4_000}, {"days": "7"}, {"until": 1}):
-        assert shared.put(LINK, json=body).status_code == 422
+        answer = shared.put(LINK, json=body)
+        (field,) = body
+        assert answer.status_code == 422 and field in answer.get_json()["detail"]
     assert shared.put("/api/v1/runs/other/public-link", json={}).status_code == 404
     assert shared.get("/api/v1/runs/other/public-link").status_code == 404
     assert shared.delete("/api/v1/runs/other/public-link").status_code == 404

@@ -34,9 +34,10 @@ class PublicLinkRow(Base):
     """The public link of a run: whoever has it reads a page of the run without a token."""
 
     __tablename__ = "public_links"
-    run_id: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run_id: Mapped[str] = mapped_column(String(64), primary_key=True)
+    """No foreign key: Citus allows none from here to runs, which are distributed."""
     id: Mapped[str] = mapped_column(String(32), unique=True)
-    """The secret part of the address, which is signed: see `web/public_link.py`."""
+    """The secret part of the address, which is signed: see `web/public_links.py`."""
     created_at: Mapped[float]
     created_by: Mapped[str | None] = mapped_column(String(200))
     expires_at: Mapped[float | None]

@@ -1,9 +1,9 @@
 """The public page of a run, and its chart for the frames of other pages: read without a token.
 
-1. They show name, status, figures, chart, components and scalars, of this run only. They leave out
-   what may be confidential: user, host, project, configuration, environment, console, source,
-   errors, notes and alerts.
-2. They have no form and no link into the server, so other sites may frame the chart.
+1. They show id, name, status, figures, chart, components, phases and scalars, of this run only.
+   They leave out what may be confidential: user, host, project, configuration, environment,
+   console, source, errors, notes, and alerts and events of the script.
+2. They change nothing and have no link into the server, so other sites may frame the chart.
 """
 
 from __future__ import annotations
@@ -17,30 +17,28 @@ from memagent_server.alerts.event_rules import SCRIPT
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
 from memagent_server.schemas.runs import Run
-from memagent_server.web import api, setup
-from memagent_server.web.charted_run import read_charted_run, variables_of
+from memagent_server.web import api
+from memagent_server.web.chart_source import read_chart_source, variables_of
 from memagent_server.web.public_links import run_of_secret
 from memagent_server.web.rendering import page_response
 from memagent_server.web.shared_pages import share_refreshes
 
 blueprint = Blueprint("public_run", __name__)
 
+_PUBLIC_EVENTS = ("oom",)
+"""Kinds of events that the chart marks: a script may name others as it likes."""
+
 
 @blueprint.get("/public/<secret>")
 @require_scope(None)
-@share_refreshes()
 def show_public_run(secret: str) -> Response:
-    return _page(secret, is_embedded=False)
+    return _page(secret=secret, run_id=_run_id(secret))
 
 
 @blueprint.get("/public/<secret>/embed")
 @require_scope(None)
-@share_refreshes()
 def show_embedded_run(secret: str) -> Response:
-    response = _page(secret, is_embedded=True)
-    response.headers["Content-Security-Policy"] = setup.FRAMED_CONTENT_SECURITY_POLICY
-    response.headers["Cross-Origin-Resource-Policy"] = "cross-origin"
-    return response
+    return _embedded_page(secret=secret, run_id=_run_id(secret))
 
 
 @blueprint.get("/public/<secret>/series")
@@ -66,13 +64,24 @@ def _run_id(secret: str) -> str:
         return run_of_secret(session, secret)
 
 
-def _page(secret: str, *, is_embedded: bool) -> Response:
+# the link is checked before, so that a revoked one isn't answered from a shared rendering
+@share_refreshes(audience="public")
+def _page(secret: str, run_id: str) -> Response:
+    return _render(secret, run_id, is_embedded=False)
+
+
+@share_refreshes(audience="public")
+def _embedded_page(secret: str, run_id: str) -> Response:
+    return _render(secret, run_id, is_embedded=True)
+
+
+def _render(secret: str, run_id: str, *, is_embedded: bool) -> Response:
     with current().database.read() as session:
-        charted = read_charted_run(session, run_of_secret(session, secret))
-        charted = replace(charted, run=_without_own_words(charted.run))
+        source = read_chart_source(session, run_id)
+        source = replace(source, run=_without_script_text(source.run))
         return page_response(
             "public_run.html",
-            **variables_of(session, charted),
+            **variables_of(session, source),
             is_embedded=is_embedded,
             now=current().clock(),
             page_url=url_for(".show_public_run", secret=secret),
@@ -82,7 +91,8 @@ def _page(secret: str, *, is_embedded: bool) -> Response:
         )
 
 
-def _without_own_words(run: Run) -> Run:
-    """Return a run without the alerts whose titles the script has written: the chart shows them."""
+def _without_script_text(run: Run) -> Run:
+    """Return a run without alerts and events that the script names: the chart shows them."""
     alerts = [alert for alert in run.alerts if alert.rule != SCRIPT.name]
-    return msgspec.structs.replace(run, alerts=alerts)
+    events = [event for event in run.events if event.kind in _PUBLIC_EVENTS]
+    return msgspec.structs.replace(run, alerts=alerts, events=events)

@@ -30,7 +30,7 @@ from memagent_server.store.public_links import link_of
 from memagent_server.store.run_version import ended_run_version
 from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspects_of
 from memagent_server.web import run_view
-from memagent_server.web.charted_run import read_charted_run, variables_of
+from memagent_server.web.chart_source import read_chart_source, variables_of
 from memagent_server.web.failures import shared_failures
 from memagent_server.web.public_links import LIFETIMES, describe_link
 from memagent_server.web.rendering import render_page
@@ -60,31 +60,31 @@ def _version(run_id: str) -> Hashable:
 @share_refreshes(_version)
 def show_run(run_id: str) -> Response:
     with current().database.read() as session:
-        charted = read_charted_run(session, run_id)
-        run, worst, oom_report = charted.run, charted.worst, charted.oom_report
-        roots = display_roots(charted.stored.environment)
+        source = read_chart_source(session, run_id)
+        run, worst, oom_report = source.run, source.worst, source.oom_report
+        roots = display_roots(source.stored.environment)
         # a report with a cause has its advice, too
         is_explained = oom_report is not None and oom_report.cause is not None
-        cause = None if is_explained else _cause(run, worst, charted.warning)
+        cause = None if is_explained else _cause(run, worst, source.warning)
         snapshots = list_snapshots(session, run_id)
         with_stacks = next((item for item in snapshots if item.has_stacks), None)
         snapshot = read_snapshot(session, run_id, with_stacks.id) if with_stacks else None
         blocks, height = flame(_display_stacks(snapshot.stacks, roots)) if snapshot else ([], 0)
-        advice = advice_for(session, run_id, charted.row)
+        advice = advice_for(session, run_id, source.row)
         suspects = suspects_of(session, run_id)
         console = console_of(session, run_id, last=LAST_LINES)
         newest = console.lines[-1] if console.lines else None
-        variables = variables_of(session, charted)
-        link = link_of(session, run_id)
+        variables = variables_of(session, source)
+        link = link_of(session, run_id, current().clock())
         return render_page(
             "run.html",
             session,
             **variables,
             may_change=auth.may_change(run.project),
-            incidents=charted.incidents,
+            incidents=source.incidents,
             failures=shared_failures(session, [run.id]),
             cause=cause,
-            advice=_advice(cause, advice, suspects, charted.stream) if cause else None,
+            advice=_advice(cause, advice, suspects, source.stream) if cause else None,
             oom_report=oom_report,
             snapshots=snapshots,
             suspects=[_display_suspect(item, roots) for item in suspects],
@@ -100,10 +100,10 @@ def show_run(run_id: str) -> Response:
             rank_rows=run_view.rank_rows(variables["ranks"]),
             export_formats=EXPORT_FORMATS,
             batch_every_s=pace_of(current_app).interval_s if run.status == "running" else None,
-            takes_commands=bool(charted.stored.environment.get("takes_commands")),
+            takes_commands=bool(source.stored.environment.get("takes_commands")),
             commands=list_commands(session, run_id),
             public_link=describe_link(link) if link is not None else None,
-            link_lifetimes=LIFETIMES,
+            link_lifetimes=LIFETIMES if current().settings.has_public_links else {},
         )
 
 

@@ -29,7 +29,7 @@ from memagent_server.web.rendering import REFRESH_ENDED_S, REFRESH_S
 
 
 @dataclass(frozen=True)
-class ChartedRun:
+class ChartSource:
     """A run and the stream whose chart is shown; `row` is the stream's in the database."""
 
     run: Run
@@ -55,7 +55,7 @@ class ChartedRun:
         return headlines.headline(self.run, self.worst, moment)
 
 
-def read_charted_run(session: Session, run_id: str) -> ChartedRun:
+def read_chart_source(session: Session, run_id: str) -> ChartSource:
     """Read a run; the request's `rank` and `device` choose the stream. Raises Problem 404."""
     rank, device = query.number("rank", least=0, most=2**31 - 1), query.text("device")
     run, incidents = _describe_run(session, run_id)
@@ -66,7 +66,7 @@ def read_charted_run(session: Session, run_id: str) -> ChartedRun:
     subject = view_models.subject_of(run, worst, rank, device)
     stream = view_models.choose_stream(streams, *subject)
     row = _stream_row(session, run_id, stream)
-    return ChartedRun(
+    return ChartSource(
         run=run,
         stored=stored,
         incidents=incidents,
@@ -81,27 +81,27 @@ def read_charted_run(session: Session, run_id: str) -> ChartedRun:
     )
 
 
-def variables_of(session: Session, charted: ChartedRun) -> dict[str, Any]:
+def variables_of(session: Session, source: ChartSource) -> dict[str, Any]:
     """Return what the templates of chart, figures, components and scalars take."""
-    run, stream, prediction = charted.run, charted.stream, charted.prediction
+    run, stream, prediction = source.run, source.stream, source.prediction
     warning = (
         first_warning(session, run.id, rank=stream.rank, device=stream.device) if stream else None
     )
     subject = stream or view_models.scalars_only(run)
-    compared = components(session, run.id, charted.row)
+    compared = components(session, run.id, source.row)
     predicted = prediction.peak_allocated_bytes if prediction else None
     return {
         "run": run,
-        "headline": charted.headline,
-        "streams": charted.streams,
+        "headline": source.headline,
+        "streams": source.streams,
         "stream": stream,
         "prediction": prediction,
-        "chart": view_models.chart_facts(run, subject, charted.forecasts, warning, predicted)
+        "chart": view_models.chart_facts(run, subject, source.forecasts, warning, predicted)
         if subject
         else None,
         "compared_groups": view_models.compared_groups(compared) if compared else [],
         "compared": compared,
-        "ranks": run_view.compared_ranks(charted.streams),
+        "ranks": run_view.compared_ranks(source.streams),
         "even_ratio": run_view.EVEN_RATIO,
         "has_scalars": any(item.is_current and item.kind == "scalars" for item in run.streams),
         "refresh_s": REFRESH_S if run.status == "running" else REFRESH_ENDED_S,

@@ -180,9 +180,9 @@ def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
 
 
 def _check_initialized(model: Any, error: TraceError) -> None:
-    from torch.nn.parameter import UninitializedTensorMixin
+    from torch.nn.parameter import is_lazy
 
-    if any(isinstance(parameter, UninitializedTensorMixin) for parameter in model.parameters()):
+    if any(is_lazy(parameter) for parameter in model.parameters()):
         raise EstimateError(
             "the model has lazy layers, whose parameters have no shape yet: run a batch through it "
             "in the factory"

@@ -6,14 +6,15 @@
    the cause. A step that ran without a loss may have dropped its labels, or read that name from
    `**kwargs`: a name near a free one is noted then (`name_notes`).
 3. A signature without names, such as a wrapper's, says nothing.
-4. Shapes and dtypes are checked by a second forward, on the meta device and without a trace's
-   rules: if it fails in the same words, so would the script's. A model that only a trace can't run,
-   such as one that reads values, fails there in others, or not at all.
+4. Shapes and dtypes are checked by a second forward, on the meta device and without the trace. Only
+   a check of torch's own functions and layers that fails there, too, is blamed on the inputs: not
+   the model's own errors, what it imports, or operators of others. The trace's message is the rest.
 """
 
 from __future__ import annotations
 
 import inspect
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,10 @@ from memagent.estimator.input_specs import TensorSpec, convert_tensors, is_tenso
 
 MAX_NAMES = 8
 """The names that a message lists of one signature: those of the usual training come first."""
+_CHECKS = (RuntimeError, ValueError, IndexError, AssertionError)
+"""The errors of torch's checks of shapes and dtypes. Derived classes are of other failures."""
+_CONVOLUTION = "aten::convolution"
+"""It fails in other words on the meta device, which don't name the channels."""
 _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
@@ -57,14 +62,47 @@ def name_notes(model: Any, inputs: Any, *, has_loss: bool) -> list[str]:
 
 def shape_error(model: Any, inputs: Any, failure: Exception, op: str) -> OptionError | None:
     """Return the error that says where the inputs' shapes or dtypes don't fit: see 4."""
+    error, place = _failure_on_meta(model, inputs)
+    if type(error) not in _CHECKS or not place.startswith("torch."):
+        return None
+    if str(error) != str(failure) and not (op == _CONVOLUTION and ".conv" in place):
+        return None
+    text = str(failure).partition("\n")[0]
+    return OptionError("inputs", f"and {type(model).__name__} don't fit at {place}: {text}")
+
+
+def _failure_on_meta(model: Any, inputs: Any) -> tuple[Exception | None, str]:
+    """Return why a forward fails on the meta device, and which function or layer raised it.
+
+    The name of an operator of others begins with its library; other code has none.
+    """
+    from torch.overrides import TorchFunctionMode, resolve_name
+
+    failures: list[tuple[Exception, str]] = []
+
+    class Watch(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, _types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            try:
+                return func(*args, **(kwargs or {}))
+            except Exception as error:
+                failures.append((error, resolve_name(func) or ""))
+                raise
+
     try:
-        _run_on_meta(model, inputs)
+        with Watch():
+            _run_on_meta(model, inputs)
     except Exception as error:  # noqa: BLE001  # of user code
-        if str(error) == str(failure):
-            where = f" at {op}" if op else ""
-            text = str(error).partition("\n")[0]
-            return OptionError("inputs", f"and {type(model).__name__} don't fit{where}: {text}")
-    return None
+        return error, next((name for raised, name in failures if raised is error), _layer(error))
+    return None, ""
+
+
+def _layer(error: Exception) -> str:
+    """Return the module of torch's layers whose own check raised the error, or nothing."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    name = str(frame.f_globals.get("__name__", ""))
+    return name if name.startswith("torch.nn.modules.") else ""
 
 
 def _run_on_meta(model: Any, inputs: Any) -> None:
@@ -76,7 +114,11 @@ def _run_on_meta(model: Any, inputs: Any) -> None:
         return torch.empty(spec[0], dtype=parse_dtype(spec[1]), device="meta")
 
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    state = {name: torch.empty_like(each, device="meta") for name, each in tensors.items()}
+    # by shape: empty_like of a fake tensor would be one of the trace again
+    state = {
+        name: torch.empty(each.shape, dtype=each.dtype, device="meta")
+        for name, each in tensors.items()
+    }
     arguments = convert_tensors(inputs, empty)
     args, kwargs = ((), arguments) if _is_named(arguments) else (arguments, {})
     args = args if isinstance(args, (tuple, list)) else (args,)

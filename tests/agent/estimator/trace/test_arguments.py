@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,14 @@ from memagent.estimator.trace.arguments import argument_error
 from memagent.estimator.trace.tracing import record_trace
 
 VALUES = ((4, 8), "float32")
+LIBRARY = torch.library.Library("test_arguments", "DEF")
+LIBRARY.define("on_cpu(Tensor values) -> Tensor")
+LIBRARY.impl("on_cpu", lambda values: values.clone(), "CPU")
+
+
+@torch.library.custom_op("test_arguments::without_fake", mutates_args=())
+def without_fake(values: torch.Tensor) -> torch.Tensor:
+    return values.clone()
 
 
 class Masked(nn.Module):
@@ -88,18 +98,54 @@ def test_a_wrapper_without_names_of_its_own_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("model", "inputs", "words"),
     [
-        (Masked, {"values": ((4, 9), "float32")}, "reduction dim, but got .4, 9. X .8, 8."),
+        (Masked, {"values": ((4, 9), "float32")}, "at torch.nn.* got .4, 9. X .8, 8."),
         (lambda: nn.Conv2d(3, 8, 3), ((4, 1, 9, 9), "float32"), "to have 3 channels"),
         (lambda: nn.Embedding(9, 8), ((4, 8), "float32"), "Long, Int; but got torch.float32"),
         (lambda: nn.LSTM(8, 8), ((4, 3, 7), "float32"), "Expected 8, got 7"),
+        (lambda: nn.BatchNorm1d(8), ((4, 8, 2, 2), "float32"), "expected 2D or 3D input"),
+        (lambda: nn.Flatten(3), VALUES, "at torch.Tensor.flatten: Dimension out of range"),
     ],
 )
 def test_inputs_whose_shapes_or_dtypes_do_not_fit_get_no_number(
     model: Any, inputs: Any, words: str
 ) -> None:
     name = type(model()).__name__
-    with pytest.raises(OptionError, match=f"^inputs and {name} don't fit at aten::.*{words}"):
+    with pytest.raises(OptionError, match=f"^inputs and {name} don't fit.*{words}"):
         memagent.estimate(model, inputs, loss=None)
+
+
+class Own(nn.Module):
+    """A layer, and code or an operator of its own after it."""
+
+    def __init__(self, own: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.own = own
+
+    def forward(self, values: torch.Tensor) -> Any:
+        return self.own(self.layer(values))
+
+
+def raise_error(_: torch.Tensor) -> None:
+    raise RuntimeError("run setup() first")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        without_fake,
+        lambda values: torch.ops.test_arguments.on_cpu(values),
+        lambda values: values * float(values.detach().numpy().max()),
+        lambda _: importlib.import_module("no_such_kernels"),
+        lambda values: values.no_such_attribute,
+        raise_error,
+    ],
+    ids=["no fake", "no meta kernel", "numpy", "import", "attribute", "own check"],
+)
+def test_a_failure_of_the_models_own_gets_the_formula(own: Callable[[torch.Tensor], Any]) -> None:
+    found = memagent.estimate(lambda: Own(own), VALUES, loss=None, limit_bytes="2GiB")
+    assert found.method == "formula"
+    assert found.assumptions["trace"].startswith("not traced")
 
 
 def test_a_live_model_of_other_shapes_gets_no_number_either() -> None:

@@ -1,6 +1,6 @@
 """Adapters that others trained by their own code: `python -m benchmarks.estimator adapters`.
 
-`truth/published_adapters.json` has the peaks that LitGPT and fsdp_qlora published, with the length
+`published_adapters.json` has the peaks that LitGPT and fsdp_qlora published, with the length
 of each sample. None of them runs peft or transformers' Trainer, and LitGPT has models of its own.
 So an answer is as good as what the command line can be told. No rule was written beside these rows.
 """
@@ -17,13 +17,12 @@ from statistics import median
 from typing import Any
 
 from benchmarks.estimator import isolated
-from benchmarks.estimator.truths import FOLDER
 from memagent.cli.estimate import parse_step
 from memagent.cli.estimate_request import build_request
 from memagent.estimator.engine import estimate
 from memagent.estimator.estimate import Estimate
 
-FILE = FOLDER / "published_adapters.json"
+FILE = Path(__file__).with_name("published_adapters.json")
 
 
 @dataclass(frozen=True)

@@ -25,4 +25,5 @@ def test_no_run_that_died_gets_fits(row: published_adapters.Row) -> None:
 def test_no_run_that_ran_gets_wont_fit(row: published_adapters.Row) -> None:
     found = published_adapters.answer(row, "formula")
     assert found.outcome != "won't fit"
+    # the worst as measured, +27.2 % (Phi-1.5): it keeps the rows from getting worse
     assert found.error_ratio is not None and abs(found.error_ratio) < 0.28

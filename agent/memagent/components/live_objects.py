@@ -70,35 +70,74 @@ class LengthReading(NamedTuple):
     others: list[Any]
 
 
+class TensorReading(NamedTuple):
+    """Live tensors. Only those of derived classes, such as parameters, are kept alive.
+
+    An activation that is kept for a moment longer than the script does may be one too many.
+    """
+
+    ids: list[int]
+    references: list[ref[Any]]
+    """One for each id."""
+    derived: list[Any]
+
+
+def read_tensors(generation: int | None = None) -> TensorReading:
+    """Return every tensor that Python knows, as `live_tensors`, and keep none of torch.Tensor."""
+    lists: list[list[Any]] = []
+    reading = TensorReading([], [], [])
+    kinds = _tensor_kinds()
+    steps = (
+        map(lists.append, map(gc.get_objects, (generation,))),
+        map(lists.append, map(list, [compress(contents(lists, 0), _are_exactly(lists, kinds))])),
+        *_tensor_steps(lists, kinds, reading),
+    )
+    exhaust(steps, lists)
+    return reading
+
+
+def _tensor_kinds() -> list[type]:
+    torch = sys.modules.get("torch")
+    return [] if torch is None else with_subclasses((torch.Tensor,))
+
+
+def _tensor_steps(
+    lists: list[list[Any]], kinds: Sequence[type], reading: TensorReading
+) -> Iterator[Iterator[Any]]:
+    """Yield the steps that read tensors of these classes from the second of the lists."""
+    plain, derived = kinds[:1], kinds[1:]
+    items = [contents(lists, 1) for _ in range(3)]
+    are_plain = (_are_exactly(lists, plain, 1) for _ in range(2))
+    yield map(reading.ids.extend, [map(id, compress(items[0], next(are_plain)))])
+    yield map(reading.references.extend, [map(ref, compress(items[1], next(are_plain)))])
+    yield map(reading.derived.extend, [compress(items[2], _are_exactly(lists, derived, 1))])
+
+
 def tensors_and_lengths(
     plain: Iterable[type],
     others: Iterable[type],
     earlier: Mapping[int, int] | None = None,
     least: int = 0,
-) -> tuple[list[Any], LengthReading]:
+) -> tuple[TensorReading, LengthReading]:
     """Return the live tensors, and how long containers are, by one pass. No tuples.
 
     plain: classes with `len` in C. earlier: lengths by id, so that those that are longer are
     returned; None for none of them. least: the length of those that aren't in it.
     """
-    torch = sys.modules.get("torch")
-    plain, others = list(plain), list(others)
-    kinds = [] if torch is None else with_subclasses((torch.Tensor,))
+    plain, others, kinds = list(plain), list(others), _tensor_kinds()
     lists: list[list[Any]] = []
-    tensors: list[Any] = []
+    tensors = TensorReading([], [], [])
     reading = LengthReading([], [], [], [])
     numbers = [reading.ids, reading.lengths]
     earlier_lengths = map((earlier or {}).get, contents(numbers, 0), repeat(least))
     are_longer = map(operator.gt, contents(numbers, 1), earlier_lengths)
     are_wanted = _are_exactly(lists, (*kinds, *plain, *others))
     # most objects are of none of these classes: one look at all, and three at a tenth of them
-    are_tensors, are_plain, are_others = (
-        _are_exactly(lists, each, 1) for each in (kinds, plain, others)
-    )
+    are_plain, are_others = (_are_exactly(lists, each, 1) for each in (plain, others))
     steps = (
         map(lists.append, map(gc.get_objects, _NO_GENERATION)),
         map(lists.append, map(list, [compress(contents(lists, 0), are_wanted)])),
-        map(tensors.extend, [compress(contents(lists, 1), are_tensors)]),
+        *_tensor_steps(lists, kinds, tensors),
         map(lists.append, map(list, [compress(contents(lists, 1), are_plain)])),
         map(reading.ids.extend, [map(id, contents(lists, 2))]),
         map(reading.lengths.extend, [map(len, contents(lists, 2))]),
@@ -109,7 +148,7 @@ def tensors_and_lengths(
         map(reading.others.extend, [compress(contents(lists, 1), are_others)]),
     )
     exhaust(steps, lists)
-    own = set(map(id, (*reading, lists, tensors, numbers, kinds, plain, others)))
+    own = set(map(id, (*reading, *tensors, lists, numbers, kinds, plain, others)))
     reading.longer[:] = [item for item in reading.longer if id(item) not in own]
     return tensors, reading
 
@@ -179,11 +218,6 @@ def live_tensors(generation: int | None = None) -> list[Any]:
     # not the referrers of the class: a tensor that C++ refers to as well may hide what it refers to
     # see THPVariable_subclass_traverse, torch/csrc/autograd/python_variable.cpp
     return [] if torch is None else instances(torch.Tensor, generation=generation)
-
-
-def young_tensors() -> list[Any]:
-    """Return the tensors that have survived at most one collection of garbage: a few objects."""
-    return [item for age in range(OLD_GENERATION) for item in live_tensors(age)]
 
 
 def young_ids() -> set[int]:

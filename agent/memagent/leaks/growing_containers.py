@@ -17,6 +17,7 @@ from typing import Any
 
 from memagent.components import safe_reads
 from memagent.components.live_objects import (
+    TensorReading,
     of_types,
     tensors_and_lengths,
     with_ids,
@@ -90,7 +91,7 @@ class ContainerCensus:
         if not self._has_begun:
             self._untracked = _untracked_lengths()
 
-    def note(self) -> list[Any]:
+    def note(self) -> TensorReading:
         """Note the containers for the next reading, in another thread. Return all tensors."""
         kinds = [kind for kind in container_kinds() if kind not in _KINDS]
         tensors, reading = tensors_and_lengths(_KINDS, kinds, *self._earlier())

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gc
-import operator
 import sys
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from itertools import compress, repeat
 from threading import get_ident
 from typing import Any, NamedTuple
 
 from memagent.components import live_objects, safe_reads
+from memagent.components.live_objects import TensorReading
 from memagent.leaks.background_pass import BackgroundPass
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.time_budgets import TimeBudget
@@ -37,11 +36,13 @@ class Survey:
     3. Tensors that were freed meanwhile have dead weak references. Parameters have none, and those
        that only the survey keeps are dropped at the first boundary.
 
-    list_tensors: makes the first pass, and may read other things by it.
+    read_tensors: makes the first pass, and may read other things by it.
     """
 
-    def __init__(self, list_tensors: Callable[[], list[Any]] = live_objects.live_tensors) -> None:
-        self._list_tensors = list_tensors
+    def __init__(
+        self, read_tensors: Callable[[], TensorReading] = live_objects.read_tensors
+    ) -> None:
+        self._read_tensors = read_tensors
         self._is_incomplete = True
         self._owner = get_ident()
         self._references: dict[int, weakref.ref[Any]] = {}
@@ -56,7 +57,7 @@ class Survey:
         if self.must_repeat:
             return live_objects.live_tensors()
         self._drop_parameters()
-        self._note(live_objects.young_tensors())
+        self._note_young()
         tensors = [tensor for find in self._references.values() if (tensor := find()) is not None]
         return tensors + list(self._parameters.values())
 
@@ -98,25 +99,27 @@ class Survey:
         for _ in range(_MAX_PASSES):
             if self._is_incomplete:
                 self._is_incomplete = False
-                self._note(self._list_tensors())
-                self._list_tensors = live_objects.live_tensors
+                self._note(self._read_tensors())
+                self._read_tensors = live_objects.read_tensors
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
         if info["generation"] < live_objects.OLD_GENERATION - 1:
             return  # those that it leaves are still young
         if phase == "start":
-            self._note(live_objects.young_tensors())
+            self._note_young()
         elif get_ident() != self._owner:
             # the script may have made tensors between that and the collection
             self._is_incomplete = True
 
-    def _note(self, tensors: list[Any]) -> None:
+    def _note_young(self) -> None:
+        """Note the tensors that have survived at most one collection of garbage: a few objects."""
+        for age in range(live_objects.OLD_GENERATION):
+            self._note(live_objects.read_tensors(age))
+
+    def _note(self, reading: TensorReading) -> None:
         torch = sys.modules.get("torch")
-        are_plain = list(map(operator.is_, map(type, tensors), repeat(torch and torch.Tensor)))
-        # in C: a reference that exists already is found again
-        plain = list(compress(tensors, are_plain))
-        self._references.update(zip(map(id, plain), map(weakref.ref, plain), strict=True))
-        for tensor in compress(tensors, map(operator.not_, are_plain)):
+        self._references.update(zip(reading.ids, reading.references, strict=True))
+        for tensor in reading.derived:
             # swap_tensors refuses a parameter with weak references
             if torch is not None and isinstance(tensor, torch.nn.Parameter):
                 self._parameters[id(tensor)] = tensor

@@ -65,11 +65,11 @@ class WindowRequest:
             detectors.append(AllocatorHistoryDetector())
         if self.host:
             host = HostMemoryDetector(sites, bounds, schedule)
-            tensors.list_tensors = host.list_tensors
+            tensors.read_tensors = host.read_tensors
             detectors.append(host)
         elif self.containers:
             containers = ContainerDetector(used_bytes, bounds)
-            tensors.list_tensors = containers.list_tensors
+            tensors.read_tensors = containers.read_tensors
             detectors.append(containers)
         return tuple(detectors)
 

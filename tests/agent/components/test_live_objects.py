@@ -6,12 +6,14 @@ import gc
 import sys
 from collections.abc import Iterator
 
+import pytest
 import torch
 
 from memagent.components.live_objects import (
     instances,
     live_tensors,
     of_types,
+    read_tensors,
     referrers,
     tensors_and_lengths,
     with_ids,
@@ -125,13 +127,24 @@ def test_one_pass_lists_tensors_and_the_lengths_of_containers():
 
     tensor, rows, short, derived = torch.ones(2), [1, 2, 3], {"a": [1]}, Rows([1])
     tensors, reading = tensors_and_lengths([list, dict], [Rows], {id(short): 0, id(rows): 3}, 10**6)
-    assert any(item is tensor for item in tensors)
+    assert any(item() is tensor for item in tensors.references)
     lengths = dict(zip(reading.ids, reading.lengths, strict=True))
     assert (lengths[id(rows)], lengths[id(short)]) == (3, 1)
     # and what other tests keep of this length
     longer = set(map(id, reading.longer))
     assert id(short) in longer and id(rows) not in longer
     assert any(item is derived for item in reading.others) and id(derived) not in lengths
+
+
+@pytest.mark.parametrize("read", [read_tensors, lambda: tensors_and_lengths([list], [])[0]])
+def test_a_reading_keeps_parameters_alive_and_no_other_tensor(read):
+    tensor, parameter = torch.ones(2), torch.nn.Parameter(torch.ones(2))
+    reading = read()
+    place = reading.ids.index(id(tensor))
+    assert reading.references[place]() is tensor
+    assert any(item is parameter for item in reading.derived)
+    del tensor
+    assert reading.references[place]() is None
 
 
 def test_without_earlier_lengths_a_pass_keeps_no_container():

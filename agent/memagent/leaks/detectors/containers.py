@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import Any
 
-from memagent.components.live_objects import OLD_GENERATION, young_ids
+from memagent.components.live_objects import OLD_GENERATION, TensorReading, young_ids
 from memagent.leaks.container_suspects import suspects_of_containers
 from memagent.leaks.detectors.base import Detector, Work
 from memagent.leaks.free_memory import BoundCheck
@@ -35,8 +34,8 @@ class ContainerDetector(Detector):
         self._first_bytes: int | None = None
         self._has_middle = False
 
-    def list_tensors(self) -> list[Any]:
-        """Return all tensors. Note the lengths of containers by the same pass, in its thread."""
+    def read_tensors(self) -> TensorReading:
+        """Read all tensors. Note the lengths of containers by the same pass, in its thread."""
         return self._containers.note()
 
     def prepare(self, step: int) -> None:

@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext as no_pause
 from functools import partial
-from typing import Any
 
-from memagent.components.live_objects import young_ids
+from memagent.components.live_objects import TensorReading, young_ids
 from memagent.leaks.block_trace import BlockTrace
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.container_suspects import suspects_of_containers
@@ -138,8 +137,8 @@ class HostMemoryDetector(Detector):
         if self._is_active and not self._middle_step:
             self._garbage.collect(step - self._first_step)
 
-    def list_tensors(self) -> list[Any]:
-        """Return all tensors. Note the lengths of containers by the same pass, in its thread."""
+    def read_tensors(self) -> TensorReading:
+        """Read all tensors. Note the lengths of containers by the same pass, in its thread."""
         with untraced():
             return self._containers.note()
 

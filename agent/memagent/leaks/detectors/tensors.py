@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from memagent.components import live_objects
+from memagent.components.live_objects import TensorReading
 from memagent.leaks import autograd_graphs, census
 from memagent.leaks.census import MIN_SHARE, Census
 from memagent.leaks.detectors.base import CodePosition, Detector, Work
@@ -41,12 +42,12 @@ class TensorDetector(Detector):
         self._first_used_bytes: int | None = None
         self._survey: Survey | None = None
         self._registrations = Registrations()
-        self.list_tensors: Callable[[], list[Any]] = live_objects.live_tensors
+        self.read_tensors: Callable[[], TensorReading] = live_objects.read_tensors
         """Makes the pass of each reading in another thread. It may read containers by it."""
 
     def prepare(self, step: int) -> None:
         if self._survey is None and "torch" in sys.modules:
-            self._survey = Survey(self.list_tensors)
+            self._survey = Survey(self.read_tensors)
 
     def _allocated_bytes(self) -> int | None:
         """Return memory in use, without what a trace of Python's allocations takes."""
@@ -135,4 +136,4 @@ class TensorDetector(Detector):
         self._before_last = None
         self._first_used_bytes = None
         self._sites = {}
-        self.list_tensors = live_objects.live_tensors
+        self.read_tensors = live_objects.read_tensors

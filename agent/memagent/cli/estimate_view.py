@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from memagent.estimator.advice.catalog import TOGETHER, cheapest_that_fits
+from memagent.estimator.cards import smallest_cards
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.search import GridPoint
 from memagent.units import format_bytes
@@ -81,6 +82,7 @@ def render(
     yield from _phases(estimate)
     yield ""
     yield _verdict(estimate, style)
+    yield from _smallest_cards(estimate)
     yield from (f"  {note}" for note in _notes(estimate.assumptions))
     yield from _largest_tensors(estimate)
     if estimate.advice:
@@ -156,6 +158,16 @@ def _verdict(estimate: Estimate, style: Style) -> str:
         text += f"; {probability:.0%} likely to fit"
     paint = {"fits": style.green, "tight": style.yellow}.get(estimate.outcome, style.red)
     return style.bold(paint(text))
+
+
+def _smallest_cards(estimate: Estimate) -> Iterator[str]:
+    """Yield the smallest cards that have room for the whole interval of the device's level."""
+    if estimate.outcome == "fits" or "device" not in estimate.intervals:
+        return
+    cards = smallest_cards(estimate.intervals["device"][1])
+    if cards:
+        listed = (f"{card.key} ({format_bytes(card.total_bytes)})" for card in cards)
+        yield f"  the smallest cards that it fits: {', '.join(listed)}"
 
 
 def _notes(assumptions: dict[str, Any]) -> list[str]:

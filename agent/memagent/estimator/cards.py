@@ -214,6 +214,16 @@ def smaller_card(need_bytes: float, cards: dict[str, float]) -> Card | None:
     return smallest if smallest is not None and smallest.total_bytes < _SMALLER * least else None
 
 
+def smallest_cards(need_bytes: float, count: int = 3) -> list[Card]:
+    """Return a card of each of the smallest sizes that have this memory, with CUDA and bf16."""
+    usable = (card for card in CARDS.values() if card.multiprocessors)
+    sizes: dict[int, Card] = {}
+    for card in usable:
+        if card.total_bytes >= need_bytes and card.capability >= _AMPERE:
+            sizes.setdefault(card.sold_gb, card)
+    return [card for _, card in sorted(sizes.items())][:count]
+
+
 @lru_cache(maxsize=1024)
 def _cards_like(names: tuple[str, ...]) -> tuple[Card, ...]:
     """Return the cards that could replace all of these, the smallest first.

@@ -2,6 +2,8 @@
 
     trainer = Trainer(model, args, ..., callbacks=[MemagentCallback()])
 
+After importing this module the name works, too: `TrainingArguments(..., report_to="memagent")`.
+
 The run starts and ends with `train()`. Its config is the TrainingArguments, its planned steps are
 `state.max_steps`, and it logs the Trainer's logs. Evaluation and saving are the phases `eval` and
 `checkpoint`. With gradient accumulation a step is one update, as in `state.global_step`. An
@@ -14,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer, TrainerCallback
+from transformers.integrations import integration_utils
 
 from memagent.attach import attach
 from memagent.components.live_objects import instances
@@ -130,6 +133,10 @@ class MemagentCallback(TrainerCallback):
     def _enter(self, phase: str) -> None:
         if self.run is not None:
             self.run.enter(phase)
+
+
+# the name of `report_to`
+integration_utils.INTEGRATION_TO_CALLBACK["memagent"] = MemagentCallback
 
 
 def _callbacks_of(trainer: Any) -> list[Any]:

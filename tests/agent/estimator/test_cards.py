@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memagent.errors import EstimateError
-from memagent.estimator.cards import CARDS, card_named, find_card, smaller_card
+from memagent.estimator.cards import CARDS, card_named, find_card, smaller_card, smallest_cards
 from memagent.units import GIB, MIB
 
 SPELLINGS = {
@@ -155,3 +155,16 @@ def test_an_unknown_card_is_an_error_that_names_the_choice(text, words):
 def test_a_smaller_card_of_the_same_maker_and_age_has_the_memory(need_gib, in_use, smaller):
     card = smaller_card(need_gib * GIB, {name: gib * GIB for name, gib in in_use.items()})
     assert (card and card.key) == smaller
+
+
+@pytest.mark.parametrize(
+    ("need_gib", "keys"),
+    [
+        (9.0, ["rtx3080", "rtx3060", "rtx4060ti-16gb"]),
+        (53.8, ["a100", "h100-nvl", "rtxpro6000"]),
+        (200.0, ["b300"]),
+        (300.0, []),
+    ],
+)
+def test_the_smallest_cards_have_the_memory_one_of_each_size(need_gib, keys):
+    assert [card.key for card in smallest_cards(need_gib * GIB)] == keys

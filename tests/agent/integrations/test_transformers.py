@@ -264,3 +264,15 @@ def test_no_tuple_of_another_thread_fails(trainer, tuple_errors):
     for _ in range(40):
         assert callback._first_evaluation() is not None
     assert tuple_errors == [] and instance.eval_dataset
+
+
+def test_its_name_reports_to_it(trainer, recording, monkeypatch):
+    from transformers import TrainerCallback
+
+    import memagent.integrations.transformers  # noqa: F401 - registers the name
+
+    monkeypatch.setenv("MEMAGENT_PROJECT", "by name")
+    trainer(TrainerCallback(), report_to="memagent").train()
+    recorded = recording()
+    assert (recorded.start.project, recorded.finish.status) == ("by name", "completed")
+    assert recorded.columns()["step"][-1] == 8

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         memory_watch.start()
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell has started this in the background; its children would ignore interrupts, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module", autouse=True)

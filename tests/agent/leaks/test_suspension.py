@@ -17,10 +17,13 @@ from memagent.leaks.suspension import GONE, Survey, Suspension
 
 @pytest.fixture
 def survey():
+    others = gc.callbacks[:]  # surveys of runs that other tests left open keep parameters, too
+    gc.callbacks.clear()
     survey = Survey()
     assert survey._pass.wait()
     yield survey
     survey.close()
+    gc.callbacks[:] = others
 
 
 def is_listed(tensor, survey):

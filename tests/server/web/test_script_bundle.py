@@ -44,3 +44,17 @@ def test_every_script_of_the_pages_can_be_joined():
     names = sorted(path.stem for path in FOLDER.glob("*.js"))
     assert "run" in names
     assert bundle(FOLDER, names).count("})();\n") >= len(names)
+
+
+def test_lines_of_comments_are_left_out(folder):
+    (folder / "page.js").write_text(
+        '// why\nconst link = "http://x"; // here\n  // and why\nlink;\n'
+    )
+    joined = bundle(folder, ["page"])
+    assert "why" not in joined and 'const link = "http://x"; // here\nlink;' in joined
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.js")), ids=lambda path: path.stem)
+def test_no_text_goes_over_several_lines(path):
+    """A line in it could begin as a comment does."""
+    assert all(line.count("`") % 2 == 0 for line in path.read_text().splitlines())

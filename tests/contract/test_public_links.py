@@ -62,6 +62,8 @@ def test_other_sites_may_frame_the_chart_only(stranger):
 def test_a_frame_shows_why_a_link_has_ended(sqlite_app):
     ended = sqlite_app.test_client().get("/public/x/embed", headers=HTML)
     assert ended.status_code == 404 and "Ask who sent it" in ended.text
+    assert "<nav" not in ended.text and "All runs" not in ended.text
+    assert "All runs" in sqlite_app.test_client().get("/runs/nobody", headers=HTML).text
     assert "X-Frame-Options" not in ended.headers
 
 

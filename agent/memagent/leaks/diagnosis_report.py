@@ -74,7 +74,8 @@ class SuspectNotices:
     """Prints suspects on the terminal, and their withdrawal.
 
     A table that fills up for half of a run looks like a leak until then. So suspects are printed
-    when a check has confirmed them and they keep `MIN_NOTICE_BYTES`, at a warning, or at the end.
+    when a check has confirmed them and they keep `MIN_NOTICE_BYTES`, at a warning, which has the
+    first itself, or at the end.
     A line that later diagnoses find again isn't printed again.
     roots: files are displayed relative to these.
     """
@@ -95,6 +96,10 @@ class SuspectNotices:
         """Print the suspects that are known, and those of the next diagnosis at once."""
         self._is_urgent = True
         self.print()
+
+    def note_printed(self, suspects: Sequence[Suspect]) -> None:
+        """Note suspects that a warning prints."""
+        self._printed.update((item.file, item.line) for item in suspects[:1])
 
     def confirm(self, step: int) -> None:
         """Print suspects that a check after `step` has confirmed, if they keep much."""

@@ -24,6 +24,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from memagent.diagnostics import ErrorGuard, display_roots
 from memagent.forecast import Forecast
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS, Growing
@@ -145,6 +147,19 @@ class LeakMonitor:
     def suspects(self) -> tuple[Suspect, ...]:
         """Return the suspects of the newest diagnosis, most likely first."""
         return self._add_source(self._finder.suspects) if self._has_finder else ()
+
+    def take_suspects(self) -> tuple[Suspect, ...]:
+        """Return the suspects for a warning that is printed now, with the step they were seen at.
+
+        They aren't printed again by themselves.
+        """
+        diagnosis = self._finder.diagnosis if self._has_finder else None
+        if diagnosis is None:
+            return ()
+        suspects = self.suspects
+        self._notices.note_printed(suspects)
+        at_step = f" at step {diagnosis.step:,}"
+        return tuple(structs.replace(item, holder=item.holder + at_step) for item in suspects)
 
     @property
     def search(self) -> dict[str, Any]:

@@ -131,6 +131,8 @@ class Pipeline:
             page_cost=settings.page_cost,
             on_risk=options.on_risk,
             on_growth=self.leaks.note_forecast,
+            take_suspects=self.leaks.take_suspects,
+            roots=self.leaks.roots,
         )
         self._bus.subscribe("local forecast", self.forecast.monitor.observe)
         self.mirror = self._open_mirror(trackers, devices) if trackers else None
@@ -352,7 +354,9 @@ class Pipeline:
         from memagent.mirror.mirror import Mirror  # most runs have none
 
         monitor = self.forecast.monitor
-        mirror = Mirror(trackers, devices, self._identity.rank, get_risks=monitor.risks)
+        mirror = Mirror(
+            trackers, devices, self._identity.rank, get_risks=monitor.risks, roots=self.leaks.roots
+        )
         monitor.add_risk_listener(mirror.note_risk)
         self._bus.subscribe("mirror", mirror.observe)
         return mirror

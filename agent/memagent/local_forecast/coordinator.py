@@ -26,7 +26,7 @@ from memagent.probe.detached import forks_wait
 from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler
 from memagent.wire.codec import to_builtins
-from memagent.wire.messages import Event, Risk, RunStart
+from memagent.wire.messages import Event, Risk, RunStart, Suspect
 
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
@@ -43,7 +43,7 @@ class LocalForecast:
     """One rank's forecasts.
 
     `events` gets what the server's forecaster has to know. `on_risk` is the script's callback,
-    called on the training thread. `on_growth`: see `ForecastMonitor`.
+    called on the training thread. `on_growth`, `take_suspects`, `roots`: see `ForecastMonitor`.
     """
 
     def __init__(
@@ -57,6 +57,8 @@ class LocalForecast:
         page_cost: float | None,
         on_risk: Callable[[Risk], None] | None,
         on_growth: Callable[[Forecast], None],
+        take_suspects: Callable[[], tuple[Suspect, ...]] = tuple,
+        roots: Sequence[str] = (),
     ) -> None:
         self._sampler = sampler
         self._guard = guard
@@ -73,6 +75,8 @@ class LocalForecast:
             gc_probe=self._request_collection,
             page_cost=page_cost,
             on_growth=on_growth,
+            take_suspects=take_suspects,
+            roots=roots,
         )
         self.monitor.add_risk_listener(self._note_risk)
 

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from memagent.delivery.partial_batch import StreamColumns
-from memagent.diagnostics import notify_user
+from memagent.diagnostics import display_path, notify_user
 from memagent.forecast import Forecast, Forecaster, GcProbe, Hints, feed_repetitions, select_columns
-from memagent.forecast.types import LEVELS, PAGING_LEVELS, Level
+from memagent.forecast.types import LEAK_CAUSES, LEVELS, PAGING_LEVELS, Level
 from memagent.local_forecast.waiting_samples import WaitingSamples
 from memagent.probe.detached import forks_wait
 from memagent.units import format_bytes, format_duration
-from memagent.wire.messages import Device, Risk
+from memagent.wire.messages import Device, Risk, Suspect
 
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
@@ -56,8 +56,9 @@ class ForecastMonitor:
     """Forecasts for `devices`, the first of which the model trains on.
 
     Risk listeners get each new or worse risk, on the thread that calls `observe`; `on_growth` gets
-    each forecast that isn't calm, and growth worth a diagnosis, on that thread too. `gc_probe`,
-    `page_cost`: see `Forecaster`.
+    each forecast that isn't calm, and growth worth a diagnosis, on that thread too. `take_suspects`
+    returns what keeps the growing memory, for a warning. `gc_probe`, `page_cost`: see `Forecaster`.
+    roots: files are displayed relative to these.
     """
 
     def __init__(
@@ -69,6 +70,8 @@ class ForecastMonitor:
         gc_probe: GcProbe | None = None,
         page_cost: float | None = None,
         on_growth: Callable[[Forecast], None] = lambda _: None,
+        take_suspects: Callable[[], tuple[Suspect, ...]] = tuple,
+        roots: Sequence[str] = (),
     ) -> None:
         self.prediction: Estimate | None = None
         """The newest estimate for the first device."""
@@ -76,6 +79,8 @@ class ForecastMonitor:
         self._may_notice = rank == 0  # ranks are mostly equal: one line will do
         self._hints = hints
         self._on_growth = on_growth
+        self._take_suspects = take_suspects
+        self._roots = roots
         self._risk_listeners: list[Callable[[Risk], None]] = []
         self._trained_device = devices[0].id
         self._forecasts: dict[str, DeviceForecast] = {}
@@ -130,11 +135,11 @@ class ForecastMonitor:
                     entry.alarm_step = forecast.step
                 entry.alarm = forecast
         if entry.newest is not None:
+            self._report(entry, entry.newest, now)
             if entry.newest.level != "ok":
                 self._on_growth(entry.newest)
             elif entry.forecaster.is_worth_diagnosis:
                 self._on_growth(msgspec.structs.replace(entry.newest, cause="leak"))
-            self._report(entry, entry.newest, now)
 
     def check_state_fits(self, used_bytes: Mapping[str, int]) -> None:
         """Warn if the optimizer's state won't fit in what is left of the devices' limits."""
@@ -192,16 +197,27 @@ class ForecastMonitor:
         is_worse = LEVELS.index(level) > LEVELS.index(entry.reported_level)
         if is_recent and not is_worse:
             return
-        risk = risk_of(self._rank, entry.device, forecast)
+        risk = risk_of(self._rank, entry.device, forecast, self._suspects_of(entry, forecast))
         entry.reported_at = now
         entry.is_calm = False
         self._may_notice = False
         prediction = self.prediction if entry.device.id == self._trained_device else None
-        notify_user(warning_text(risk, entry.device.name, prediction))
+        notify_user(warning_text(risk, entry.device.name, prediction, self._roots))
         if is_worse:
             entry.reported_level = level
             for listener in self._risk_listeners:
                 listener(risk)
+
+    def _suspects_of(self, entry: DeviceForecast, forecast: Forecast) -> tuple[Suspect, ...]:
+        """Return what keeps the growing memory; beside a GPU, on the host, what isn't a tensor."""
+        if forecast.cause not in LEAK_CAUSES:
+            return ()
+        from memagent.oom.report import KINDS_WITHOUT_TENSORS
+
+        is_secondary, suspects = entry.is_secondary_host, self._take_suspects()
+        return tuple(
+            item for item in suspects if not is_secondary or item.kind in KINDS_WITHOUT_TENSORS
+        )
 
     def _report_calmer(self, entry: DeviceForecast, forecast: Forecast, *, is_recent: bool) -> None:
         """Report a notice, or the end of a warning; `is_recent`: the warning was a minute ago."""
@@ -224,11 +240,13 @@ def _time_left_s(entry: DeviceForecast) -> float:
     return min(entry.waiting.time_left_s, math.inf if newest.eta_s is None else newest.eta_s)
 
 
-def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = None) -> str:
+def warning_text(
+    risk: Risk, device_name: str, prediction: Estimate | None = None, roots: Sequence[str] = ()
+) -> str:
     """Return the warning for a terminal.
 
-    It says when memory runs out, how full it is, why, how that compares with the prediction, what
-    to change, and how much that saves.
+    It says when memory runs out, how full it is, why, what to change, how that compares with the
+    prediction, and how much a change saves that isn't the suspect's. roots: see `ForecastMonitor`.
     """
     with forks_wait():
         from memagent.estimator.advice.by_cause import advice_for_cause
@@ -239,7 +257,8 @@ def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = Non
     ]
     if risk.cause:
         advice = advice_for_cause(risk.cause, prediction.advice if prediction is not None else ())
-        lines += [f"  cause: {risk.cause}. {advice.summary}", f"  change: {advice.change}"]
+        lines.append(f"  cause: {risk.cause}. {advice.summary}")
+        lines += _suspect_lines(risk, roots) or [f"  change: {advice.change}"]
     if risk.predecessor:
         lines.append(f"  {risk.predecessor}")
     if prediction is not None:
@@ -248,11 +267,30 @@ def warning_text(risk: Risk, device_name: str, prediction: Estimate | None = Non
             f"(by {prediction.method}); observed: {format_bytes(risk.used_bytes)}"
         )
         best = max(prediction.advice, key=lambda item: item.saving_bytes, default=None)
-        if best is not None and best.saving_bytes > 0:
+        if best is not None and best.saving_bytes > 0 and not risk.suspects:
             code = best.code.strip().partition("\n")[0]
             saving = format_bytes(best.saving_bytes)
             lines.append(f"  in this run {best.change} saves {saving}: {code}")
     return "\n".join(lines)
+
+
+def _suspect_lines(risk: Risk, roots: Sequence[str]) -> list[str]:
+    """Return where the first suspect grows and what to change there, with code; [] without one."""
+    from memagent.estimator.advice.by_cause import code_for_suspect
+    from memagent.oom.report import rate_text
+
+    if not risk.suspects:
+        return []
+    first = risk.suspects[0]
+    growth = None if risk.growth_bytes_per_step is None else round(risk.growth_bytes_per_step)
+    rate = rate_text(first.kind, first.bytes_per_step, growth)
+    where = display_path(first.location, roots)
+    code = code_for_suspect(first.to_dict(), on_host=risk.device == "host")
+    return [
+        f"  suspect: {where}: {first.holder}{rate}.",
+        f"  change: {first.fix}",
+        *(f"      {line}" for line in code.splitlines()),
+    ]
 
 
 def notice_text(risk: Risk, device_name: str) -> str:
@@ -280,7 +318,9 @@ def _eta_text(risk: Risk) -> str:
     return steps if risk.eta_s is None else f"{steps} ({format_duration(risk.eta_s)})"
 
 
-def risk_of(rank: int, device: Device, forecast: Forecast) -> Risk:
+def risk_of(
+    rank: int, device: Device, forecast: Forecast, suspects: tuple[Suspect, ...] = ()
+) -> Risk:
     """Return the wire message of a forecast for `device`."""
     return Risk(
         level=forecast.level,
@@ -298,4 +338,5 @@ def risk_of(rank: int, device: Device, forecast: Forecast) -> Risk:
         growth_bytes_per_step=forecast.growth_bytes_per_step,
         growing_since_step=forecast.growing_since_step,
         predecessor=forecast.predecessor,
+        suspects=suspects,
     )

@@ -34,7 +34,8 @@ class _Warning:
 class Mirror:
     """Shows a rank's samples in `trackers`; without any, nothing happens and no thread starts.
 
-    `get_risks` returns the newest forecasts; it is called for each point.
+    `get_risks` returns the newest forecasts; it is called for each point. roots: see
+    `ForecastMonitor`.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class Mirror:
         rank: int,
         *,
         get_risks: Callable[[], Sequence[Risk]] = tuple,
+        roots: Sequence[str] = (),
     ) -> None:
         self._trackers = trackers
         self._devices = {device.id: device for device in devices}
         prefix = f"rank{rank}/" if rank else ""
         self._labels = {device.id: prefix + series_label(device) for device in devices}
         self._get_risks = get_risks
+        self._roots = roots
         self._predicted_bytes: int | None = None
         self._window = PointWindow()
         self._window_lock = threading.Lock()
@@ -76,7 +79,7 @@ class Mirror:
         """Show the warning of a new or worse risk; on any thread."""
         device = self._devices.get(risk.device)
         if device is not None:
-            text = warning_text(risk, device.name)
+            text = warning_text(risk, device.name, roots=self._roots)
             self.warn(text, step=risk.step, is_critical=risk.level == "critical")
 
     def warn(self, text: str, *, step: int, is_critical: bool) -> None:

@@ -47,7 +47,7 @@ _PHASES = {
 }
 _MIN_CACHE_SHARE = 0.1
 """Share of the reserved memory above which the allocator's cache is reported."""
-_KINDS_WITHOUT_TENSORS = ("host", "worker", "copy_on_write", "thread", "allocation")
+KINDS_WITHOUT_TENSORS = ("host", "worker", "copy_on_write", "thread", "allocation")
 """Kinds of suspects whose growth is not that of live tensors."""
 _MIN_GROWTH_RATIO = 1.1
 """Growth of all memory against that of the tensors, above which both are reported."""
@@ -195,7 +195,7 @@ def oom_report(
     phase = str(event_data.get("phase") or "")
     size, free = event_data.get("asked_bytes"), event_data.get("free_bytes")
     findings = (
-        f"It happened {_PHASES[phase]}." if phase in _PHASES else None,
+        _phase_finding(phase, cause),
         _request_finding(size, free, state),
         _fragmentation_finding(size, free, state),
         _other_processes_finding(state),
@@ -223,6 +223,14 @@ def oom_report(
     )
 
 
+def _phase_finding(phase: str, cause: OomCause | None) -> str | None:
+    """Say where it happened, and what decides there unless a leak does."""
+    if phase not in _PHASES:
+        return None
+    place = _PHASES[phase]
+    return f"It happened {place.partition(':')[0] if cause and cause.is_leak else place}."
+
+
 def search_sentence(search: EventData) -> str:
     """Describe a search without suspects, from `LeakMonitor.search`: its result, or why not."""
     state = _STATES.get(search.get("state") or "")
@@ -243,7 +251,7 @@ def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int |
     if not rate:
         return ""
     text = f", {format_bytes(rate)} a step"
-    if kind in _KINDS_WITHOUT_TENSORS or not growth_bytes_per_step:
+    if kind in KINDS_WITHOUT_TENSORS or not growth_bytes_per_step:
         return text
     if growth_bytes_per_step < _MIN_GROWTH_RATIO * rate:
         return text

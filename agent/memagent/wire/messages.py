@@ -176,7 +176,10 @@ class Batch(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Risk(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A forecast on the wire. Steps are the run's own; seconds count from the forecast."""
+    """A forecast on the wire. Steps are the run's own; seconds count from the forecast.
+
+    suspects: what a leak diagnosis has found, the most likely first; only the agent fills it in.
+    """
 
     level: Level
     rank: Rank = 0
@@ -193,6 +196,7 @@ class Risk(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     growth_bytes_per_step: float | None = None
     growing_since_step: Count | None = None
     predecessor: Text | None = None
+    suspects: tuple[Suspect, ...] = ()
 
 
 class Command(msgspec.Struct, kw_only=True, frozen=True):

@@ -35,6 +35,16 @@ def test_a_line_that_is_found_again_is_printed_once(capsys):
     assert (printed.count(".py:7:"), printed.count(".py:9:")) == (1, 1)
 
 
+def test_a_line_that_a_warning_has_printed_is_not_printed_again(capsys):
+    notices = SuspectNotices([])
+    found = diagnosis(30, 7, 9)
+    notices.set(found)
+    notices.note_printed(found.suspects)
+    notices.print_urgently()
+    printed = capsys.readouterr().err
+    assert (printed.count(".py:7:"), printed.count(".py:9:")) == (0, 1)
+
+
 def test_a_line_that_grows_again_is_printed_again(capsys):
     notices = SuspectNotices([])
     for step in (30, 300):

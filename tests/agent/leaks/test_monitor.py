@@ -403,6 +403,25 @@ def test_a_warning_prints_the_suspect_at_once(watched, capfd):
     assert "suspect: " in capfd.readouterr().err
 
 
+def test_a_warning_long_after_the_diagnosis_has_the_line_in_itself(watched, capfd):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    run._pipeline.leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
+    trainer.train(25)
+    monitor, risks = run._pipeline.forecast.monitor, []
+    monitor.add_risk_listener(risks.append)
+    warning = Forecast(step=30, level="warning", cause="leak", oom_probability=0.9)
+    monitor._report(monitor._forecasts["host"], warning, 0.0)
+    file = display_path(__file__, run._pipeline.leaks.roots)
+    printed = capfd.readouterr().err
+    assert f"  suspect: {file}:{LINE}: Trainer.history: list of " in printed
+    assert "\n      self.history.append(output.detach())" in printed
+    [[suspect]] = [risk.suspects for risk in risks]
+    assert (suspect.line, suspect.holder.rpartition(" at ")[2][:5]) == (LINE, "step ")
+    run.finish()
+    assert "suspect: " not in capfd.readouterr().err
+
+
 def test_what_stays_after_a_withdrawal_is_still_checked(watched):
     """Tensors that have stopped becoming more are withdrawn first, host memory at a later check."""
     trainer, run = watched(leaks=True)

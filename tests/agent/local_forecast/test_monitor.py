@@ -18,7 +18,7 @@ from memagent.forecast.types import LEVELS
 from memagent.local_forecast import monitor
 from memagent.local_forecast.monitor import REPEAT_S, ForecastMonitor, notice_text, warning_text
 from memagent.probe.host import HostProbe
-from memagent.wire.messages import AdviceItem, Device, Risk
+from memagent.wire.messages import AdviceItem, Device, Risk, Suspect
 from tests.waiting import wait_until
 
 GIB, MIB = 2**30, 2**20
@@ -122,6 +122,45 @@ def test_the_text_contains_eta_fill_cause_and_prediction():
     assert cause.startswith("  cause: leak. ") and change.startswith("  change: ")
     assert predicted == "  predicted peak: 26.00 GiB (by trace); observed: 30.00 GiB"
     assert saving == "  in this run recomputing activations saves 9.00 GiB: model.checkpointing()"
+
+
+SUSPECT = Suspect(
+    kind="list", holder="Meter.outputs: list of 59 at step 59", file="/home/ana/train.py", line=9,
+    bytes_per_step=24.0 * MIB, fix="Clear `self.outputs` once its values are used.",
+    source=["    def update(self, prediction):", "        self.outputs.append(prediction)"], source_first_line=8,
+)  # fmt: skip
+
+
+def test_the_text_names_the_line_that_leaks_and_its_fix_instead_of_general_advice():
+    risk = monitor.risk_of(0, GPU, FORECAST, (SUSPECT,))
+    _, cause, *rest = warning_text(risk, "A100", PREDICTION, ["/home/ana"]).splitlines()
+    assert cause.startswith("  cause: leak. ")
+    assert rest == [
+        "  suspect: train.py:9: Meter.outputs: list of 59 at step 59, 24.0 MiB a step.",
+        "  change: Clear `self.outputs` once its values are used.",
+        "      self.outputs.clear()  # once its values are used",
+        "  predicted peak: 26.00 GiB (by trace); observed: 30.00 GiB",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("device", "cause", "kind", "is_named"),
+    [
+        ("gpu", "leak", "list", True),
+        ("gpu", "fragmentation", "list", False),
+        ("host", "host_memory", "list", False),
+        ("host", "host_memory", "worker", True),
+    ],
+)
+def test_a_risk_has_the_suspects_of_its_device(monkeypatch, device, cause, kind, is_named):
+    monkeypatch.setattr(monitor, "notify_user", lambda _: None)
+    suspects, risks = (replace(SUSPECT, kind=kind),), []
+    forecast_monitor = ForecastMonitor(0, [GPU, HOST], Hints(), take_suspects=lambda: suspects)
+    forecast_monitor.add_risk_listener(risks.append)
+    forecast_monitor._report(
+        forecast_monitor._forecasts[device], replace(FORECAST, cause=cause), 0.0
+    )
+    assert [risk.suspects for risk in risks] == [suspects if is_named else ()]
 
 
 def test_the_text_needs_no_prediction():

@@ -214,12 +214,13 @@ def test_a_leak_is_the_cause_wherever_the_memory_ran_out():
     event_data = {**EVENT_DATA, "phase": "optimizer", "forecast": FORECAST}
     suspect = {"file": "train.py", "line": 42, "kind": "graph", "holder": "total: Tensor"}
     report = oom_report(event_data, 311, suspects=[suspect], advice=ADVICE)
-    assert report.lines()[1:6] == [
+    assert report.lines()[1:7] == [
         "  cause: leak, first noticed at step 120. Memory grew by 256 MiB a step since step 100.",
         "  suspect: train.py:42: total: Tensor.",
         "  change: Fix the leak first, at train.py:42.",
         "      total += loss.item()  # not: total += loss",
         "  Without this growth, about 20.00 GiB of 79.00 GiB would have been in use.",
+        "  It happened in the optimizer's step.",
     ]
     assert len(report.changes) == 1 and "8-bit" not in "".join(report.lines())
 

@@ -36,7 +36,7 @@ from memagent.forecast.projection import Projection
 from memagent.forecast.running_statistics import StepClock
 from memagent.forecast.signals import Signals, valid_reading
 from memagent.forecast.sudden_peaks import MIN_PROBABILITY, SuddenOom, SuddenPeaks
-from memagent.forecast.types import PAGING_LEVELS, Cause, Forecast, Growing, Level
+from memagent.forecast.types import LEVELS, PAGING_LEVELS, Cause, Forecast, Growing, Level
 
 # Probabilities and factors were fitted to the traces of the forecast benchmark (docs/forecast.md).
 SETTLING_STEPS = 5
@@ -396,5 +396,7 @@ class Forecaster:
             self._hysteresis.reset()
             return "ok"
         if verdict == "pending":
-            return "notice" if level in PAGING_LEVELS else "ok"
+            waiting: Level = "notice" if level in PAGING_LEVELS else "ok"
+            known = self._forecast.level if self._forecast.cause == "leak" else waiting
+            return min(level, max(waiting, known, key=LEVELS.index), key=LEVELS.index)
         return level

@@ -14,7 +14,8 @@ The contract of `gc_probe`
 3. It returns None if the answer comes later: a forecaster on another thread, or one that's fed in
    batches, only *requests* a collection at the next step boundary. The page then waits PATIENCE_S
    (by the samples' times; PATIENCE_STEPS without times), but at most a quarter of the steps that
-   are left. If the floor falls meanwhile, the trend ends and there is no page.
+   are left. If the floor falls meanwhile, the trend ends and there is no page. A leak that is
+   reported already keeps its level: an alert isn't over because it's checked again.
 4. It must not raise.
 
 A server can't collect in the training process. For a run whose agent requests collections itself,

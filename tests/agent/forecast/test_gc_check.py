@@ -6,6 +6,7 @@ import pytest
 
 from memagent.forecast import Forecaster, later
 from memagent.forecast.gc_check import MIN_INTERVAL_STEPS, PATIENCE_S, GarbageCheck
+from memagent.forecast.types import LEVELS
 
 GIB = 2**30
 LIMIT = 40 * GIB
@@ -80,6 +81,15 @@ def test_rule_3_it_waits_at_most_a_quarter_of_the_remaining_steps():
     first = first_heard(climb(Forecaster(LIMIT)))
     waited = first_page(climb(Forecaster(LIMIT, gc_probe=later), step_s=0.001)) - first
     assert waited == pytest.approx((1300 - first) / 4, rel=0.1)
+
+
+@pytest.mark.parametrize("step_s", [0.04, 0.5])
+def test_rule_3_what_is_known_to_be_a_leak_stays_one_during_a_later_collection(step_s):
+    calls = []
+    forecaster = Forecaster(LIMIT, gc_probe=lambda: calls.append(1))
+    levels = [forecast.level for forecast in climb(forecaster, range(1300), step_s=step_s)]
+    assert len(calls) >= 3 and levels[-1] == "critical"
+    assert levels == sorted(levels, key=LEVELS.index)
 
 
 def verdicts(check: GarbageCheck, steps, **changes) -> list[str]:

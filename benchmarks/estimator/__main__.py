@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.verb == "fit":
         from benchmarks.estimator import fitting
 
-        return fitting.main(options.only, rehearse=options.rehearse)
+        return fitting.main(options.only, rehearse=options.rehearse, again=options.again)
     if options.verb == "agreement":
         from benchmarks.estimator import agreement
 
@@ -188,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
     fit = verbs.add_parser("fit", help="steps that die on a card, fitted to it and rehearsed")
     fit.add_argument("--only", default="", metavar="TEXT", help="models with TEXT in the name")
     fit.add_argument("--rehearse", action="store_true", help="rehearse the pairs that are missing")
+    fit.add_argument("--again", action="store_true", help="fit the kept pairs again")
     rehearsals = verbs.add_parser(
         "rehearsals", help="the published rows, trained by their own code on the rehearsal device"
     )

@@ -3,14 +3,15 @@
 Each model is rehearsed on a card with enough memory, then on cards with some of what it took. Where
 the unchanged step runs out of memory, it is fitted to the card and rehearsed again: torch's own
 allocator says whether it runs at the first try. `memagent.fit` itself runs inside the rehearsal.
-The results are kept in `fit.json` with the libraries' versions; `--rehearse` adds what is missing.
+The results are kept in `fit.json` with the libraries' versions; `--rehearse` adds what is missing,
+and `--again` fits the kept pairs again.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -72,26 +73,35 @@ class Fitted:
         return self.unchanged == "oom"
 
     @property
-    def is_made_to_run(self) -> bool:
-        return self.fitted == "runs"
+    def end(self) -> str:
+        """Return "runs", "refused" if `fit` says that nothing helps, or how it ends else."""
+        return "refused" if "nothing makes it fit" in self.fitted else self.fitted
 
     def row(self) -> str:
         card = format_bytes(self.card_bytes)
-        return f"{self.model:<12}{card:>10}  unchanged: {self.unchanged:<10} fitted: {self.fitted}"
+        return f"{self.model:<12}{card:>10}  unchanged: {self.unchanged:<10} fitted: {self.end}"
 
 
-def main(only: str = "", *, rehearse: bool = False) -> int:
-    """Print a row for each pair, and how many of those that die run at the first try."""
+def main(only: str = "", *, rehearse: bool = False, again: bool = False) -> int:
+    """Print a row for each pair, and how many of those that die run at the first try.
+
+    Refused pairs are among them; pairs that were never rehearsed are counted apart.
+    """
     if rehearse:
         _rehearse_all(only)
+    if again:
+        _fit_again(only)
     pairs = [pair for pair in read() if only in pair.model]
     for pair in pairs:
         print(pair.row())
     for label, is_seen in (("seen", True), ("unseen", False)):
         some = [p for p in pairs if p.dies_unchanged and (p.model in SEEN) is is_seen]
-        ends = Counter("runs" if pair.is_made_to_run else pair.fitted for pair in some)
+        ends = Counter(pair.end for pair in some)
         others = "".join(f"; {count} {end}" for end, count in ends.items() if end != "runs")
         print(f"{ends['runs']} of {len(some)} {label} run when fitted{others}")
+    asked = sum(only in name for name in BATCHES) * len(SHARES)
+    alive = sum(not pair.dies_unchanged for pair in pairs)
+    print(f"{asked} asked; {alive} run unchanged; {asked - len(pairs)} never rehearsed")
     return 0
 
 
@@ -102,16 +112,27 @@ def read() -> list[Fitted]:
 
 
 def _rehearse_all(only: str) -> None:
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES)
     known = {(pair.model, pair.share) for pair in read()}
     for share in SHARES:
         for name in BATCHES:
             if only in name and (name, share) not in known:
                 pair = _pair(name, share)
-                kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-                kept.setdefault(versions, []).append(asdict(pair))
-                RESULTS.write_text(json.dumps(kept, indent=1) + "\n")
+                _keep([*read(), pair])
                 print(pair.row(), flush=True)
+
+
+def _fit_again(only: str) -> None:
+    """Rehearse the fitted steps of the kept pairs, with the code and the libraries of now."""
+    for pair in [pair for pair in read() if only in pair.model]:
+        limit = f"{pair.card_bytes >> 20}MiB"
+        then = replace(pair, fitted=_end(pair.model, f"card:{limit}", limit))
+        _keep([other for other in read() if other != pair] + [then])
+        print(then.row(), flush=True)
+
+
+def _keep(pairs: list[Fitted]) -> None:
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES)
+    RESULTS.write_text(json.dumps({versions: [asdict(p) for p in pairs]}, indent=1) + "\n")
 
 
 def _pair(name: str, share: float) -> Fitted:

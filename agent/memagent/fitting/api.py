@@ -46,8 +46,9 @@ def fit(
     - autocast: the dtype that the loop uses already.
     - allow: which changes may be made. "recompute" runs blocks again in backward, "loop" updates
       one parameter at a time, "parts" divides the batch, "host" keeps the optimizer's states on the
-      host between steps, and "autocast" runs forward in bf16. All but the last leave gradients as
-      they are, up to rounding. Batches of a model with batch norm aren't divided.
+      host between steps and, if nothing else suffices, what forward keeps for backward, and
+      "autocast" runs forward in bf16. All but the last leave gradients as they are, up to rounding.
+      Batches of a model with batch norm aren't divided.
     - timeout_s: processor time of all traces. When it is spent, the cheapest changes proved so far
       are made. on_trace: called before each trace with its number and the seconds left.
 

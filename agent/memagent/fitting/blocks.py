@@ -1,7 +1,7 @@
 """Parts of a model that can run again in backward, in place of keeping what they computed.
 
 1. A block is a module that holds modules: an entry of a list or a Sequential, or a module that has
-   neither inside. One with more than MAX_SHARE of the saved bytes is divided into its own.
+   neither inside. One with more than a share of the saved bytes is divided into its own.
 2. A Sequential of layers is divided into runs of layers, about the square root of their number
    (Chen et al. 2016, section 4.1), each of which is a block.
 """
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-MAX_SHARE = 0.125
-"""The most of the saved bytes in one block: below, a finer choice saves too little."""
+MAX_SHARES = (0.125, 0.5)
+"""The most of the saved bytes in one block: below the first, a finer choice saves too little. The
+second spares a net of few, large blocks the tensors between their parts."""
 MIN_LAYERS = 4
 """A shorter Sequential of layers isn't divided."""
 
@@ -34,11 +35,19 @@ class ModelBlock:
         return self.first >= 0
 
     @property
+    def input_path(self) -> str:
+        """Return the path of the module whose arguments are the block's."""
+        return self._path_of(self.first)
+
+    @property
     def output_path(self) -> str:
         """Return the path of the module whose output is the block's."""
+        return self._path_of(self.last)
+
+    def _path_of(self, child: int) -> str:
         if not self.is_run:
             return self.path
-        return f"{self.path}.{self.last}" if self.path else str(self.last)
+        return f"{self.path}.{child}" if self.path else str(child)
 
     def holds(self, path: str) -> bool:
         """Return whether the module at `path` runs inside this block."""
@@ -54,13 +63,15 @@ class ModelBlock:
         return f"{self.path}[{self.first}:{self.last + 1}]" if self.is_run else self.path
 
 
-def blocks_of(model: Any, saved_bytes: Callable[[str], int]) -> list[ModelBlock]:
+def blocks_of(
+    model: Any, saved_bytes: Callable[[str], int], max_share: float = MAX_SHARES[0]
+) -> list[ModelBlock]:
     """Return the model's blocks in the order of its modules.
 
     saved_bytes: what the module at a path keeps for backward, those inside it included.
     """
     total = saved_bytes("")
-    return list(_blocks(model, "", lambda path: saved_bytes(path) <= MAX_SHARE * total))
+    return list(_blocks(model, "", lambda path: saved_bytes(path) <= max_share * total))
 
 
 def _blocks(module: Any, path: str, is_small: Callable[[str], bool]) -> Iterator[ModelBlock]:

@@ -19,6 +19,7 @@ class Changes:
     - parts: forwards that one batch is divided into.
     - loops: the optimizer's step takes one parameter at a time.
     - states_on_host: the optimizer's states wait on the host between steps.
+    - saved_on_host: what forward keeps for backward waits on the host.
     - autocast: the dtype of forward, as the script has it or as it was chosen.
     """
 
@@ -27,4 +28,5 @@ class Changes:
     parts: int = 1
     loops: bool = False
     states_on_host: bool = False
+    saved_on_host: bool = False
     autocast: Literal["bf16", "fp16"] | None = None

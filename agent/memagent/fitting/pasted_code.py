@@ -41,14 +41,24 @@ def move_states(to_host):
 optimizer.register_step_pre_hook(lambda *_: move_states(to_host=False))
 optimizer.register_step_post_hook(lambda *_: move_states(to_host=True))"""
 _PARTS_OF_DICT = """\
-for part in zip(*(value.chunk({parts}) for value in batch.values())):{autocast}
+for part in zip(*(value.chunk({parts}) for value in batch.values())):{context}
     {indent}loss = model(**dict(zip(batch, part))).loss / {parts}
     loss.backward()"""
 _PARTS = """\
-for part, part_targets in zip(inputs.chunk({parts}), targets.chunk({parts})):{autocast}
+for part, part_targets in zip(inputs.chunk({parts}), targets.chunk({parts})):{context}
     {indent}loss = loss_of(model(part), part_targets) / {parts}
     loss.backward()"""
-_AUTOCAST = 'with torch.autocast("cuda", dtype=torch.{dtype}):'
+_SAVED = """\
+kept = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+
+def to_host(value):
+    is_kept = value.untyped_storage().data_ptr() in kept
+    return value.device, value if is_kept else value.cpu()
+
+def to_device(saved):
+    return saved[1].to(saved[0])"""
+_SAVED_HOOKS = "torch.autograd.graph.saved_tensors_hooks(to_host, to_device)"
+_AUTOCAST = 'torch.autocast("cuda", dtype=torch.{dtype})'
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 
 
@@ -64,18 +74,25 @@ def _sections(changes: Changes, model: Any, is_transformers: bool) -> Iterator[s
         yield _LOOP
     if changes.states_on_host:
         yield _STATES
-    autocast = ""
-    if changes.autocast:
-        autocast = _AUTOCAST.format(dtype=_DTYPES.get(changes.autocast, changes.autocast))
+    if changes.saved_on_host:
+        yield _SAVED
+    context = ", ".join(_contexts(changes))
     if changes.parts > 1:
         yield (_PARTS_OF_DICT if is_transformers else _PARTS).format(
             parts=changes.parts,
-            autocast=f"\n    {autocast}" if autocast else "",
-            indent="    " if autocast else "",
+            context=f"\n    with {context}:" if context else "",
+            indent="    " if context else "",
         )
-    elif autocast:
+    elif context:
         loss = "model(**batch).loss" if is_transformers else "loss_of(model(inputs), targets)"
-        yield f"{autocast}\n    loss = {loss}"
+        yield f"with {context}:\n    loss = {loss}"
+
+
+def _contexts(changes: Changes) -> Iterator[str]:
+    if changes.autocast:
+        yield _AUTOCAST.format(dtype=_DTYPES.get(changes.autocast, changes.autocast))
+    if changes.saved_on_host:
+        yield _SAVED_HOOKS
 
 
 def _recomputation(blocks: tuple[ModelBlock, ...], model: Any) -> Iterator[str]:

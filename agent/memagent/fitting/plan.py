@@ -93,5 +93,7 @@ class FitPlan:
             yield "the optimizer updates one parameter at a time"
         if changes.states_on_host:
             yield "the optimizer's states wait on the host between steps"
+        if changes.saved_on_host:
+            yield "what forward keeps waits on the host for backward"
         if changes.autocast and self.before.assumptions["autocast"] == "none":
             yield f"forward under autocast to {changes.autocast}"

@@ -2,14 +2,16 @@
 
 The events of the last forward and backward are cut into windows at whose ends a block has been left
 (its values wait for backward) or is entered again. A block that runs again doesn't keep its values
-between the two, and needs what its forward needed when it is entered again.
+between the two, holds its arguments there, and needs what its forward needed when it is entered
+again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from memagent.estimator.trace.events import MemoryEvent, Trace
 from memagent.fitting.blocks import ModelBlock
@@ -32,11 +34,22 @@ class BlockProfile:
 
 
 @dataclass(frozen=True)
+class HeldArgument:
+    """A tensor that is free, but held if one of these blocks (by index) runs again."""
+
+    size_bytes: int
+    blocks: frozenset[int]
+
+
+@dataclass(frozen=True)
 class StepWindow:
-    """A part of the step: its peak in bytes, and the blocks (by index) whose values wait."""
+    """A part of the step: its peak in bytes, the blocks (by index) whose values wait, and their
+    arguments that are free.
+    """
 
     peak_bytes: int
     waiting: frozenset[int]
+    arguments: tuple[HeldArgument, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,10 +68,10 @@ class StepProfile:
     def peak_bytes(self, chosen: Iterable[int]) -> int:
         """Return the peak of the tensors if the blocks with these indices run again."""
         again = frozenset(chosen)
-        peak = max(self._without(window, again) for window in self.windows)
+        peak = max(self._level(window, again) for window in self.windows)
         for index in again:
             block = self.blocks[index]
-            level = self._without(self.entries[index], again)
+            level = self._level(self.entries[index], again)
             peak = max(peak, level + block.forward_bytes)
         return peak
 
@@ -70,9 +83,10 @@ class StepProfile:
         again = sum(self.blocks[index].operations for index in chosen)
         return again / (3 * self.operations) if self.operations else 0.0
 
-    def _without(self, window: StepWindow, again: frozenset[int]) -> int:
+    def _level(self, window: StepWindow, again: frozenset[int]) -> int:
         dropped = sum(self.blocks[index].saved_bytes for index in window.waiting & again)
-        return window.peak_bytes - dropped
+        held_bytes = sum(item.size_bytes for item in window.arguments if item.blocks & again)
+        return window.peak_bytes - dropped + held_bytes
 
 
 def saved_by_module(trace: Trace) -> dict[str, int]:
@@ -86,19 +100,42 @@ def saved_by_module(trace: Trace) -> dict[str, int]:
 def step_profile(trace: Trace, blocks: Sequence[ModelBlock]) -> StepProfile:
     """Profile the blocks that keep values for backward; the others are left out."""
     last = _FinalPass.of(trace)
-    profiles, spans = [], []
+    profiles: list[BlockProfile] = []
+    spans: list[_Span] = []
+    holds: list[_Hold] = []
     for block in blocks:
         own = [event for event in last.events if block.holds(event.module)]
         saved = _saved(own, returned=frozenset(trace.outputs.get(block.output_path, ())))
         if saved:
+            span = last.waiting_span(own, frozenset(saved))
+            arguments = trace.arguments.get(block.input_path, ())
+            holds += last.holds(arguments, len(profiles), span)
             profiles.append(_block_profile(trace, block, own, saved))
-            spans.append(last.waiting_span(own, frozenset(saved)))
+            spans.append(span)
     return StepProfile(
         blocks=tuple(profiles),
-        windows=last.windows(spans),
-        entries=tuple(last.entry(end, spans) for _, end in spans),
+        windows=last.windows(spans, holds),
+        entries=tuple(last.window(s.entered_at, s.entered_at, spans, holds) for s in spans),
         operations=sum(trace.operations.values()) + _forward_bytes(last.events),
     )
+
+
+class _Span(NamedTuple):
+    """The positions at which forward leaves a block, backward enters it, and backward leaves it."""
+
+    left_at: int
+    entered_at: int
+    ended_at: int
+
+
+class _Hold(NamedTuple):
+    """An argument that the block with this index holds from its release to the block's end."""
+
+    storage: int
+    size_bytes: int
+    block: int
+    freed_at: int
+    ended_at: int
 
 
 @dataclass(frozen=True)
@@ -124,39 +161,71 @@ class _FinalPass:
         own = events[start:]
         return cls(own, tuple(accumulate(map(_change, own), initial=before))[1:])
 
-    def waiting_span(self, own: Iterable[MemoryEvent], saved: frozenset[int]) -> tuple[int, int]:
-        """Return the positions at which a block has been left, and is entered by backward."""
+    def waiting_span(self, own: Sequence[MemoryEvent], saved: frozenset[int]) -> _Span:
+        """Return when the block's values wait.
+
+        It runs again before the results of the operation that is the first to release some of them,
+        or to make a gradient of the block's parameters.
+        """
         # others may free what the block returned, or a cache, much later
         left_at = max(e.index for e in own if e.phase == "forward" and e.kind == "alloc")
-        entered_at = min(
+        released = [
             event.index
             for event in self.events
             if event.kind == "free" and event.storage in saved and event.index > left_at
-        )
+        ]
+        gradients = [e.index for e in own if e.phase == "backward" and e.kind == "alloc"]
         first = self.events[0].index
-        return left_at - first, entered_at - first
+        left, entered = left_at - first, min(*released, *gradients) - first - 1
+        while entered > left and self.events[entered].kind == "alloc":
+            entered -= 1
+        return _Span(left, entered, max(released) - first)
 
-    def windows(self, spans: Sequence[tuple[int, int]]) -> tuple[StepWindow, ...]:
-        """Cut the pass at the ends of the spans."""
-        ends = sorted({0, len(self.events), *(end for span in spans for end in span)})
-        return tuple(
-            StepWindow(max(self.levels[start : end + 1]), _waiting(start, end, spans))
-            for start, end in pairwise(ends)
+    def holds(self, arguments: Container[int], block: int, span: _Span) -> list[_Hold]:
+        """Return the arguments that are released before backward enters the block."""
+        return [
+            _Hold(event.storage, event.size_bytes, block, position, span.ended_at)
+            for position, event in enumerate(self.events[: span.entered_at])
+            if event.kind == "free" and event.storage in arguments
+        ]
+
+    def windows(self, spans: Sequence[_Span], holds: Sequence[_Hold]) -> tuple[StepWindow, ...]:
+        """Cut the pass at the ends of the spans, and where an argument is released."""
+        ends = {0, len(self.events), *(end for span in spans for end in span)}
+        ends.update(hold.freed_at for hold in holds)
+        return tuple(self.window(start, end, spans, holds) for start, end in pairwise(sorted(ends)))
+
+    def window(
+        self, start: int, end: int, spans: Sequence[_Span], holds: Sequence[_Hold]
+    ) -> StepWindow:
+        """Return the events from `start` to `end`, the same for the entry of a block."""
+        return StepWindow(
+            peak_bytes=max(self.levels[start : end + 1]),
+            waiting=_waiting(start, end, spans),
+            arguments=_arguments(
+                [hold for hold in holds if hold.freed_at <= start <= end <= hold.ended_at]
+            ),
         )
-
-    def entry(self, position: int, spans: Sequence[tuple[int, int]]) -> StepWindow:
-        """Return the moment at which backward enters a block; its own values wait no more."""
-        return StepWindow(self.levels[position], _waiting(position, position, spans))
 
 
 def _change(event: MemoryEvent) -> int:
     return event.size_bytes if event.kind == "alloc" else -event.size_bytes
 
 
-def _waiting(start: int, end: int, spans: Sequence[tuple[int, int]]) -> frozenset[int]:
+def _waiting(start: int, end: int, spans: Sequence[_Span]) -> frozenset[int]:
     return frozenset(
-        index for index, (left, entered) in enumerate(spans) if left <= start and end <= entered
+        index
+        for index, span in enumerate(spans)
+        if span.left_at <= start and end <= span.entered_at
     )
+
+
+def _arguments(holds: Iterable[_Hold]) -> tuple[HeldArgument, ...]:
+    """Count an argument of several blocks once."""
+    blocks: dict[tuple[int, int], set[int]] = {}
+    for hold in holds:
+        blocks.setdefault((hold.storage, hold.size_bytes), set()).add(hold.block)
+    return tuple(HeldArgument(size, frozenset(own)) for (_, size), own in blocks.items())
 
 
 def _saved(

@@ -2,12 +2,13 @@
 
 1. First those are tried that need no change of the training loop: blocks that run again in
    backward, and the optimizer's loop where its step needs the most. Then the batch is divided, then
-   states wait on the host, and autocast comes last, since it changes results. Each keeps what came
-   before it, and the batch is divided into as few parts as fit.
+   states wait on the host, then comes autocast, which changes results. Last, what forward keeps
+   waits on the host, which is the slowest. Each keeps what came before it, and the batch is divided
+   into as few parts as fit.
 2. A trace of a step has each block's bytes and operations, from which blocks are chosen
    (`choice`). They are applied to the live objects and traced again, which is the proof. If it
    doesn't fit, or leaves room for fewer blocks, the difference to the profile's peak is counted in,
-   and they are chosen again.
+   and they are chosen again. Larger blocks are then tried, if these would cost less.
 3. The live objects are as before after each attempt.
 4. All traces and choices have one budget of processor time. When it is spent, the cheapest changes
    that have been proved so far are taken.
@@ -27,13 +28,14 @@ from memagent.estimator.estimate import Estimate
 from memagent.estimator.request import TraceRequest
 from memagent.estimator.trace.events import Trace
 from memagent.estimator.trace.tracing import TimeoutSpentError
-from memagent.fitting.blocks import blocks_of
+from memagent.fitting.blocks import MAX_SHARES, blocks_of
 from memagent.fitting.budget import BudgetSpentError, TraceBudget
 from memagent.fitting.changes import Changes
 from memagent.fitting.choice import Choice, cheapest
 from memagent.fitting.optimizer_changes import can_loop, keep_states_on_host, step_in_a_loop
 from memagent.fitting.profile import StepProfile, saved_by_module, step_profile
 from memagent.fitting.recompute import norms_in, recompute
+from memagent.fitting.saved_tensors import keep_saved_on_host
 
 MAX_PROOFS = 5
 """Traces of chosen blocks; the second is nearly always the last."""
@@ -51,6 +53,8 @@ def applied(changes: Changes, model: Any, optimizer: Any) -> Callable[[], None]:
         undo.callback(step_in_a_loop(optimizer))
     if changes.states_on_host:
         undo.callback(keep_states_on_host(optimizer))
+    if changes.saved_on_host:
+        undo.callback(keep_saved_on_host(model))
     undo.callback(recompute(model, changes.blocks))
     return undo.close
 
@@ -67,7 +71,7 @@ class Search:
         self._allow = frozenset(allow)
         self._unchanged = Changes(autocast=request.autocast)
         self._estimates: dict[Changes, Estimate] = {}
-        self._profiles: dict[Changes, StepProfile] = {}
+        self._profiles: dict[Changes, tuple[StepProfile, ...]] = {}
         self.before = self._estimate(self._unchanged)
 
     def cheapest(self) -> Fitted | None:
@@ -104,7 +108,10 @@ class Search:
             changes = replace(changes, states_on_host=True)
             yield changes
         if "autocast" in allow and changes.autocast is None:
-            yield replace(changes, autocast="bf16")
+            changes = replace(changes, autocast="bf16")
+            yield changes
+        if "host" in allow:
+            yield replace(changes, saved_on_host=True)
 
     def _step_needs_most(self) -> bool:
         """Return whether the optimizer's step alone may exceed the limit."""
@@ -134,18 +141,24 @@ class Search:
             return None
         if is_enough(estimate):
             return changes, estimate
-        return self._with_blocks(changes, estimate) if "recompute" in self._allow else None
-
-    def _with_blocks(self, changes: Changes, plain: Estimate) -> Fitted | None:
         best: Fitted | None = None
-        profile = self._profiles[changes]
+        for profile in self._profiles[changes] if "recompute" in self._allow else ():
+            best = self._with_blocks_of(profile, changes, best)
+        return best
+
+    def _with_blocks_of(
+        self, profile: StepProfile, changes: Changes, best: Fitted | None
+    ) -> Fitted | None:
+        """Return the changes with blocks of this profile, or `best` if that is as cheap."""
+        plain = self._estimates[changes]
         limit, beyond = _limit(self._request), _sure_need(plain) - profile.peak_bytes(())
         tried: set[Choice] = {frozenset()}
         for _ in range(MAX_PROOFS):
             choice = cheapest(profile, limit - beyond)
             if choice is None:  # what comes beyond the tensors may shrink with them
                 choice = frozenset(range(len(profile.blocks)))
-            if choice in tried or profile.peak_bytes(choice) > limit:
+            is_cheaper = best is None or profile.share(choice) < best[0].recompute_share
+            if choice in tried or profile.peak_bytes(choice) > limit or not is_cheaper:
                 break
             tried.add(choice)
             then = replace(
@@ -157,9 +170,7 @@ class Search:
                 estimate = self._estimate(then)
             except TraceError:  # such as a block that changes its input in place
                 break
-            if is_enough(estimate) and (
-                best is None or then.recompute_share < best[0].recompute_share
-            ):
+            if is_enough(estimate):
                 best = then, estimate
             beyond = _sure_need(estimate) - profile.peak_bytes(choice)
         return best
@@ -180,15 +191,16 @@ class Search:
             undo()
         self._budget.add(trace.processor_s)
         if not changes.blocks:
-            self._profiles[changes] = _profile(trace, request.model)
+            self._profiles[changes] = _profiles(trace, request.model)
         self._estimates[changes] = engine.estimate_trace(request, trace)
         return self._estimates[changes]
 
 
-def _cost(changes: Changes) -> tuple[bool, bool, int, float]:
+def _cost(changes: Changes) -> tuple[bool, bool, bool, int, float]:
     """Return a key by which cheaper changes come first: the order in which they are tried."""
     is_cast = changes.autocast is not None
-    return is_cast, changes.states_on_host, changes.parts, changes.recompute_share
+    states = changes.states_on_host
+    return changes.saved_on_host, is_cast, states, changes.parts, changes.recompute_share
 
 
 def _changed(request: TraceRequest, changes: Changes) -> TraceRequest:
@@ -199,14 +211,16 @@ def _changed(request: TraceRequest, changes: Changes) -> TraceRequest:
     return replace(part, accumulation=_STEADY_FORWARDS)
 
 
-def _profile(trace: Trace, model: Any) -> StepProfile:
+def _profiles(trace: Trace, model: Any) -> tuple[StepProfile, ...]:
+    """Profile the model's blocks, and larger ones if it has any."""
     saved = saved_by_module(trace)
 
     def saved_inside(path: str) -> int:
         inside = f"{path}." if path else ""
         return sum(size for own, size in saved.items() if own == path or own.startswith(inside))
 
-    return step_profile(trace, blocks_of(model, saved_inside))
+    divisions = dict.fromkeys(tuple(blocks_of(model, saved_inside, share)) for share in MAX_SHARES)
+    return tuple(step_profile(trace, blocks) for blocks in divisions)
 
 
 def _limit(request: TraceRequest) -> int:

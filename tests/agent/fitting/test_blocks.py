@@ -32,6 +32,18 @@ def test_a_block_that_keeps_a_lot_is_divided() -> None:
     ]
 
 
+def test_larger_blocks_are_whole_up_to_a_larger_share() -> None:
+    model = nn.ModuleList([nn.Sequential(Residual(blocks=2), nn.Identity()) for _ in range(3)])
+    saved = {"": 100} | {f"{n}": 30 for n in range(3)} | {f"{n}.0": 30 for n in range(3)}
+
+    def saved_bytes(path: str) -> int:
+        return saved.get(path, 1)
+
+    small = [str(block) for block in blocks_of(model, saved_bytes, 0.125)]
+    assert small == [f"{n}.0.blocks.{m}" for n in range(3) for m in range(2)]
+    assert [str(block) for block in blocks_of(model, saved_bytes, 0.5)] == ["0", "1", "2"]
+
+
 def test_a_sequential_of_layers_is_divided_into_runs() -> None:
     # 12 layers; no run starts with an activation that changes its input in place
     assert paths_of(convnet()) == ["[0:3]", "[3:6]", "[6:9]", "[9:12]"]

@@ -38,6 +38,19 @@ def test_runs_of_layers_are_profiled_as_blocks(images: torch.Tensor) -> None:
     assert profile.peak_bytes((0,)) == pytest.approx(peak, rel=0.02)
 
 
+@pytest.mark.parametrize("chosen", [(0,), (1,), (0, 1)])
+def test_a_block_holds_arguments_that_would_be_free(images: torch.Tensor, chosen) -> None:
+    """The second run's ReLU keeps what it returns: running again, the run keeps what it is given."""
+    layers = [torch.nn.Conv2d(3, 32, 1), torch.nn.BatchNorm2d(32), torch.nn.ReLU()]
+    model = torch.nn.Sequential(*layers, torch.nn.Conv2d(32, 2, 1), torch.nn.Flatten())
+    runs = [ModelBlock("", 0, 1), ModelBlock("", 2, 3)]
+    profile = step_profile(traced(model, images), runs)
+    undo = recompute(model, [runs[index] for index in chosen])
+    peak = traced(model, images).peak_bytes
+    undo()
+    assert profile.peak_bytes(chosen) == pytest.approx(peak, rel=0.02)
+
+
 def test_a_block_keeps_what_its_modules_keep(residual: Residual, rows: torch.Tensor) -> None:
     trace = traced(residual, rows)
     (block,) = step_profile(trace, [ModelBlock("blocks.2")]).blocks

@@ -83,7 +83,8 @@ class Trace:
     that the trace took of its process.
 
     By the path of a module: `operations` are floating-point operations of its own, in all forwards
-    (torch/utils/flop_counter.py), and `outputs` the storages of what it returned.
+    (torch/utils/flop_counter.py), `arguments` and `outputs` the storages of what it was given and
+    returned in forward.
     """
 
     events: tuple[MemoryEvent, ...]
@@ -98,6 +99,7 @@ class Trace:
     growth_bytes: int = 0
     hidden_ops: tuple[str, ...] = ()
     operations: dict[str, int] = field(default_factory=dict)
+    arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property

@@ -116,6 +116,7 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.hidden_ops: set[str] = set()
         self.operations: Counter[str] = Counter()
         """Floating-point operations of all forwards, by the path of the module."""
+        self.arguments: dict[str, set[int]] = {}
         self.outputs: dict[str, set[int]] = {}
         """The storages of what a module returned in forward, by its path."""
         self.notes: list[str] = []
@@ -232,13 +233,21 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 live[0].component = component
                 live[0].module = module or live[0].module
 
+    def add_arguments(self, path: str, tensors: Iterable[torch.Tensor]) -> None:
+        """Record what the module at `path` was given in forward."""
+        if self.phase == "forward":
+            self.arguments.setdefault(path, set()).update(self._storages_of(tensors))
+
     def add_output(self, path: str, tensors: Iterable[torch.Tensor]) -> None:
         """Record what the module at `path` returned in forward."""
-        parts = (part for tensor in tensors for part in plain_tensors(tensor))
-        for part in parts if self.phase == "forward" else ():
+        if self.phase == "forward":
+            self.outputs.setdefault(path, set()).update(self._storages_of(tensors))
+
+    def _storages_of(self, tensors: Iterable[torch.Tensor]) -> Iterator[int]:
+        for part in (part for tensor in tensors for part in plain_tensors(tensor)):
             if part.layout is torch.strided:
                 live = self._live.get(part.untyped_storage()._cdata)
-                self.outputs.setdefault(path, set()).update([live[0].uid] if live else [])
+                yield from [live[0].uid] if live else []
 
     def on_storage_resize(self, storage: torch.UntypedStorage) -> None:
         """Record a resize without an operator (`UntypedStorage.resize_`)."""

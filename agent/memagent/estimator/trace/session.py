@@ -150,6 +150,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
         growth_bytes=growth.bytes(),
         hidden_ops=tuple(sorted(recorder.hidden_ops)),
         operations=dict(recorder.operations),
+        arguments={path: tuple(storages) for path, storages in recorder.arguments.items()},
         outputs={path: tuple(storages) for path, storages in recorder.outputs.items()},
     )
 
@@ -258,6 +259,7 @@ def track_module_paths(model: torch.nn.Module, recorder: StorageRecorder) -> Ite
 
     def call(module: Any, *args: Any, **kwargs: Any) -> Any:
         stack.append(names.get(id(module), stack[-1]))
+        recorder.add_arguments(stack[-1], tensors_in((args, kwargs)))
         try:
             output = original(module, *args, **kwargs)
             recorder.add_output(stack[-1], tensors_in(output))

@@ -6,6 +6,8 @@
    and the class that it's in, without running code of the script.
 3. A call that can't be looked up counts if its name is defined in those files. Names that builtin
    containers have, too, count only for methods of the named object.
+4. A suspended generator of the script has variables, too: what it reads from may be one of them.
+5. A loop over the owner itself calls a method of it: `for member in archive`.
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ import builtins
 import inspect
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from io import IOBase
-from types import FunctionType, ModuleType
+from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
+from memagent.components import safe_reads
 from memagent.leaks import source_lines
 from memagent.leaks.growing_statements import runs_often
 from memagent.leaks.growth import growing_lines
@@ -37,11 +40,19 @@ from memagent.leaks.syntax import (
     syntax_tree,
     walk,
 )
-from memagent.leaks.user_code import is_script_class, namespace, script_code, script_modules
+from memagent.leaks.user_code import (
+    is_script,
+    is_script_class,
+    namespace,
+    script_code,
+    script_modules,
+)
 
 _BUILTINS = (list, dict, set, str, deque, IOBase, threading.Event)
 _BUILTIN_NAMES = frozenset(name for kind in _BUILTINS for name in dir(kind))
 UNKNOWN = object()
+_CallOrder = tuple[bool, bool, bool, int, bool, bool]
+"""What sorts the calls: the first ones are the likeliest."""
 
 
 def library_calls(
@@ -61,7 +72,8 @@ def library_calls(
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
     meanings = Meanings()
     defined = [_defined_names(library) for library in libraries]
-    calls = []
+    owners = (item for item in holder.above if _class_of(item) in kinds[:1])
+    calls = list(_iterations(next(owners, None), name, meanings, files))
     for file in files:
         for node, parents in walk(syntax_tree(file)):
             if not isinstance(node, ast.Call) or not _takes_values(node):
@@ -82,6 +94,24 @@ def library_calls(
                 calls.append((order, line))
     calls.sort(key=lambda call: call[0])
     yield from (line for _, line in calls)
+
+
+def _iterations(
+    owner: Any, name: ObjectName, meanings: Meanings, files: Sequence[str]
+) -> Iterator[tuple[_CallOrder, SourceLine]]:
+    """Yield the loops over the owner of a container: each calls a method of it (5)."""
+    steps = [getattr(_class_of(owner), method, None) for method in ("__iter__", "__next__")]
+    if owner is None or not any(steps):
+        return
+    is_other = not any(_uses_attribute(step, name.identifiers[:1]) for step in steps)
+    for file in files:
+        for node, parents in walk(syntax_tree(file)):
+            if (
+                isinstance(node, ast.For | ast.AsyncFor | ast.comprehension)
+                and meanings.of(node.iter, file, parents) is owner
+            ):
+                line = source_lines.source_line(file, node.iter, SETS, parents)
+                yield (False, is_other, False, 0, False, False), line
 
 
 def lengthening_calls(
@@ -204,6 +234,21 @@ class Meanings:
             self._globals[code.co_filename] = reading.globals
             if not reading.is_module:
                 self._locals[code.co_filename, code.co_firstlineno] = reading.variables
+                self._add_generators(reading.variables.values())
+        for space in self._globals.values():
+            self._add_generators(space.values())
+
+    def _add_generators(self, values: Iterable[Any]) -> None:
+        """Add the variables of the script's generators that are suspended (4)."""
+        todo = [item for item in safe_reads.items_of(values).others if type(item) is GeneratorType]
+        for generator in todo:
+            frame = generator.gi_frame
+            code = generator.gi_code
+            place = code.co_filename, code.co_firstlineno
+            if frame is None or place in self._locals or not is_script(code.co_filename):
+                continue
+            variables = self._locals[place] = safe_reads.read_frame(frame).variables
+            todo += [item for item in variables.values() if type(item) is GeneratorType]
 
     def of(self, value: ast.expr, file: str, parents: Parents) -> Any:
         """Return the object that an expression stands for, else `UNKNOWN`."""

@@ -29,6 +29,7 @@ from memagent.leaks.user_code import (
 )
 
 CONTAINERS = frozenset((list, dict, tuple, set, deque))
+_MUTABLE = CONTAINERS - {tuple}
 MAX_OBJECTS = 100_000
 _CHUNK_SIZE = 64
 _MAX_LENGTH = 2_000
@@ -69,6 +70,8 @@ class VariableWalk:
         """Containers to visit last."""
         self._passes: dict[type, bool | None] = {}
         """By class: whether the walk goes through its instances, None if they differ."""
+        self._class_passes: dict[int, bool] = {}
+        """The same for classes themselves, by id."""
         self._plain_ids = set(map(id, _PLAIN))
         """Ids of the classes whose instances it doesn't go through."""
 
@@ -180,7 +183,7 @@ class VariableWalk:
         """Return False for plain values, modules, their globals, and what is memagent's."""
         kind = type(item)
         if issubclass(kind, type):
-            return is_script_class(item)
+            return self._does_pass_class(item)
         if issubclass(kind, dict):
             return "__builtins__" not in item
         if kind is FrameType:
@@ -193,8 +196,34 @@ class VariableWalk:
             self._plain_ids.add(id(kind))
         return passes
 
+    def _does_pass_class(self, kind: type) -> bool:
+        """Return True for the script's classes, and those of libraries that keep a container.
+
+        All instances share it, and each leads to it by its class.
+        """
+        passes = self._class_passes.get(id(kind))
+        if passes is None:
+            passes = is_script_class(kind) or _has_containers(kind)
+            self._class_passes[id(kind)] = passes
+        return passes
+
 
 _PLAIN = (str, bytes, int, float, complex, ModuleType, CodeType, type(None))
+
+
+def _has_containers(kind: type) -> bool:
+    """Return True if a class, or one that it's derived from, has a container for an attribute."""
+    if kind.__module__.startswith("memagent."):
+        return False
+    return any(map(_keeps_container, kind.__mro__))
+
+
+def _keeps_container(kind: type) -> bool:
+    """Return True if a class itself has one. Annotations are none."""
+    names = safe_reads.keys_by_id(kind.__dict__)
+    values = safe_reads.items_of(kind.__dict__.values()).others
+    shared = [item for item in values if type(item) in _MUTABLE and len(item) > 1]
+    return not all(str(names.get(id(item))).startswith("__") for item in shared)
 
 
 def _roots_of(scopes: UserScopes) -> Iterator[Any]:

@@ -29,6 +29,10 @@ class Store:
     def touch(self, value):
         self.newest = value
 
+    def __iter__(self):
+        yield self.record(0)
+        yield from self.items
+
 
 class Cache:
     def __init__(self):
@@ -78,6 +82,26 @@ cache, recent = Cache(), RecentCache()
 
 def reply(model, prompt):
     return model(prompt, past=cache)
+
+"""
+
+STREAM = """
+from memagent_test_library import Store
+
+
+def records(source):
+    for record in source:
+        yield record
+
+
+def fill(source, values):
+    for value in values:
+        source.record(value)
+
+
+stream = Store(3)
+entries = records(stream)
+next(entries)
 """
 
 
@@ -88,10 +112,11 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleTy
     site.mkdir()
     (site / "memagent_test_library.py").write_text(LIBRARY)
     (tmp_path / "memagent_test_script.py").write_text(SCRIPT)
+    (tmp_path / "memagent_test_stream.py").write_text(STREAM)
     for folder in (tmp_path, site):
         monkeypatch.syspath_prepend(str(folder))
     yield importlib.import_module("memagent_test_script")
-    for name in ("memagent_test_script", "memagent_test_library"):
+    for name in ("memagent_test_script", "memagent_test_stream", "memagent_test_library"):
         sys.modules.pop(name, None)
     syntax.clear_cache()
 
@@ -130,3 +155,18 @@ def test_what_gets_an_object_that_lengthens_its_attribute_is_found(script: Modul
 
     assert texts("cache") == ["return model(prompt, past=cache)"]
     assert texts("recent") == []
+
+
+def test_a_loop_over_the_owner_comes_first(script: ModuleType) -> None:
+    """A suspended generator runs it. Without that, nothing tells what the loop goes over."""
+    stream = importlib.import_module("memagent_test_stream")
+
+    def first() -> str:
+        file, owner = str(stream.__file__), stream.stream
+        name = ObjectName("stream.items", (".items", "stream"), file, "<module>")
+        holder = HolderPath(owner.items, 1.0, name, (), (owner,))
+        return next(library_calls(name, holder, [file])).text
+
+    assert first() == "for record in source:"
+    stream.entries.close()
+    assert first() == "source.record(value)"

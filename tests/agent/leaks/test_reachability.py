@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import colorsys
+import types
+
 from memagent.leaks import variable_walk
-from memagent.leaks.reachability import holders_of_kept
+from memagent.leaks.reachability import holders_of_kept, nearest_names
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import UserScopes
 
@@ -35,3 +38,19 @@ def test_objects_are_looked_up_once_however_many_containers_are_passed_by(monkey
     fixed, several = search(lambda _: 0)
     assert grown and fixed
     assert several < 1.1 * once
+
+
+def remote_files():
+    """Return an object of a library's class, whose instances share what it stores."""
+    space = {"__module__": colorsys.__name__, "store": {1: [], 2: []}}
+    return type("Files", (), space)()
+
+
+FILES = types.SimpleNamespace(remote=remote_files())
+
+
+def test_what_a_class_of_a_library_keeps_is_named_through_an_instance(monkeypatch):
+    monkeypatch.setattr(variable_walk, "MAX_OBJECTS", 10**9)
+    key = id(FILES.remote.store)
+    holders = nearest_names(UserScopes(), [key], TimeBudget())
+    assert holders[key].name.expression == "FILES.remote.store"

@@ -176,6 +176,11 @@ class ContainerCensus:
             return max(0, kind.__len__(container) - middle.length)
         return 0 if id(container) in self._first else None
 
+    def has_as_many(self, container: Any) -> bool:
+        """Return True if a list, dict, set or deque has as many entries as at the beginning."""
+        first = self._first.get(id(container))
+        return first is not None and _length(container) <= first
+
     def end(
         self,
         step: int,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -69,17 +69,22 @@ def growing_lines(
     return suspects
 
 
-def lasting_lines(lines: Sequence[Suspect], last_step: Mapping[CodePosition, int]) -> list[Suspect]:
+def lasting_lines(
+    lines: Sequence[Suspect],
+    last_step: Mapping[CodePosition, int],
+    adds_to_entries: Callable[[Suspect], bool],
+) -> list[Suspect]:
     """Return the lines that hold about as much of the last step as they do of each step.
 
     Those that lengthen a string or an array hold all of it. What is stored by key may replace items
-    that weren't traced: only its container tells.
+    that weren't traced: only its container tells. adds_to_entries: returns True if it surely
+    doesn't.
     """
     codes = [reading.code for reading in running_code()] if lines else []
     return [
         item
         for item in lines
-        if not replaces_items(item.file, item.line or 0)
+        if (adds_to_entries(item) or not replaces_items(item.file, item.line or 0))
         and (
             last_step.get((item.file, item.line), 0) <= MAX_LAST_RATIO * (item.bytes_per_step or 0)
             or lengthens(

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import compress, repeat
 from operator import contains
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -29,6 +30,7 @@ from memagent.leaks.suspect import CERTAINTIES, describe_container, suspect_at
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.traced_blocks import traceback_of
 from memagent.leaks.user_code import UserScopes
+from memagent.leaks.variable_walk import CONTAINERS
 from memagent.wire.messages import Suspect
 
 _MAX_CPU_S = 0.5
@@ -63,6 +65,28 @@ def candidates_of_lines(
     return candidates
 
 
+def sites_in_old_entries(
+    candidates: Mapping[CodePosition, Sequence[HolderPath]], has_as_many: Callable[[Any], bool]
+) -> dict[CodePosition, HolderPath]:
+    """Return for each line the table of fixed size whose old entries get what the line makes.
+
+    `records[key]["image"] = image` makes no table longer, but an entry that is older than the
+    trace has more in it. An entry that takes the place of another is new. To be called while the
+    objects of the window are traced. has_as_many: returns True if a container has kept its length.
+    """
+
+    def is_lengthened(item: Any) -> bool:
+        is_container = type(item) in CONTAINERS - {tuple}
+        return is_container and traceback_of(item) is None and not has_as_many(item)
+
+    return {
+        site: holder
+        for site, holders in candidates.items()
+        for holder in holders[:1]
+        if holder.is_link and any(map(is_lengthened, holder.below))
+    }
+
+
 def _any_growth(_: Any) -> int:
     return 1
 
@@ -73,10 +97,12 @@ def holders_of_lines(
     bounds: BoundCheck,
     growth_of: Callable[[Any], int | None] = lambda _: None,
     steps: int = 1,
+    entries: Mapping[CodePosition, HolderPath] = MappingProxyType({}),
 ) -> dict[CodePosition, Suspect | None]:
     """Return for each line with a candidate the suspect that keeps what it made.
 
     It's None if what keeps it can't grow. steps: in which containers grew by `growth_of`.
+    entries: tables whose entries get what a line makes.
     """
     scopes = UserScopes()
     holders: dict[CodePosition, Suspect | None] = {}
@@ -86,6 +112,9 @@ def holders_of_lines(
         sure = (each for each in named if not each.is_link or _adds(_line_of(scopes, each)))
         if (holder := next(sure, None)) is not None:
             holders[site] = bounds.with_fix(_suspect(scopes, holder, item), holder)
+        elif site in entries:
+            text = _text(entries[site])
+            holders[site] = replace(item, holder=text, confidence=_HOLDER_CONFIDENCE)
         elif not named and any(
             _explains(each, growth_of(each.container), (item.bytes_per_step or 0) * steps)
             for each in candidates[site]
@@ -156,13 +185,18 @@ def _suspect(scopes: UserScopes, holder: HolderPath, traced: Suspect) -> Suspect
     if holder.name is None:
         return traced
     line = _line_of(scopes, holder)
-    text = f"{holder.name.expression}: {describe_container(holder.container, 'host')}"
+    text = _text(holder)
     if line is None or line.strength < PASSES:
         return replace(traced, holder=text, confidence=_HOLDER_CONFIDENCE)
     certainty = _CONFIDENCE * CERTAINTIES[line.strength]
     suspect = suspect_at(holder.name, line, text, "host", None, certainty)
     suspect = replace(suspect, bytes_per_step=traced.bytes_per_step)
     return with_pattern_fix(suspect, holder.objects)
+
+
+def _text(holder: HolderPath) -> str:
+    expression = "" if holder.name is None else holder.name.expression
+    return f"{expression}: {describe_container(holder.container, 'host')}"
 
 
 def _line_of(scopes: UserScopes, holder: HolderPath) -> SourceLine | None:

@@ -46,7 +46,11 @@ from memagent.leaks.traced_blocks import (
     traced_blocks,
     traced_tensor_bytes,
 )
-from memagent.leaks.traced_holders import candidates_of_lines, holders_of_lines
+from memagent.leaks.traced_holders import (
+    candidates_of_lines,
+    holders_of_lines,
+    sites_in_old_entries,
+)
 from memagent.probe.heap import heap_reader, native_reader
 from memagent.wire.messages import DiagnosisMethod, Suspect
 
@@ -108,6 +112,8 @@ class HostMemoryDetector(Detector):
         """The same one step before the end."""
         self._search_bytes = 0
         """Bytes that the search itself has kept since the middle: no growth of the script."""
+        self._growth_rate = 0.0
+        """Bytes per step by which what is allocated has grown since then."""
         self._max_rate: float = math.inf
         """Bytes per step by which anything can have grown since then."""
         self._garbage = CyclicGarbage()
@@ -117,6 +123,8 @@ class HostMemoryDetector(Detector):
         self._lengthening: set[CodePosition] = set()
         self._looked_for: set[CodePosition] = set()
         self._holders: dict[CodePosition, Suspect | None] = {}
+        self._in_entries: set[CodePosition] = set()
+        """Lines that make what old entries of a table get."""
         self._heap = heap_reader()
         self._trace: HeapTrace | None = None
         self._containers = ContainerCensus()
@@ -193,6 +201,7 @@ class HostMemoryDetector(Detector):
         growth = None
         if self._middle_bytes is not None and now_bytes is not None:
             growth = now_bytes - self._middle_bytes - self._search_bytes
+            self._growth_rate = growth / steps
             self._max_rate = max(0, growth + _FREE_LIST_BYTES) / steps
         if self._blocks.is_active:
             self._read_blocks(steps, growth)
@@ -233,7 +242,19 @@ class HostMemoryDetector(Detector):
         self._looked_for.update((item.file, item.line or 0) for item in lines)
         growth_of = self._containers.growth_of
         candidates = candidates_of_lines(lines, growth_of, self._lengthening)
-        self._holders |= holders_of_lines(lines, candidates, self._bounds, growth_of, steps)
+        entries = sites_in_old_entries(candidates, self._containers.has_as_many)
+        self._in_entries.update(entries)
+        self._holders |= holders_of_lines(
+            lines, candidates, self._bounds, growth_of, steps, entries
+        )
+
+    def _adds_to_entries(self, line: Suspect) -> bool:
+        """Return True for a line that adds to entries of a table, and replaces nothing as large.
+
+        What is allocated has grown as much.
+        """
+        is_real = self._growth_rate >= MIN_SHARE * rate_of(line)
+        return is_real and (line.file, line.line) in self._in_entries
 
     def search(self, step: int, budget: TimeBudget) -> Work[list[Suspect]]:
         if not self._is_active or not self._middle_step or budget.is_over():
@@ -243,7 +264,7 @@ class HostMemoryDetector(Detector):
         containers = self._containers.end(step, young, is_new=traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._blocks.stop()
-        lines = lasting_lines(self._lines, last_step)
+        lines = lasting_lines(self._lines, last_step, self._adds_to_entries)
         named, bounded = yield from suspects_of_containers(
             containers, sites, lines, self._bounds, budget
         )
@@ -285,6 +306,7 @@ class HostMemoryDetector(Detector):
         self._early_lines = None
         self._looked_for = set()
         self._holders = {}
+        self._in_entries = set()
         self._sites = {}
         self._containers = ContainerCensus()
 

@@ -289,6 +289,36 @@ print([item.holder for item in suspects_of({make.__name__})])
     assert output.startswith(f"['{expected}"), output
 
 
+RECORDS = [{"label": number} for number in range(OBJECTS)]
+NEWEST = [{"label": number, "image": bytes(900)} for number in range(OBJECTS)]
+
+
+def add_to_entry(number):
+    record = RECORDS[number]
+    record["image"] = bytes(900 + number % 2)
+
+
+def replace_in_entry(number):
+    record = NEWEST[number]
+    record["image"] = bytes(900 + number % 2)
+
+
+@pytest.mark.skipif(heap_reader() is None, reason="mallinfo2 is glibc's")
+@pytest.mark.parametrize(
+    ("make", "expected"), [(add_to_entry, [f"RECORDS: list of {OBJECTS}"]), (replace_in_entry, [])]
+)
+def test_what_is_added_to_entries_of_a_table_of_fixed_size_is_named(make, expected):
+    """Unless it takes the place of what they had: then no more is allocated."""
+    code = f"""
+from {__name__} import {make.__name__}, suspects_of
+print([item.holder for item in suspects_of({make.__name__})])
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True
+    ).stdout
+    assert output == f"{expected}\n"
+
+
 def keep(number, rows, store):
     values = [number] * 9
     rows.append(values)

@@ -8,6 +8,8 @@
 3. Suspects of host memory are withdrawn if what is allocated grows by much less than they say.
 4. A table that is filled by key is withdrawn earlier: if it grows more slowly than at first. Of a
    leak, each key is new, so it doesn't slow down.
+5. A suspect of tensors that was withdrawn doesn't return before there are as many as if it had gone
+   on growing up to then: a list that is emptied now and then grows as steadily in between.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 from memagent.components import live_objects
 from memagent.leaks import census, limits
-from memagent.leaks.census import MAX_SLOW_SHARE, Census, GroupCount
+from memagent.leaks.census import MAX_SLOW_SHARE, Census, GroupCount, TensorGroup
 from memagent.leaks.suspect import Diagnosis
 from memagent.leaks.suspension import Survey
 from memagent.leaks.window import ReadingWindow
@@ -164,6 +166,13 @@ class GrowthCheck:
     def _goes_on(self, count: GroupCount, later: Census) -> bool:
         has_slowed = self._is_keyed and count.has_slowed_since(later)
         return count.has_grown_since(later) and not has_slowed
+
+    def expected(self, step: int) -> dict[TensorGroup, float]:
+        """Return how many tensors each group would have after `step` if it had gone on growing."""
+        return {
+            count.group: count.count + count.per_step * (step - count.step)
+            for count in self._counts
+        }
 
     def prepare(self) -> bool:
         """Begin a census. Return False if one has begun before."""

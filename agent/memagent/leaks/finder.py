@@ -231,7 +231,8 @@ class Finder(FinderChecks):
         growths = (detector.growth_bytes_per_step for detector in detectors)
         suspects = with_opaque_holders(suspects, next(filter(None, growths), 0))
         suspects = self._window.bounds.without_filling(suspects)
-        suspects = [item for item in suspects if not self._has_slowed(item)]
+        counts = [count for detector in detectors for count in detector.counts]
+        suspects = self._lasting(suspects, counts)
         suspects.sort(key=lambda item: -(item.bytes_per_step or 0) * item.confidence)
         is_beyond = self._window.bounds.is_beyond
         return (yield from source_evidence(suspects, is_beyond, self._time_budget))

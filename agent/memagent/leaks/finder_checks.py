@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from memagent.leaks import confirmation, limits
+from memagent.leaks.census import GroupCount
 from memagent.leaks.confirmation import COUNTED_KINDS, HOST_KINDS
 from memagent.leaks.finder_state import FinderState
 from memagent.leaks.suspect import Diagnosis
@@ -31,7 +32,11 @@ class FinderChecks(FinderState):
             )
         self.budget.spend(thread_s)
         kinds = COUNTED_KINDS if has_stopped else frozenset()
-        return self._withdraw(self.diagnosis, kinds | HOST_KINDS if host_stopped else kinds)
+        expected = self._check.expected(step)
+        stopped = self._withdraw(self.diagnosis, kinds | HOST_KINDS if host_stopped else kinds)
+        places = ((item.file, item.line) for item in stopped if item.kind in COUNTED_KINDS)
+        self._expected.update(dict.fromkeys(places, expected))
+        return stopped
 
     def note_counts(self, step: int) -> bool:
         """Note how many tensors there are, if the budget allows, for `withdraw_full`.
@@ -79,6 +84,24 @@ class FinderChecks(FinderState):
         """Return True if all suspects of these kinds are filled by key."""
         places = {(item.file, item.line) for item in suspects if item.kind in kinds}
         return bool(places) and places <= self._keyed
+
+    def _lasting(self, suspects: Sequence[Suspect], counts: Sequence[GroupCount]) -> list[Suspect]:
+        """Return suspects without those that were withdrawn before and don't grow beyond that.
+
+        counts: of the groups of tensors that grow now.
+        """
+        return [
+            item
+            for item in suspects
+            if not self._has_slowed(item) and not self._returns(item, counts)
+        ]
+
+    def _returns(self, suspect: Suspect, counts: Sequence[GroupCount]) -> bool:
+        """Return True for one of tensors that was withdrawn, if there are no more than expected."""
+        expected = self._expected.get((suspect.file, suspect.line))
+        if expected is None or not counts or suspect.kind not in COUNTED_KINDS:
+            return False
+        return all(item.count <= expected.get(item.group, -1) for item in counts)
 
     def _has_slowed(self, suspect: Suspect) -> bool:
         """Return True for a table that was withdrawn, unless it grows as fast as before."""

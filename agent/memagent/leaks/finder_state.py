@@ -11,6 +11,7 @@ from typing import Literal
 
 from memagent.forecast.types import Growing
 from memagent.leaks import MIN_STEPS, WINDOW_STEPS, confirmation, cyclic_garbage, syntax
+from memagent.leaks.census import TensorGroup
 from memagent.leaks.confirmation import (
     CONFIRMING_STEPS,
     GrowthCheck,
@@ -91,6 +92,8 @@ class FinderState:
         """Lines of the newest suspects that fill a table by key."""
         self._slowed: dict[tuple[str, int | None], float] = {}
         """Bytes per step of tables that were withdrawn, by line."""
+        self._expected: dict[tuple[str, int | None], dict[TensorGroup, float]] = {}
+        """Tensors of what was withdrawn, if it had gone on growing up to then, by line."""
         self._growth: Growing = "unknown"
         """Kind of the growth of the newest suspects, by the source (`limited_growth`)."""
 

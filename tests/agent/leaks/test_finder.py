@@ -402,6 +402,24 @@ def test_a_buffer_that_is_never_flushed_is_named_after_a_longer_window():
     assert finder.diagnosis.step - finder.diagnosis.first_step == CONFIRMING_STEPS
 
 
+@pytest.mark.parametrize(("flushed_every", "is_named"), [(150, False), (math.inf, True)])
+def test_what_was_withdrawn_returns_only_if_it_grows_beyond_that(flushed_every, is_named):
+    finder, writer = Finder(), Writer(flushed_every)
+    finder.request()
+    step = run_until_done(finder, train_step=writer.step)
+    assert finder.suspects[0].holder.startswith("Writer.rows")
+    while writer.calls < flushed_every < math.inf:
+        writer.step()
+    while (stopped := finder.withdraw_stopped(step + 60)) is None:
+        pass
+    assert stopped and not finder.suspects
+    for _ in range(60 if is_named else 0):  # it was a pause
+        writer.step()
+    finder.request(beyond_budget=True)
+    run_until_done(finder, step + 61, writer.step)
+    assert bool(finder.suspects) == is_named
+
+
 def test_a_run_that_ends_before_a_suspect_is_confirmed_names_it():
     finder, writer = Finder(), Writer(math.inf)
     finder.request()

@@ -279,7 +279,7 @@ class Scenarios:
             ],
             alert={
                 "severity": "warning", "state": "oom", "first_step": 916, "step": last, "closed_at": time.time() - 15,
-                "summary": "ran out of memory in step 1,235, 319 steps after the first warning at step 916",
+                "summary": "ran out of memory in step 1,235, 319 steps after the warning at step 916",
                 "transitions": [
                     (190, 916, "ok", "pending", "warning", "probability 0.92"),
                     (180, 924, "pending", "firing", "warning", "limit at about step 1,241"),

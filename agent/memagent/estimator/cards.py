@@ -271,8 +271,8 @@ def card_named(text: str, prefix: str = "") -> Card:
     if text.strip().isdigit():
         raise OptionError(
             "gpu",
-            f"{text!r} is no card, and a memory needs a unit: write {prefix}{text.strip()}GiB, "
-            f"or a card such as {', '.join(_near(text))}",
+            f"{text!r} isn't a known card, and a memory needs a unit: write "
+            f"{prefix}{text.strip()}GiB, or a card such as {', '.join(_near(text))}",
         )
     raise OptionError(
         "gpu",

@@ -46,7 +46,7 @@ def hub_config(name: str, *, timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        raise EstimateError(f"{name!r} is no name of a model on the hub: {error}") from None
+        raise EstimateError(f"{name!r} isn't a model name of the hub: {error}") from None
     cached = hub.try_to_load_from_cache(name, "config.json")
     if isinstance(cached, str):
         return read_config(cached)

@@ -208,4 +208,4 @@ def _number(token: Lexeme) -> int | float:
             continue
         if isfinite(number):
             return number
-    raise FilterError(f"where: {token.text!r} is no finite number (character {token.position}).")
+    raise FilterError(f"where: {token.text!r} isn't a finite number (character {token.position}).")

@@ -44,6 +44,8 @@ RUNS_PER_TRANSACTION = 64
 """Runs whose rows one transaction locks."""
 MATERIAL_ETA_CHANGE = 0.05
 """Share of the remaining steps by which an ETA must move before the forecast is written again."""
+MATERIAL_AGE = 0.1
+"""Share of a run's steps after which a forecast of growth is written again, as pages show it."""
 
 
 @dataclass(frozen=True)
@@ -225,9 +227,12 @@ def _mark(stream_id: int, evaluation: StreamEvaluation) -> StreamMark:
 def is_material(reported: Forecast | None, newest: Forecast) -> bool:
     """Return True if a forecast differs enough from the reported one to be written.
 
-    That's another level or cause, or an ETA that moved by MATERIAL_ETA_CHANGE.
+    That's another level or cause, an ETA that moved by MATERIAL_ETA_CHANGE, or growth that was
+    written MATERIAL_AGE ago.
     """
     if reported is None or (reported.level, reported.cause) != (newest.level, newest.cause):
+        return True
+    if newest.growth_bytes_per_step and reported.step < (1 - MATERIAL_AGE) * newest.step:
         return True
     if reported.eta_step is None or newest.eta_step is None:
         return reported.eta_step is not newest.eta_step

@@ -154,10 +154,10 @@ def closing_summary(rule: str, summary: str, state: str, first_step: int, step: 
     """
     failed_step = step + 1
     if rule == "oom_forecast":
-        first = f"first warning at step {first_step:,}"
-        lead = f"{max(0, failed_step - first_step):,} steps after"
+        first = f"warned at step {first_step:,}"  # an averted alert may have warned earlier
+        lead = f"{max(0, failed_step - first_step):,} steps after the warning"
         return {
-            "oom": f"ran out of memory in step {failed_step:,}, {lead} the {first}",
+            "oom": f"ran out of memory in step {failed_step:,}, {lead} at step {first_step:,}",
             "lost_contact": f"fell silent after step {step:,}; {first}",
             "finished": f"ended at step {step:,} before it ran out of memory; {first}",
             "averted": f"is no longer expected to run out of memory at step {step:,}; {first}",

@@ -17,12 +17,14 @@ from memagent_server.web.labels import (
     format_part_of,
     rank_of,
     seconds_since,
+    step_list,
 )
 
 _EARLY_ENDS = {"failed": ("warning", "Failed"), "stopped": ("plain", "Stopped")}
 _CAUSES_OUTSIDE_TENSORS = ("fragmentation", "other_processes", "host_memory")
 _FRESH_S = 60.0
-"""Age from which on a forecast is shown with its step and age."""
+_FRESH_RATIO = 0.8
+"""Age, and share of the run's steps, up to which a forecast is shown without its step and age."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,33 @@ def _running_headline(
 def _calm_headline(
     run: RunSummary, forecast: Forecast | ForecastSummary, moment: Moment
 ) -> Headline:
-    growth = ""
+    growth, end = "", None
     if isinstance(forecast, Forecast) and forecast.growth_bytes_per_step:
         growth, rank = _growth(forecast, moment), rank_of(run, forecast).strip()
         growth = f"{rank.capitalize()}: {growth[0].lower()}{growth[1:]}" if rank else growth
+        end = _limit_step(forecast, moment.newest)
     if forecast.oom_probability < MIN_RISK:
         return Headline("ok", f"Fits: {_peak(run)}", growth or "No sign of running out of memory.")
-    risk = f"Probability of running out of memory: {100 * forecast.oom_probability:.0f} %."
-    return Headline("ok", f"Low risk: {_peak(run)}", f"{growth} {risk}".strip())
+    if end is None:
+        risk = f"Probability of running out of memory: {100 * forecast.oom_probability:.0f} %."
+        return Headline("ok", f"Low risk: {_peak(run)}", f"{growth} {risk}".strip())
+    if run.total_steps and end > run.total_steps:
+        plan = f"At this rate it fits until the last step, {count(run.total_steps)}."
+        return Headline("ok", f"Fits: {_peak(run)}", f"{growth} {plan}")
+    planned = f" of {count(run.total_steps)}" if run.total_steps else ""
+    text = f"Memory grows: at this rate it reaches the limit at about step {count(end)}{planned}"
+    return Headline("notice", text, f"{growth} A warning follows if that becomes likely.")
+
+
+def _limit_step(forecast: Forecast, newest: Stream | None) -> int | None:
+    """Return the step at which growth of the forecast's pace reaches the limit, None if unknown."""
+    step, used = forecast.step, forecast.used_bytes
+    limit, growth = forecast.limit_bytes, forecast.growth_bytes_per_step
+    if newest is not None and (peak := newest.latest.get("peak_allocated_bytes")) is not None:
+        step, used, limit = newest.last_step or step, int(peak), limit or newest.limit_bytes
+    if used is None or limit is None or not growth:
+        return None
+    return step + round(max(0, limit - used) / growth)
 
 
 def _growth(forecast: Forecast | ForecastSummary, moment: Moment) -> str:
@@ -119,10 +140,16 @@ def _growth(forecast: Forecast | ForecastSummary, moment: Moment) -> str:
     last_run = (forecast.predecessor or "").rstrip(".")
     text = ". ".join(filter(None, (", ".join(parts), last_run)))
     age = seconds_since(forecast.at, moment.now) or 0.0
-    if age >= _FRESH_S:
+    is_current = forecast.level == "ok" and _is_current(forecast, moment.newest)
+    if age >= _FRESH_S and not is_current:
         dated = f"Forecast of step {count(forecast.step)}, {ago(forecast.at, moment.now)}."
         return f"{text}. {dated}" if text else dated
     return f"{text}." if text else ""
+
+
+def _is_current(forecast: Forecast, newest: Stream | None) -> bool:
+    """Return True if the worker keeps up: it writes growth again each tenth of a run's steps."""
+    return newest is not None and forecast.step >= _FRESH_RATIO * (newest.last_step or 0)
 
 
 def _usage(forecast: Forecast, newest: Stream | None) -> str:
@@ -147,7 +174,7 @@ def _warning_lead(failed_step: int, warning_steps: Sequence[int]) -> str:
     first, *later = warning_steps
     before = max(0, failed_step - first)
     lead = f"{before:,} step{'' if before == 1 else 's'}"
-    again = f", and after it was averted, again at step {count(later[-1])}" if later else ""
+    again = f", and again after it was averted, at {step_list(later)}" if later else ""
     return f"First warning {lead} earlier, at step {count(first)}{again}."
 
 

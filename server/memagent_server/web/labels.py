@@ -85,7 +85,7 @@ def _calm_badge(probability: float) -> Badge:
     if probability < MIN_RISK:
         return Badge("ok", "fits", "No sign of running out of memory")
     return Badge(
-        "ok", "low risk", f"Runs out of memory with a probability of {100 * probability:.0f} %"
+        "plain", "watched", "Something grows or varies: the limit is too far off for a notice"
     )
 
 
@@ -94,6 +94,12 @@ def steps_left(run: RunSummary, forecast: Forecast | ForecastSummary) -> float |
     if forecast.eta_step is None:
         return None
     return max(0.0, forecast.eta_step - max(run.step, forecast.step))
+
+
+def step_list(numbers: Sequence[int]) -> str:
+    """Return `step 7`, or `steps 7, 9 and 12`."""
+    *others, last = map(count, numbers)
+    return f"steps {', '.join(others)} and {last}" if others else f"step {last}"
 
 
 def format_part_of(part: float | None, whole: float | None) -> str:

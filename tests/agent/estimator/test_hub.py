@@ -167,7 +167,7 @@ def test_a_hub_that_is_not_there_is_named(requests, monkeypatch):
 @pytest.mark.parametrize("name", ["", "a/b/c", "../etc", "a b", "org/../x", "-x/y"])
 def test_a_name_that_the_hub_cannot_have_is_not_asked_for(requests, name):
     received = requests(ANSWER)
-    with pytest.raises(EstimateError, match="is no name of a model on the hub"):
+    with pytest.raises(EstimateError, match="isn't a model name of the hub"):
         hub_config(name)
     assert received == []
 

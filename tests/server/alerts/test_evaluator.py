@@ -37,6 +37,18 @@ def avert(bench):
     return avert
 
 
+@pytest.mark.parametrize(("rate", "growing"), [(0.002, True), (0.0, False)])
+def test_growth_without_a_warning_is_written_again_each_tenth_of_the_steps(bench, rate, growing):
+    bench.start()
+    for number in range(40):
+        bench.feed(20 * number, 20 * number + 20, lambda step: 10 + rate * step, seq=number)
+        bench.worker.evaluate()
+    steps = bench.forecast_steps()
+    assert not bench.alerts()
+    assert (steps[-1] >= 0.9 * 800 - 20) == growing
+    assert len(steps) <= 20 if growing else len(steps) == 1
+
+
 def count_notifications(bench) -> int:
     with bench.database.read() as session:
         return len(session.scalars(select(NotificationRow)).all())

@@ -98,10 +98,7 @@ def test_an_alert_that_is_over_cannot_be_snoozed(app, client, alert_id):
     assert act(client, alert_id, "snooze")[0] == 409
     assert act(client, alert_id, "false-alarm")[0] == 200
     alert = client.get("/api/v1/alerts?state=finished").get_json()["alerts"][0]
-    assert (
-        alert["summary"]
-        == "ended at step 950 before it ran out of memory; first warning at step 900"
-    )
+    assert alert["summary"] == "ended at step 950 before it ran out of memory; warned at step 900"
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "1.5", "٣", "9" * 30])

@@ -92,12 +92,20 @@ def test_it_shows_that_a_run_fits():
 
 def test_it_names_growth_and_a_low_risk_before_anybody_is_warned():
     rising = replace(LEAK, level="ok", oom_probability=0.3, growing_since_step=104)
-    tone, text, detail = headline(a_run(world_size=2), rising)
-    assert (tone, text) == ("ok", "Low risk: peak 3.10 of 8.00 GiB")
+    tone, text, detail = headline(a_run(world_size=2, total_steps=5000), rising)
+    # 5 GiB at 12.5 MiB a step from step 1,000 on
+    assert (tone, text) == (
+        "notice",
+        "Memory grows: at this rate it reaches the limit at about step 1,410 of 5,000",
+    )
     assert detail == (
         "Rank 0: 3.00 of 8.00 GiB used, 12.5 MiB more each step since step 104. "
-        "Probability of running out of memory: 30 %."
+        "A warning follows if that becomes likely."
     )
+    assert headline(a_run(total_steps=None), rising)[1].endswith(" at about step 1,410")
+    tone, text, detail = headline(a_run(total_steps=1405), rising)
+    assert (tone, text) == ("ok", "Fits: peak 3.10 of 8.00 GiB")
+    assert detail.endswith(" At this rate it fits until the last step, 1,405.")
     slow = replace(rising, oom_probability=0.004)
     assert headline(a_run(), slow)[1:] == (
         "Fits: peak 3.10 of 8.00 GiB",
@@ -105,6 +113,21 @@ def test_it_names_growth_and_a_low_risk_before_anybody_is_warned():
     )
     risky = replace(rising, growth_bytes_per_step=None)
     assert headline(a_run(), risky)[1] == "Low risk: peak 3.10 of 8.00 GiB"
+
+
+def test_growth_is_extrapolated_from_the_newest_reading_and_dated_only_if_the_worker_is_behind():
+    rising = replace(LEAK, level="ok", oom_probability=0.3, growing_since_step=104)
+    latest = {"peak_allocated_bytes": 6 * GIB}
+    late = labels.to_seconds(LEAK.at) + 600
+    texts = []
+    for last_step in (1200, 1400):
+        newest = replace(STREAM, last_step=last_step, latest=latest)
+        moment = headlines.Moment(late, newest=newest)
+        shown = headlines.headline(a_run(total_steps=None), rising, moment)
+        assert shown.text.endswith(f" at about step {last_step + 164:,}")  # 2 GiB at 12.5 MiB
+        texts.append(shown.detail)
+    assert texts[0].startswith("6.00 of 8.00 GiB at the peak of step 1,200, 12.5 MiB more each")
+    assert ["Forecast of step 1,000, 10 min ago." in text for text in texts] == [False, True]
 
 
 def test_it_makes_no_claim_before_the_first_forecast():
@@ -129,9 +152,10 @@ def test_it_shows_the_lead_time_of_the_warning():
     )
     assert headline(dead, LEAK, 1234)[2] == "First warning 1 step earlier, at step 1,234."
     assert headline(dead, LEAK, 924, 980, 1200)[2] == (
-        "First warning 311 steps earlier, at step 924, and after it was averted, again at "
-        "step 1,200."
+        "First warning 311 steps earlier, at step 924, and again after it was averted, at "
+        "steps 980 and 1,200."
     )
+    assert headline(dead, LEAK, 924, 980)[2].endswith(" averted, at step 980.")
 
 
 def test_it_admits_a_missed_oom():
@@ -165,8 +189,8 @@ def test_a_forecast_badge_counts_steps():
             {"eta_step": None},
         )
     ]
-    assert [badge.text for badge in badges] == ["fits", "low risk", "warning"]
-    assert badges[1].hint.startswith("Runs out of memory with a probability of ")
+    assert [badge.text for badge in badges] == ["fits", "watched", "warning"]
+    assert badges[1].tone == "plain" and "too far off" in badges[1].hint
 
 
 @pytest.mark.parametrize("run", [a_run(forecast=None), a_run(forecast=LEAK_SUMMARY, status="oom")])

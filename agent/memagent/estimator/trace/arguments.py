@@ -54,7 +54,7 @@ def name_notes(model: Any, inputs: Any, *, has_loss: bool) -> list[str]:
         return []
     free = [name for name in names if name not in inputs]
     return [
-        f"{name} is no named argument of {_described(model)}{near}"
+        f"{name} isn't a named argument of {_described(model)}{near}"
         for name in inputs
         if name not in names and (near := did_you_mean(name, free))
     ]
@@ -127,7 +127,7 @@ def _run_on_meta(model: Any, inputs: Any) -> None:
 
 def _unknown_name(model: Any, name: str, names: list[str]) -> OptionError:
     near = did_you_mean(name, names)
-    problem = f"{name} is no argument of {_described(model)}{near}: use {_listed(names)}"
+    problem = f"{name} isn't an argument of {_described(model)}{near}: use {_listed(names)}"
     return OptionError("inputs", problem)
 
 

@@ -52,7 +52,7 @@ class Wrapper(nn.Module):
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        ({"valeus": VALUES}, r"valeus is no argument of Masked.forward \(did you mean values\?\)"),
+        ({"valeus": VALUES}, r"valeus isn't an argument of Masked.forward \(did you mean values\?\)"),
         ((VALUES, VALUES, VALUES), "and Masked.forward differ, too many positional arguments"),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_name_of_kwargs_beside_a_like_one_is_noted_if_there_is_no_loss() -> No
             return super().forward(values, mask) * others["masks"]
 
     inputs = {"values": VALUES, "masks": VALUES}
-    note = "masks is no named argument of Masks.forward (did you mean mask?)"
+    note = "masks isn't a named argument of Masks.forward (did you mean mask?)"
     assert note in record_trace(Masks(), inputs).notes
     assert note not in record_trace(Masks(), inputs, loss=lambda output: output.sum()).notes
 
@@ -182,6 +182,6 @@ def test_the_command_line_spells_the_option(
     printed = capsys.readouterr()
     assert (status, printed.out) == (2, "")
     expected = (
-        "memagent: --input inptu is no argument of Net.forward (did you mean input?): use input"
+        "memagent: --input inptu isn't an argument of Net.forward (did you mean input?): use input"
     )
     assert printed.err == f"{expected}\n"

@@ -40,6 +40,7 @@ from memagent.estimator.trace.data_dependent_ops import (
 )
 from memagent.estimator.trace.events import MemoryEvent
 from memagent.estimator.trace.gradients import GradientSums
+from memagent.estimator.trace.operand_dtypes import check_operands
 from memagent.estimator.trace.operation_counts import count_operations
 from memagent.estimator.trace.producers import Producers
 
@@ -178,6 +179,8 @@ class StorageRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator; a fake output gets the storage that the real kernel would allocate."""
         if not self._is_fake:
             return func(*args, **kwargs)
+        if self.phase == "forward":
+            check_operands(name, args, self.module_path)
         if (
             name == "aten::_local_scalar_dense"
             and self._answer is not None

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memagent.errors import EstimateError, TraceError
+from memagent.errors import EstimateError, OptionError, TraceError
 from memagent.estimator.trace.arguments import argument_error, name_notes, shape_error
 from memagent.estimator.trace.events import Trace
 from memagent.estimator.trace.isolation import MemoryGrowth
+from memagent.estimator.trace.operand_dtypes import OperandError
 
 if TYPE_CHECKING:
     import torch
@@ -320,6 +321,8 @@ def _input_error(
     """Return the failure as one of the inputs, if they would fail without a trace, too."""
     if recorder.phase != "forward":
         return None
+    if isinstance(error, OperandError):
+        return OptionError("inputs", f"and {type(model).__name__} don't fit at {error}")
     return argument_error(model, job.inputs) or shape_error(
         model, job.inputs, error, recorder.last_op
     )

@@ -1,0 +1,62 @@
+"""Kernels refuse operands of different dtypes, and so does a trace."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import memagent
+from memagent.errors import OptionError
+
+
+class Inner(nn.Module):
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8, bias=False, dtype=dtype)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(values))
+
+
+MODELS = {
+    "addmm": lambda: nn.Linear(8, 8),
+    "mm": lambda: nn.Linear(8, 8, bias=False),
+    "convolution": lambda: nn.ConvTranspose1d(8, 8, 1),
+    "bmm": lambda: Product(),
+}
+
+
+class Product(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8, 8))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(values, self.weight)
+
+
+def rows(dtype: torch.dtype) -> torch.Tensor:
+    return torch.zeros(8, 8, 8, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int64])
+@pytest.mark.parametrize("op", MODELS)
+def test_inputs_of_another_dtype_are_refused(op: str, dtype: torch.dtype) -> None:
+    model = MODELS[op]()
+    with pytest.raises(RuntimeError):
+        model(rows(dtype))
+    with pytest.raises(OptionError, match=f"inputs and .*aten::{op}.*: its operands are "):
+        memagent.estimate(model, rows(dtype), gpu="a100")
+
+
+def test_the_module_is_named() -> None:
+    with pytest.raises(OptionError, match="don't fit at second \\(aten::mm\\): its operands are"):
+        memagent.estimate(Inner(torch.bfloat16), rows(torch.float32), gpu="a100")
+
+
+@pytest.mark.parametrize("op", MODELS)
+def test_autocast_gives_operands_one_dtype(op: str) -> None:
+    result = memagent.estimate(MODELS[op](), rows(torch.bfloat16), autocast="bf16", gpu="a100")
+    assert result.method == "trace"
+    assert result.outcome == "fits"

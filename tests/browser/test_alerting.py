@@ -48,6 +48,7 @@ def test_five_open_alerts_fit_on_a_phone(server, replay, scenarios, open_page):
     page.wait_for_selector(".triage.handled")
     assert page.locator(".triage.handled").count() == 5
     assert page.get_by_role("button", name="Acknowledge").count() == 0
+    assert page.locator("#alerts-link .pill").count() == 0, "nothing waits for anybody"
 
 
 def test_a_button_on_the_run_page_returns_to_the_run(server, replay, scenarios, open_page):

@@ -58,6 +58,8 @@ def test_a_finger_shows_the_box_until_a_tap_elsewhere(server, replay, scenarios,
     until(lambda: "Allocated" in "".join(visible_tips(page)))
     tip = page.locator("#memory-chart .tip").bounding_box()
     assert tip["x"] >= 0 and tip["x"] + tip["width"] <= 390
+    box = over.bounding_box()
+    assert tip["y"] >= box["y"] + box["height"], "it hides no curve"
     page.locator("#memory-title").tap()
     until(lambda: visible_tips(page) == [])
 

@@ -61,3 +61,14 @@ def test_curves_are_drawn_and_aligned_by_step_time_or_tokens(
     until(lambda: chart.get_attribute("data-from") not in (None, ""))
     assert len(urls) == 2
     assert all(re.search(r"from=\d+&to=\d+", url) for url in urls)
+
+
+def test_three_runs_fit_on_a_phone(server, scenarios, replay, open_page):
+    for scenario in (*scenarios.sweep(), scenarios.leaking()):
+        replay(scenario)
+    page = open_page(f"{server.url}/compare?runs=sweep0,sweep1,k3v9leak", width=390, height=844)
+    boxes = page.locator(".table-box").evaluate_all(
+        "all => all.map(b => b.scrollWidth - b.clientWidth)"
+    )
+    assert len(boxes) == 3 and boxes[1:] == [0, 0], "components, and peaks as cards"
+    assert "Headroom" in page.locator("#compared").inner_text()

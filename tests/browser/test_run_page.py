@@ -99,6 +99,25 @@ def test_a_one_step_spike_in_a_hundred_thousand_is_drawn_and_found(
     assert len(responses) < 21
     assert window(page)[2] == 100_001
     assert top(page, "curve-peak") < 0.3  # the spike reaches 7 of 8 GiB
+    [drawn] = [item for item in series if "peak_allocated_bytes" in item["series"]]
+    row = next(
+        row
+        for row, peak in enumerate(drawn["series"]["peak_allocated_bytes"]["max"])
+        if peak > 6 * 2**30
+    )
+    apex, steps_of_the_spike = drawn["step"][row], (drawn["step"][row - 1] + 1, drawn["step"][row])
+    first, last, _ = window(page)
+    share = (apex - first) / (last - first)
+    over = page.locator("#memory-chart .u-over").bounding_box()
+    page.mouse.move(over["x"] + share * over["width"], over["y"] + 60)
+    text = "Steps {:,} to {:,}".format(*steps_of_the_spike)
+    until(lambda: text in page.locator("#memory-chart .tip").inner_text())
+    with page.expect_response(lambda response: "device=host" in response.url):
+        drag(page, share, share + 0.01)  # from where it is drawn
+    until(lambda: window(page)[2] < 100_001)
+    assert window(page)[0] <= 54_321 <= window(page)[1] and top(page, "curve-peak") < 0.3
+    page.locator("#memory-chart .u-over").dblclick()
+    until(lambda: window(page)[2] == 100_001)
     urls = []
     page.on("request", lambda request: "/series?" in request.url and urls.append(request.url))
     for _ in range(4):
@@ -500,3 +519,24 @@ def test_components_are_stacked_over_steps_when_the_chart_scrolls_into_view(
         return window(page)[2] == 1181
 
     until(is_whole_after_a_double_click)
+
+
+@pytest.mark.parametrize("has_clipboard", [True, False])
+def test_code_is_copied_without_its_line_numbers(
+    server, replay, scenarios, open_page, until, has_clipboard
+):
+    replay(scenarios.leaking())
+    page = open_page()
+    if has_clipboard:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    else:  # as for plain HTTP beyond this machine
+        page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.goto(f"{server.url}/runs/k3v9leak")
+    box = page.locator("#suspects .copyable").first
+    box.hover()
+    box.get_by_role("button", name="Copy").click()
+    until(lambda: box.get_by_role("button").inner_text() == "Copied")
+    page.evaluate("document.body.append(document.createElement('textarea'))")
+    page.locator("body > textarea").focus()
+    page.keyboard.press("Control+V")
+    assert page.locator("body > textarea").input_value().splitlines()[2] == "total_loss += loss"

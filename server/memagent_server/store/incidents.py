@@ -184,11 +184,15 @@ def ended_snoozes(session: Session, now: float) -> list[IncidentRow]:
 
 
 def count_firing_incidents(session: Session) -> int:
-    """Return the number of firing incidents that sent notifications."""
+    """Return the number of firing incidents that sent notifications and wait for someone."""
     query = (
         select(func.count())
         .select_from(IncidentRow)
-        .where(IncidentRow.state == "firing", IncidentRow.severity != "note")
+        .where(
+            IncidentRow.state == "firing",
+            IncidentRow.severity != "note",
+            IncidentRow.acked_at.is_(None),
+        )
     )
     return session.scalar(query) or 0
 

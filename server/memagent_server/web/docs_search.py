@@ -1,7 +1,8 @@
 """Search the manual: sections that contain every word of a query, best first. Pure.
 
 1. A section is a heading with the text up to the next one. Markup is removed, code stays.
-2. Every word of the query must occur in the page's title, the heading or the text, in any case.
+2. Every word of the query must begin a word of the page's title, the heading or the text, in any
+   case. Words like "a" and "the" are left out if others remain.
 3. A word in the heading or the title counts more than any number of occurrences in the text, and
    so does the whole query as a phrase.
 """
@@ -23,6 +24,10 @@ _PAGE_START_SCORE = 5
 """The start of a page ranks before its sections."""
 _FENCE = re.compile(r"^```.*$", re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
+_FILLERS = frozenset(
+    ("a", "an", "and", "are", "can", "do", "does", "for", "from", "how")
+    + ("i", "in", "is", "it", "my", "of", "on", "the", "to", "what")
+)
 _MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
 
@@ -59,38 +64,46 @@ def sections_of(page: str, markdown: str) -> Iterator[Section]:
 
 def search(sections: Sequence[Section], query: str) -> list[SearchResult]:
     """Return the sections with every word of the query, best first."""
-    words = query[:MAX_QUERY_CHARACTERS].lower().split()
+    phrase = query[:MAX_QUERY_CHARACTERS].lower().split()
+    words = [word for word in phrase if word not in _FILLERS] or phrase
     if not words:
         return []
-    scored = [(score, section) for section in sections if (score := _score(section, words))]
+    scored = [(score, section) for section in sections if (score := _score(section, words, phrase))]
     scored.sort(key=lambda item: -item[0])
     return [
         SearchResult(section, _snippet(section.text, words)) for _, section in scored[:MAX_RESULTS]
     ]
 
 
-def _score(section: Section, words: Sequence[str]) -> int:
+def _pattern_of(words: Sequence[str]) -> re.Pattern[str]:
+    """Return a pattern of the words, where they begin one."""
+    return re.compile(rf"(?<![a-z0-9])(?:{'|'.join(map(re.escape, words))})", re.IGNORECASE)
+
+
+def _score(section: Section, words: Sequence[str], phrase: Sequence[str]) -> int:
     """Return 0 if a word is missing."""
     title, heading, text = section.title.lower(), section.heading.lower(), section.text.lower()
     total = _PAGE_START_SCORE if section.is_page_start else 0
     found_here = False
     for word in words:
-        in_text = min(text.count(word), _MAX_TEXT_SCORE)
-        in_heading = _HEADING_SCORE * (word in heading)
-        in_title = _TITLE_SCORE * (word in title and section.is_page_start)
-        if not (in_text or in_heading or word in title):
+        pattern = _pattern_of([word])
+        in_text = min(len(pattern.findall(text)), _MAX_TEXT_SCORE)
+        in_heading = _HEADING_SCORE * bool(pattern.search(heading))
+        is_in_title = bool(pattern.search(title))
+        in_title = _TITLE_SCORE * (is_in_title and section.is_page_start)
+        if not (in_text or in_heading or is_in_title):
             return 0
         found_here = found_here or bool(in_text or in_heading)
         total += in_text + in_heading + in_title
-    phrase = " ".join(words)
-    if len(words) > 1:
-        total += _PHRASE_SCORE * ((phrase in text) + (phrase in heading))
+    whole = " ".join(phrase)
+    if len(phrase) > 1:
+        total += _PHRASE_SCORE * ((whole in text) + (whole in heading))
     return total if found_here else 0
 
 
 def _snippet(text: str, words: Sequence[str]) -> tuple[tuple[str, bool], ...]:
     """Cut the text around the first match, and split it at the matches."""
-    pattern = re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
+    pattern = _pattern_of(words)
     match = pattern.search(text)
     start = max(0, match.start() - SNIPPET_CHARACTERS // 3) if match else 0
     start = text.rfind(" ", 0, start) + 1

@@ -128,3 +128,14 @@ def test_images_of_the_manual_are_served(sqlite_client):
     name = next((resource_dir("docs") / "images").glob("*.png")).name
     response = sqlite_client.get(f"/docs/images/{name}", buffered=True)
     assert (response.status_code, response.mimetype) == (200, "image/png")
+
+
+def test_2_words_match_where_a_word_begins_and_fillers_are_left_out():
+    sections = [
+        Section("p", "Pages", "Share a run", "A link shows a run to anybody."),
+        Section("q", "Other", "Other", "Uplink, shareholders, a heap of data."),
+    ]
+    assert [result.section.page for result in search(sections, "share a link")] == ["p"]
+    (result,) = search(sections, "how to link")
+    assert [text for text, is_match in result.snippet if is_match] == ["link"]
+    assert len(search(sections, "a")) == 2, "nothing but fillers"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import re
+from itertools import combinations
 
+import numpy as np
 import pytest
 
 from memagent_server.web import rendering
@@ -102,3 +104,33 @@ def test_the_sheet_is_sent_without_comments_and_with_the_same_rules(client):
     for piece in "{};":
         assert sent.count(piece) == re.sub(r"/\*.*?\*/", "", sheet, flags=re.DOTALL).count(piece)
     assert re.findall(r'"[^"]*"', sent) == re.findall(r'"[^"]*"', sheet)
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1, on linear RGB
+SIGHTS = {
+    "all cones": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.01182, 0.04294, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.3039]],
+}  # fmt: skip
+MIN_DISTANCES = {"all cones": 30, "protanopia": 5, "deuteranopia": 5, "tritanopia": 10}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def lab(color, sight):
+    """CIE L*a*b* of #rrggbb as a kind of sight has it."""
+    rgb = np.array([int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    xyz = TO_XYZ @ np.clip(SIGHTS[sight] @ linear, 0, 1) / [0.9505, 1, 1.089]
+    x, y, z = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_components_are_told_apart_by_every_eye(theme, sight):
+    colors = {k: v for k, v in palettes()[theme].items() if k.startswith("part-")}
+    assert len(colors) == 9
+    for one, other in combinations(colors, 2):
+        distance = np.linalg.norm(lab(colors[one], sight) - lab(colors[other], sight))
+        assert distance >= MIN_DISTANCES[sight], (one, other)

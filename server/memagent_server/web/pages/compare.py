@@ -48,6 +48,7 @@ def show_comparison() -> Response:
             session,
             compared_runs=compare_view.compared_runs(runs),
             config=compare_view.differing(comparison.config_differences),
+            has_config=any(row.config for row in rows),
             environment=compare_view.differing(comparison.environment_differences),
             unknown=unknown,
             figure_rows=figure_rows,

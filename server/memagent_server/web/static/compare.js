@@ -251,7 +251,7 @@ function output(id) {
 
 function showValues(index) {
   const at = index === null || index === undefined ? Infinity : chart.data[0][index];
-  outputs.get(null).textContent = at === Infinity ? "at the end" : xText(at);
+  outputs.get(null).textContent = at === Infinity ? "newest" : xText(at);
   for (const run of runs) outputs.get(run.id).textContent = valueText(valueOf(run, at));
 }
 

@@ -332,10 +332,16 @@ function zoomToSelection(u) {
   if (selected) zoomToX(...selected);
 }
 
+// The first step of a row: those of a bucket end at the step where it is drawn.
+function beginOf(row, step = shown.step[row]) {
+  return shown.bucketed && row > 0 ? shown.step[row - 1] + 1 : step;
+}
+
 // Zoom to values of x; to the whole run from null, or from a window that holds all of it.
 function zoomToX(from, to) {
   if (from === null) return zoom && setZoom(null);
-  const [first, last] = [Math.floor(toStep(from)), Math.ceil(toStep(to))];
+  const [at, last] = [Math.floor(toStep(from)), Math.ceil(toStep(to))];
+  const first = Math.min(at, beginOf(shown.step.findIndex((step) => step >= at), at));
   const isWhole = first <= (facts.first_step ?? 0) && last >= facts.last_step;
   if (isWhole) return zoom && setZoom(null);
   const begin = Math.max(0, Math.min(first, facts.last_step - 2));
@@ -410,7 +416,9 @@ function describe(row, u) {
     const value = valueAt(field, row);
     return { swatch: swatchOf(field), name: shown.curves ? nameOf(field) : SHORT_NAMES[field], value: textAt(field, row), note: value === null ? "" : share(value) };
   });
-  return { step, time_s: shown.time_s[row], rows, notes: happenings(row, u) };
+  const begin = beginOf(row);
+  const title = begin < step ? `Steps ${count(begin)} to ${count(step)}` : undefined;
+  return { step, title, time_s: shown.time_s[row], rows, notes: happenings(row, u) };
 }
 
 // The markers at the cursor, and the phases of its steps.

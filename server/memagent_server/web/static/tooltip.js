@@ -75,11 +75,14 @@ function part(tag, className, text) {
   return Object.assign(document.createElement(tag), { className, textContent: text });
 }
 
-// To the right of the cursor, to the left where there is no room, never outside the chart.
+// To the right of the cursor, to the left where there is no room, never outside the chart. Below the curves of a narrow one, which it would hide.
+const NARROW = 480;
+const AXIS = 30;
 function place(u, box) {
   const x = u.over.offsetLeft + u.cursor.left;
   const room = u.root.clientWidth - box.offsetWidth;
   const left = x + GAP <= room ? x + GAP : x - GAP - box.offsetWidth;
   box.style.left = `${Math.max(0, Math.min(room, left))}px`;
-  box.style.top = `${u.over.offsetTop + 4}px`;
+  const isNarrow = u.root.clientWidth < NARROW;
+  box.style.top = `${u.over.offsetTop + (isNarrow ? u.over.offsetHeight + AXIS : 4)}px`;
 }

@@ -52,7 +52,10 @@ class Wrapper(nn.Module):
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [
-        ({"valeus": VALUES}, r"valeus isn't an argument of Masked.forward \(did you mean values\?\)"),
+        (
+            {"valeus": VALUES},
+            r"valeus isn't an argument of Masked.forward \(did you mean values\?\)",
+        ),
         ((VALUES, VALUES, VALUES), "and Masked.forward differ, too many positional arguments"),
     ],
 )

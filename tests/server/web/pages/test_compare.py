@@ -62,7 +62,10 @@ def test_it_shows_config_components_and_figures_side_by_side(client):
 def test_equal_configs_are_reported(sqlite_client):
     for run_id in "ab":
         start(sqlite_client, run_id)
-    assert "the configs are equal" in sqlite_client.get("/compare?runs=a,b", headers=HTML).text
+    assert "no run has a config" in sqlite_client.get("/compare?runs=a,b", headers=HTML).text
+    for run_id in "cd":
+        start(sqlite_client, run_id, config={"lr": 0.1})
+    assert "the configs are equal" in sqlite_client.get("/compare?runs=c,d", headers=HTML).text
 
 
 def test_a_form_redirects_to_the_shareable_address(sqlite_client):

@@ -254,7 +254,7 @@ def test_alerts_are_listed_and_counted_in_the_navigation(app, client):
     html = page(client, "/alerts?state=open")
     assert "it leaks" in html
     assert "because" in html
-    assert 'title="1 open"' in html
+    assert 'title="1 open, not acknowledged"' in html
     assert 'href="/runs/r"' in html
     assert "No alerts in this state" in page(client, "/alerts?state=averted")
     assert "it leaks" in page(client, "/runs/r")

@@ -25,8 +25,7 @@ _PAGE_START_SCORE = 5
 _FENCE = re.compile(r"^```.*$", re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
 _FILLERS = frozenset(
-    ("a", "an", "and", "are", "can", "do", "does", "for", "from", "how")
-    + ("i", "in", "is", "it", "my", "of", "on", "the", "to", "what")
+    ["a", "an", "and", "can", "do", "for", "how", "i", "in", "is", "my", "of", "on", "the", "to"]
 )
 _MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 

@@ -216,10 +216,9 @@ def smaller_card(need_bytes: float, cards: dict[str, float]) -> Card | None:
 
 def smallest_cards(need_bytes: float, count: int = 3) -> list[Card]:
     """Return a card of each of the smallest sizes that have this memory, with CUDA and bf16."""
-    usable = (card for card in CARDS.values() if card.multiprocessors)
-    sizes: dict[int, Card] = {}
-    for card in usable:
-        if card.total_bytes >= need_bytes and card.capability >= _AMPERE:
+    usable, sizes = frozenset(_cards_like(())), dict[int, Card]()
+    for card in CARDS.values():
+        if card in usable and card.total_bytes >= need_bytes:
             sizes.setdefault(card.sold_gb, card)
     return [card for _, card in sorted(sizes.items())][:count]
 

@@ -16,7 +16,7 @@ import msgspec
 from flask import Blueprint, Response, request
 
 from memagent.errors import SettingError
-from memagent.estimator.cards import CARDS
+from memagent.estimator.cards import CARDS, Card, smallest_cards
 from memagent.estimator.formula.optimizers import OPTIMIZERS
 from memagent.estimator.formula.precision import PRECISIONS, QUANTISED
 from memagent.estimator.formula.presets import PRESETS
@@ -157,9 +157,17 @@ def show_estimate() -> Response:
             command=trace_command(form.values) if result else "",
             stack=stack(result) if result else None,
             levels=levels(result) if result else [],
+            smallest_cards=_smallest_cards(result) if result else [],
             advice=advice_rows(result) if result else [],
             rehearsals=page_rehearsals(session, limit=MAX_REHEARSALS).rehearsals,
         )
+
+
+def _smallest_cards(result: Estimate) -> list[Card]:
+    """Return the smallest cards with room for the whole interval, if it isn't sure to fit."""
+    if result.verdict in (None, "fits") or "device" not in result.intervals:
+        return []
+    return smallest_cards(result.intervals["device"][1])
 
 
 def read_form(query: Mapping[str, str]) -> Form:

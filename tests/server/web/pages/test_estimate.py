@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 import pytest
 from msgspec import convert
 
+from memagent.estimator.cards import CARDS, smallest_cards
 from memagent.units import GIB
 from memagent_server.schemas.predictions import Estimate
 from memagent_server.web.pages.estimate import advice_rows, levels, read_form, stack, trace_command
@@ -154,6 +155,17 @@ def test_advice_has_the_memory_needed_then(client):
 def test_the_verdict_is_the_apis_word(client, limit, word):
     html = page(client, model="gpt2-xl", precision="bf16", batch="1", limit=limit)
     assert f'class="headline">{word}' in html
+
+
+def test_it_names_the_smallest_cards_unless_it_fits(client):
+    query = {"model": "gpt2-xl", "batch": "4"}
+    html = page(client, **query, gpu="t4")
+    line = re.search(r"The smallest cards that it fits: ([^<]+)<", html)
+    listed = [CARDS[text.split()[0]] for text in line[1].split(", ")]
+    body = {"model": "gpt2-xl", "batch": 4, "gpu": "t4"}
+    estimate = client.post("/api/v1/estimate", json=body).get_json()
+    assert listed == smallest_cards(estimate["intervals"]["device"][1])
+    assert "smallest cards" not in page(client, **query, gpu="b300")
 
 
 def test_a_model_that_the_formula_does_not_know_gets_a_sentence_and_no_number(client):

@@ -27,6 +27,7 @@ RUN_COLUMNS: dict[str, ColumnType] = {
     "total_steps": "number",
     "world_size": "number",
     "peak_ratio": "number",
+    "peak_bytes": "number",
     "created_at": "time",
     "started_at": "time",
     "last_seen_at": "time",

@@ -23,6 +23,7 @@ from memagent.filters.columns import RUN_COLUMNS, column_of
 from memagent.filters.expression import RunColumn, config_values
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.store.models import RunRow, StreamRow
+from memagent_server.store.run_filter import PEAK_OF_RUN
 
 DIFFERING = "differing"
 MAX_COLUMNS = 12
@@ -70,8 +71,12 @@ def column_table(session: Session, run_ids: Sequence[str], text: str) -> ColumnT
     first = dict(islice(columns.items(), MAX_COLUMNS))
     needs_scalars = any(column.source == "scalar" for column in first.values())
     scalars = _scalars(session, run_ids) if needs_scalars else {}
+    peaks = _peaks(session, run_ids) if "peak_bytes" in first else {}
     values = {
-        row.id: [_value(column, row, scalars.get(row.id, {})) for column in first.values()]
+        row.id: [
+            peaks.get(row.id) if name == "peak_bytes" else _value(column, row, scalars)
+            for name, column in first.items()
+        ]
         for row in rows
     }
     return ColumnTable(list(first), values)
@@ -90,11 +95,16 @@ def spelling_of(column: RunColumn) -> str:
     return ".".join((column.source, *path))
 
 
-def _value(column: RunColumn, run: RunRow, scalars: Mapping[str, Any]) -> Any:
+def _value(column: RunColumn, run: RunRow, scalars: Mapping[str, Mapping[str, Any]]) -> Any:
     if column.source == "run":
         return getattr(run, column.path[0])
-    of = run.config if column.source == "config" else scalars
+    of = run.config if column.source == "config" else scalars.get(run.id, {})
     return next(iter(config_values(of, column.path)), None)
+
+
+def _peaks(session: Session, run_ids: Collection[str]) -> dict[str, int]:
+    query = select(RunRow.id, PEAK_OF_RUN).where(RunRow.id.in_(run_ids))
+    return dict(session.execute(query).tuples().all())
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -32,6 +32,7 @@ from sqlalchemy import (
     literal,
     not_,
     or_,
+    select,
     true,
 )
 from sqlalchemy.sql.elements import ColumnElement
@@ -51,6 +52,16 @@ from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.store.models import RunRow, RunTagRow, StreamRow
 
 SqlCondition = ColumnElement[bool]
+_FULLNESS = func.coalesce(1.0 * StreamRow.peak_bytes / func.nullif(StreamRow.limit_bytes, 0), 0.0)
+PEAK_OF_RUN: ColumnElement[Any] = (
+    select(StreamRow.peak_bytes)
+    .where(StreamRow.run_id == RunRow.id, StreamRow.is_current, StreamRow.peak_bytes.is_not(None))
+    .order_by(_FULLNESS.desc(), StreamRow.peak_bytes.desc())
+    .limit(1)
+    .correlate(RunRow)
+    .scalar_subquery()
+)
+"""The peak on the device of a run that is nearest to its limit."""
 _SQL_COMPARE: dict[Operator, Callable[[Any, Any], Any]] = {**COMPARE, "!=": ne}
 _CODE_POINTS = {"sqlite": "BINARY", "postgresql": "C"}
 
@@ -80,7 +91,7 @@ def _run_condition(name: str, operator: Operator, value: Operand, dialect: str) 
         if value is None:
             return not_(tags) if operator == "=" else tags
         return tags.where(RunTagRow.tag == value)
-    column: ColumnElement[Any] = getattr(RunRow, name)
+    column: ColumnElement[Any] = PEAK_OF_RUN if name == "peak_bytes" else getattr(RunRow, name)
     if value is None:
         return column.is_(None) if operator == "=" else column.is_not(None)
     if RUN_COLUMNS[name] == "text" and operator not in ("=", "!="):

@@ -20,7 +20,7 @@ from memagent_server.store.run_filter import Leaf
 _CUT = ("text", "string", "array", "object")
 """JSON types of both databases whose text may be long."""
 PEAK_BYTES = RunColumn("run", ("peak_bytes",))
-"""The peak on the device of a run that is nearest to its limit; no filter names it."""
+"""The peak on the device of a run that is nearest to its limit, as `run_filter.PEAK_OF_RUN`."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from memagent.filters.columns import RUN_COLUMNS
+from memagent.units import format_bytes
 from memagent_server.store.reading import iso
 from memagent_server.web.labels import status_badge
 from memagent_server.web.view_models import plain
@@ -31,6 +32,8 @@ def figure_text(name: str, value: float) -> str:
     # three digits tell 99.4 from 99.9 per cent, and no list needs more
     if name == "peak_ratio":
         return f"{100 * value:.3g} %"
+    if name == "peak_bytes":
+        return format_bytes(value)
     if RUN_COLUMNS.get(name) == "number":
         return f"{value:,.0f}"
     return f"{value:.4g}" if name.startswith("scalar.") else plain(value)

@@ -71,6 +71,10 @@ def test_every_source_has_the_whole_history(source):
         assert rows["power_w"][:4] == [0.0, None, None, 1.5]
         assert rows["segments"][499:501] == [None, 500]
         assert rows["time_s"] == [2000.0 + step / 7 for step in range(1000)] * 2
+        peak = api.run("death").peak_bytes
+        ids = [run.id for run in api.runs(where=f"peak_bytes >= {peak}", order="-peak_bytes")]
+        assert "death" in ids and set(ids) <= {run.id for run in api.runs()}
+        assert "death" not in {run.id for run in api.runs(where=f"peak_bytes < {peak}")}
         part = api.run("death").history(["peak_allocated_bytes"], ranks=[1], steps=(290, 310))
         assert list(part.columns) == [
             *("rank", "device", "attempt"),

@@ -11,10 +11,10 @@ from sqlalchemy import select, text
 from memagent.filters.columns import RUN_COLUMNS
 from memagent.filters.expression import Condition, Conjunction, Negation, config_values, matches
 from memagent.filters.parser import parse
-from memagent.wire.messages import Batch, Chunk, Finish, RunStart
+from memagent.wire.messages import Batch, Chunk, Device, Finish, RunStart
 from memagent_server.store.models import RunRow, StreamRow
 from memagent_server.store.run_columns import column_names
-from memagent_server.store.run_filter import condition_of
+from memagent_server.store.run_filter import PEAK_OF_RUN, condition_of
 from memagent_server.store.run_list import RunQuery, find_runs, list_runs
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
@@ -73,6 +73,7 @@ def lookups(database):
     with database.read() as session:
         rows = {row.id: row for row in session.query(RunRow)}
         latest = {row.run_id: row.latest for row in session.query(StreamRow)}
+        peaks = dict(session.query(RunRow.id, PEAK_OF_RUN).all())
 
     def lookup_of(row):
         def lookup(column):
@@ -80,6 +81,8 @@ def lookups(database):
                 return config_values(row.config, column.path)
             if column.source == "scalar":
                 return config_values(latest[row.id], column.path)
+            if column.path == ("peak_bytes",):
+                return [peaks[row.id]]
             value = getattr(row, column.path[0])
             return value if isinstance(value, list) else [value]
 
@@ -149,6 +152,45 @@ def is_allowed(column, operator, operand):
 )
 def test_a_filter_selects_runs(runs, where, run_ids):
     assert find(runs, parse(where)) == run_ids
+
+
+@pytest.mark.parametrize(
+    ("where", "run_ids"),
+    [
+        ("peak_bytes > 60GiB", {"b", "c"}),
+        ("peak_bytes <= 60GiB", {"a"}),
+        ("peak_bytes = null", {"d"}),
+        ("not peak_bytes > 60GiB and peak_ratio >= 0.5", {"a"}),
+    ],
+)
+def test_the_peak_is_that_of_the_device_nearest_to_its_limit(database, where, run_ids):
+    peaks = {"a": (8, 16, 100, 1000), "b": (64, 80, 10, 1000), "c": (None, None, 70, None), "d": ()}
+    with database.write() as session:
+        for run_id, sizes in peaks.items():
+            devices = [
+                Device(id=name, kind=kind, name=name, limit_bytes=limit and limit * 2**30)
+                for name, kind, limit in zip(
+                    ("gpu", "host"), ("cuda", "host"), sizes[1::2], strict=False
+                )
+            ]
+            start_run(session, RunStart(run_id=run_id, devices=devices), 100.0)
+            chunks = [
+                Chunk(stream=name, columns={"step": [1], "time_s": [1.0], "peak_allocated_bytes": [peak * 2**30]})
+                for name, peak in zip(("gpu", "host"), sizes[::2], strict=False)
+                if peak
+            ]  # fmt: skip
+            add_batch(session, run_id, Batch(seq=0, chunks=chunks), 200.0)
+    expression = parse(where)
+    assert find(database, expression) == run_ids
+    with database.read() as session:
+        dialect = session.get_bind().dialect.name
+        in_sql = session.scalars(select(RunRow.id).where(condition_of(expression, dialect)))
+        assert set(in_sql) == run_ids
+        page = list_runs(session, RunQuery(sort="-peak_bytes"), columns="peak_bytes")
+    assert [(run.id, run.columns["peak_bytes"]) for run in page.runs] == [
+        ("c", 70 * 2**30), ("b", 64 * 2**30), ("a", 8 * 2**30), ("d", None)
+    ]  # fmt: skip
+    assert {run.id for run in page.runs if run.columns["peak_bytes"] != run.peak_bytes} == {"c"}
 
 
 def test_a_number_that_no_double_holds_fails_no_filter(database):

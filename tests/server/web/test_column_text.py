@@ -13,6 +13,7 @@ from memagent_server.web.column_text import column_text, column_time
         ("step", 1234, "1,234"),
         ("total_steps", None, "–"),
         ("peak_ratio", 0.993855, "99.4 %"),
+        ("peak_bytes", 3 * 2**30, "3.00 GiB"),
         ("status", "lost_contact", "lost contact"),
         ("status", "a status of tomorrow", "a status of tomorrow"),
         ("tags", ["a", "b"], "a, b"),

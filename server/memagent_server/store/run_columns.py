@@ -104,7 +104,7 @@ def _value(column: RunColumn, run: RunRow, scalars: Mapping[str, Mapping[str, An
 
 def _peaks(session: Session, run_ids: Collection[str]) -> dict[str, int]:
     query = select(RunRow.id, PEAK_OF_RUN).where(RunRow.id.in_(run_ids))
-    return dict(session.execute(query).tuples().all())
+    return dict(session.execute(query).all())
 
 
 def _differing(configs: Sequence[Mapping[str, Any]]) -> list[str]:

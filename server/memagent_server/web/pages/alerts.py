@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flask import Blueprint, Response, request
 
@@ -11,13 +11,20 @@ from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.base import ALERT_STATES
+from memagent_server.schemas.snapshots import SuspectByRank
 from memagent_server.store.engine import Session
 from memagent_server.store.incidents import list_incidents
 from memagent_server.store.runs import get_run
 from memagent_server.store.snapshots import suspects_of
 from memagent_server.store.summaries import summarize
 from memagent_server.web import query
-from memagent_server.web.api_alerts import ALERT_ACTIONS, AlertAction, act_on_alert, read_scoreboard
+from memagent_server.web.api_alerts import (
+    ALERT_ACTIONS,
+    AlertAction,
+    act_on_alert,
+    describe_channels,
+    read_scoreboard,
+)
 from memagent_server.web.failures import shared_failures
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
 from memagent_server.web.shared_pages import share_refreshes
@@ -37,6 +44,7 @@ SCOREBOARD_DAYS = 90
 def show_alerts() -> Response:
     state = query.choice("state", STATES)
     is_open = state in OPEN_STATES
+    has_channel = any(channel.is_set_up for channel in describe_channels())
     with current().database.read() as session:
         page = list_incidents(
             session,
@@ -45,12 +53,17 @@ def show_alerts() -> Response:
             limit=MAX_OPEN if is_open else PAGE_SIZE,
             cursor=query.text("cursor"),
         )
+        leaks = page.incidents if is_open else _deaths(page.incidents)
+        suspects = _first_suspects(session, list(dict.fromkeys(item.run_id for item in leaks)))
+        places = {run_id: place_of(suspect) for run_id, suspect in suspects.items()}
         return render_page(
             "alerts.html",
             session,
-            groups=_triage(session, page.incidents) if is_open else [],
+            groups=_triage(session, page.incidents, places) if is_open else [],
             incidents=[] if is_open else page.incidents,
-            suspects={} if is_open else _first_suspects(session, _deaths(page.incidents)),
+            places=places,
+            suspects=suspects,
+            has_channel=has_channel,
             failures=shared_failures(session, {item.run_id for item in page.incidents}),
             next_cursor=page.next_cursor,
             state=state or "open",
@@ -60,21 +73,22 @@ def show_alerts() -> Response:
         )
 
 
-def _deaths(incidents: Sequence[Incident]) -> list[str]:
-    return list(dict.fromkeys(item.run_id for item in incidents if item.state == "oom"))
+def _deaths(incidents: Sequence[Incident]) -> list[Incident]:
+    return [item for item in incidents if item.state == "oom"]
 
 
-def _triage(session: Session, incidents: Sequence[Incident]) -> list[TriageGroup]:
+def _triage(
+    session: Session, incidents: Sequence[Incident], places: Mapping[str, str]
+) -> list[TriageGroup]:
     ids = list(dict.fromkeys(incident.run_id for incident in incidents))
     rows = [run for run_id in ids if (run := get_run(session, run_id)) is not None]
     runs = {run.id: run for run in summarize(session, rows)}
-    return triage(incidents, runs, _first_suspects(session, ids), current().clock())
+    return triage(incidents, runs, places, current().clock())
 
 
-def _first_suspects(session: Session, run_ids: Sequence[str]) -> dict[str, str]:
-    """Return {run: file and line of its first suspect}."""
+def _first_suspects(session: Session, run_ids: Sequence[str]) -> dict[str, SuspectByRank]:
     suspects = {run_id: suspects_of(session, run_id)[:1] for run_id in run_ids[:PAGE_SIZE]}
-    return {run_id: place_of(items[0]) for run_id, items in suspects.items() if items}
+    return {run_id: items[0] for run_id, items in suspects.items() if items}
 
 
 @blueprint.post("/<int:alert_id>/say")

@@ -60,6 +60,15 @@ def test_runs_are_searched_and_filtered(server, replay, scenarios, open_page):
     assert names(page) == ["vit-b16 lr sweep"]
 
 
+def test_a_slash_goes_to_the_search(server, replay, scenarios, open_page):
+    replay(scenarios.healthy())
+    page = open_page(f"{server.url}/")
+    search = page.get_by_label("Search runs")
+    page.keyboard.press("/")
+    page.keyboard.type("lr/x")
+    assert search.input_value() == "lr/x"
+
+
 def test_a_filter_is_written_with_completed_columns(server, replay, scenarios, open_page):
     replay(scenarios.failed())
     replay(scenarios.leaking())

@@ -68,6 +68,19 @@ def test_components_are_listed_with_their_prediction():
     ]
 
 
+@pytest.mark.parametrize(
+    ("observed", "ending"),
+    [(180, "; this one is below"), (200, "210 MiB"), (220, "; this one is above")],
+)
+def test_a_level_outside_of_its_interval_is_marked(observed, ending):
+    low, high = 190 * MIB, 210 * MIB
+    is_within = low <= observed * MIB <= high
+    row = LevelResidual(200 * MIB, observed * MIB, None, "device", low, high, is_within)
+    [(_, [text])] = groups(levels=[row])
+    assert text.note.startswith("9 in 10 runs: 190 MiB to 210 MiB")
+    assert text.note.endswith(ending)
+
+
 def test_an_empty_group_is_omitted_and_a_reason_is_shown():
     [(title, [text])] = groups(components=[ComponentResidual(9, 1, -8, "x", "it is lazy")])
     assert (title, text.note) == ("Components", "Likely: it is lazy.")

@@ -29,6 +29,12 @@
     all().indeterminate = selected > 0 && selected < boxes().length;
   }
 
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.matches("input, select, textarea")) return;
+    event.preventDefault();
+    document.querySelector(".filters input[type=search]")?.focus();
+  });
+
   // A click beside the panel closes it, as it does with a menu.
   const panel = document.getElementById("arrange");
   document.addEventListener("click", ({ target }) => {

@@ -43,6 +43,8 @@ SETTLING_STEPS = 5
 """First steps of a run, not part of any trend: lazy allocation, autotuning."""
 MAX_SILENT_PROBABILITY = 0.3
 """Reported at most for growth that isn't a notice."""
+GARBAGE_CAUSES: tuple[Cause, ...] = ("leak", "fragmentation")
+"""Growth of what garbage holds, and of the free pieces around it."""
 HORIZON_STEPS = 1000
 """A run of unknown length is expected to last as long again, and at least this many steps."""
 
@@ -304,7 +306,7 @@ class Forecaster:
         reach = reach_of(nearest, situation)
         level = level_of(nearest, situation, reach)
         is_calm = level == self._forecast.level == "ok" and not self._knowledge.predecessor
-        if level != "ok" and nearest.cause == "leak":
+        if level != "ok" and nearest.cause in GARBAGE_CAUSES:
             level = self._check_garbage(step, nearest, level)
         probability = probability_of(nearest, situation, reach)
         level = worthwhile(level, probability, self.page_cost)
@@ -392,7 +394,8 @@ class Forecaster:
         )
         if verdict == "garbage":
             # the rise of the garbage must not count for a later trend
-            self._signals.restart("leak")
+            for cause in GARBAGE_CAUSES:
+                self._signals.restart(cause)
             self._hysteresis.reset()
             return "ok"
         if verdict == "pending":

@@ -2,6 +2,7 @@
 
 Tensors in reference cycles stay until Python's collector runs. So the floor rises like a leak's and
 falls back, in a saw tooth whose first tooth looks like a leak. A collection shows the difference.
+Free pieces around garbage look like fragmentation, so its growth is checked in the same way.
 
 The contract of `gc_probe`
 1. It's called without arguments, from within `Forecaster.update`, when anybody would hear of a

@@ -98,6 +98,15 @@ class Signals:
         """Return the bytes that a step like the recent ones takes at its peak."""
         return self.floor + self.excess.recent + self.overhead
 
+    def need_with(self, excess: float) -> float:
+        """Return `need` of a step that peaks so far above its floor.
+
+        It takes pieces that the newest step can't use before it takes more of the device.
+        """
+        more = self.floor + excess - (self.used or 0.0)
+        unusable = self.overhead - self._others_bytes - max(0.0, more)
+        return self.floor + excess + self._others_bytes + max(0.0, unusable)
+
     @property
     def room(self) -> int:
         """Return how many steps like the newest complete a bucket: none but the last is fitted."""

@@ -103,7 +103,7 @@ class SuddenPeaks:
         largest = signals.excess.at_input(self.max_input_size)
         if largest is None:
             return None
-        if signals.need - signals.excess.recent + largest <= limit_bytes * INPUT_TOLERANCE:
+        if signals.need_with(largest) <= limit_bytes * INPUT_TOLERANCE:
             return None
         probability = self._tail_probability(signals, limit_bytes, steps_left)
         if probability == 0.0:

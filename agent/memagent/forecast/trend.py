@@ -11,7 +11,8 @@ The answer comes from the longest recent window that shows growth.
    back allowed for noise.
 4. Growth must continue: the newer half's slope is at least 0.4 of the older half's. It has stopped
    if its newest pause is longer than a tenth of the window, than 24 steps, and than 1.5 times any
-   earlier one. `Trend.expires_step` says when, so that nobody waits for the next fit.
+   earlier one since its first rise. `Trend.expires_step` says when, so that nobody waits for the
+   next fit.
 5. The bend: the ratio q of the two halves' slopes is assumed to continue. So the slope x steps
    ahead is slope * exp(rate * x) with rate = ln(q) / half a window. This is Holt's multiplicative
    trend. For exponential saturation, 1 - exp(-t/tau), it's exact, and finds its end before it is
@@ -234,7 +235,8 @@ class _Window:
         above = high + step_up
         for place, value in enumerate(values[self._start + 1 :], self._start + 1):
             if value > above:
-                longest = max(longest, steps[place] - steps[since])
+                if since > self._start:
+                    longest = max(longest, steps[place] - steps[since])
                 high, since = value, place
                 above = high + step_up
         noticed_late = 2 * (steps[-1] - steps[-2]) - 1

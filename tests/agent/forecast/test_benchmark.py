@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.forecast import generated, record, recorded, series
+from benchmarks.forecast import first_pages, generated, record, recorded, series
 from benchmarks.forecast.baselines import (
     DETECTORS,
     feed,
@@ -189,3 +189,16 @@ def test_real_series_become_survivors_and_leaking_runs(tmp_path):
         assert used[-1] < trace.limit_bytes <= 2 * used[-1] - used[-2] + 1
         assert memagent(trace).cause == "leak"
     assert memagent(tight[0]) is None
+
+
+def test_a_wrong_page_is_one_of_a_run_that_lives_and_a_late_one_of_a_run_that_dies():
+    harmless, dying = first_pages.outcome(ramp(None)), first_pages.outcome(ramp(100))
+    assert (harmless.is_wrong, harmless.told) == (True, "critical")
+    assert (harmless.page.cause, harmless.page.known, harmless.page.rises) == ("leak", "leak", 1)
+    assert harmless.page.ahead == pytest.approx(1, abs=0.1)
+    assert (dying.is_dying, dying.is_wrong) == (True, False)
+    calm = replace(ramp(), columns={"step": [1, 2], "allocated_bytes": [GIB, GIB]}, death=3)
+    assert (first_pages.outcome(calm).is_wrong, first_pages.outcome(calm).page) == (True, None)
+    lines = first_pages.table([harmless, dying, first_pages.outcome(calm)]).splitlines()
+    assert lines[0] == "paged: 1 of 1 runs" and lines[2] == "missed: 1 of 2 runs"
+    assert "1/1" in lines[1] and "1 leak/leak" in lines[1] and "1/2  1 ok" in lines[3]

@@ -287,6 +287,13 @@ def test_nothing_rises_while_growth_pauses_for_longer_than_it_ever_did():
     assert level(10, pauses=True, before="notice") == "notice"
 
 
+def test_another_process_that_began_to_grow_in_the_runs_newer_half_is_starting():
+    growth = {"cause": "other_processes", "span_steps": 100.0, "undamped_steps_left": 50.0}
+    assert level(50, step=201, **growth) == "ok"
+    assert level(50, step=200, **growth) == "warning"
+    assert level(50, step=201, **growth | {"cause": "leak"}) == "warning"
+
+
 def test_what_the_leak_finder_found_explains_only_what_objects_keep():
     for grows in ("list", "buffer"):
         for cause in ("input", "fragmentation", "other_processes"):
@@ -371,6 +378,25 @@ def test_rule_4_the_largest_input_may_exceed_the_limit_by_a_hundredth():
     found = inputs(EVEN_SIZES, 511)
     assert (found.level, found.cause, found.oom_probability) == ("warning", "input", 0.88)
     assert (found.eta_step, found.limit_bytes, found.step) == (None, LIMIT, 101)
+
+
+def test_rule_4_the_largest_input_takes_free_pieces_before_more_of_the_device():
+    def last(largest: int) -> Forecast:
+        """Return the last forecast of steps up to 601 bytes, the last with 350 in pieces."""
+        forecaster = Forecaster(LIMIT, max_input_size=largest)
+        for step, size in enumerate([*EVEN_SIZES, 100], 1):
+            forecast = forecaster.update(
+                step,
+                allocated_bytes=500,
+                peak_allocated_bytes=500 + size,
+                reserved_bytes=950,
+                inactive_split_bytes=450,
+                input_size=size,
+            )
+        return forecast
+
+    assert last(400).level == "ok"
+    assert (last(520).level, last(520).cause) == ("warning", "input")
 
 
 def heavy_tailed(count: int) -> list[int]:

@@ -69,6 +69,26 @@ def test_rule_2_a_fall_by_half_is_garbage():
     assert first_page(climb(Forecaster(LIMIT, gc_probe=lambda: LIMIT))) == page
 
 
+def test_rule_2_free_pieces_around_garbage_are_no_fragmentation():
+    def first(garbage: int) -> int | None:
+        """Return the first page of pieces that grow by 40 MiB a step, around a steady floor."""
+        forecaster = Forecaster(LIMIT, gc_probe=lambda: 20 * GIB - garbage)
+        for step in range(450):
+            forecast = forecaster.update(
+                step,
+                allocated_bytes=20 * GIB,
+                peak_allocated_bytes=21 * GIB,
+                reserved_bytes=21 * GIB + step * GIB // 25,
+                inactive_split_bytes=step * GIB // 25,
+            )
+            if forecast.level in PAGES:
+                assert forecast.cause == "fragmentation"
+                return step
+        return None
+
+    assert first(0) is not None and first(12 * GIB) is None
+
+
 def test_rule_3_the_page_waits_for_the_samples_after_the_collection():
     first, page = first_heard(climb(Forecaster(LIMIT))), first_page(climb(Forecaster(LIMIT)))
     assert first_heard(climb(Forecaster(LIMIT, gc_probe=later))) == first + PATIENCE_S

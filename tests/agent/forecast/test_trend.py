@@ -99,6 +99,15 @@ def test_rule_4_growth_that_paused_before_may_pause_half_again_as_long():
     assert reports(35) is None
 
 
+def test_rule_4_steps_before_growth_began_are_no_pause_of_it():
+    """A process that loads for 30 steps, 60 steps after the run's start, is done 30 steps later."""
+
+    def loaded(after: int) -> Trend | None:
+        return trend_of(lambda step: 10.0 * min(30, max(0, step - 60)), 90 + after)
+
+    assert loaded(8) is not None and loaded(28) is None
+
+
 def test_rule_5_it_finds_where_a_saturating_growth_ends():
     trend = trend_of(lambda t: 100 * (1 - math.exp(-t / 100)))
     reached = 100 * (1 - math.exp(-0.99))

@@ -98,7 +98,7 @@ def saved_by_module(trace: Trace) -> dict[str, int]:
 
 
 def step_profile(trace: Trace, blocks: Sequence[ModelBlock]) -> StepProfile:
-    """Profile the blocks that keep values for backward; the others are left out."""
+    """Profile the blocks whose values backward releases; the others are left out."""
     last = _FinalPass.of(trace)
     profiles: list[BlockProfile] = []
     spans: list[_Span] = []
@@ -106,8 +106,8 @@ def step_profile(trace: Trace, blocks: Sequence[ModelBlock]) -> StepProfile:
     for block in blocks:
         own = [event for event in last.events if block.holds(event.module)]
         saved = _saved(own, returned=frozenset(trace.outputs.get(block.output_path, ())))
-        if saved:
-            span = last.waiting_span(own, frozenset(saved))
+        span = last.waiting_span(own, frozenset(saved)) if saved else None
+        if span is not None:
             arguments = trace.arguments.get(block.input_path, ())
             holds += last.holds(arguments, len(profiles), span)
             profiles.append(_block_profile(trace, block, own, saved))
@@ -161,8 +161,8 @@ class _FinalPass:
         own = events[start:]
         return cls(own, tuple(accumulate(map(_change, own), initial=before))[1:])
 
-    def waiting_span(self, own: Sequence[MemoryEvent], saved: frozenset[int]) -> _Span:
-        """Return when the block's values wait.
+    def waiting_span(self, own: Sequence[MemoryEvent], saved: frozenset[int]) -> _Span | None:
+        """Return when the block's values wait, None if backward releases none of them.
 
         It runs again before the results of the operation that is the first to release some of them,
         or to make a gradient of the block's parameters.
@@ -174,9 +174,11 @@ class _FinalPass:
             for event in self.events
             if event.kind == "free" and event.storage in saved and event.index > left_at
         ]
+        if not released:  # the script keeps them all
+            return None
         gradients = [e.index for e in own if e.phase == "backward" and e.kind == "alloc"]
         first = self.events[0].index
-        left, entered = left_at - first, min(*released, *gradients) - first - 1
+        left, entered = left_at - first, min(released + gradients) - first - 1
         while entered > left and self.events[entered].kind == "alloc":
             entered -= 1
         return _Span(left, entered, max(released) - first)

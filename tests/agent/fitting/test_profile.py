@@ -60,6 +60,28 @@ def test_a_block_keeps_what_its_modules_keep(residual: Residual, rows: torch.Ten
     assert block.forward_bytes >= block.saved_bytes
 
 
+class Scaled(torch.nn.Module):
+    """Keeps one tensor and no parameter; `last` outlives backward if the script wants it."""
+
+    def __init__(self, *, has_last: bool) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sigmoid()
+        self.has_last = has_last
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        output = self.inner(values)
+        if self.has_last:
+            self.last = output
+        return output * 2
+
+
+@pytest.mark.parametrize(("has_last", "profiled"), [(False, 1), (True, 0)])
+def test_a_block_without_parameters_may_keep_one_tensor(has_last: bool, profiled: int) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 64), Scaled(has_last=has_last))
+    profile = step_profile(traced(model, torch.ones(256, 8)), [ModelBlock("1")])
+    assert len(profile.blocks) == profiled
+
+
 def test_operations_are_those_of_the_products(residual: Residual, rows: torch.Tensor) -> None:
     """Two for each weight and row, in either direction of the block (torch's own counter)."""
     trace = traced(residual, rows)

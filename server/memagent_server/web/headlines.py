@@ -121,7 +121,7 @@ def _limit_step(forecast: Forecast, newest: Stream | None) -> int | None:
     """Return the step at which growth of the forecast's pace reaches the limit, None if unknown."""
     step, used = forecast.step, forecast.used_bytes
     limit, growth = forecast.limit_bytes, forecast.growth_bytes_per_step
-    if newest is not None and (peak := newest.latest.get("peak_allocated_bytes")) is not None:
+    if newest is not None and (peak := _newest_peak(forecast, newest)) is not None:
         step, used, limit = newest.last_step or step, int(peak), limit or newest.limit_bytes
     if used is None or limit is None or not growth:
         return None
@@ -152,11 +152,15 @@ def _is_current(forecast: Forecast, newest: Stream | None) -> bool:
     return newest is not None and forecast.step >= _FRESH_RATIO * (newest.last_step or 0)
 
 
+def _newest_peak(forecast: Forecast, newest: Stream) -> float | None:
+    """Return the newest step's peak, None if the forecast is about other memory than tensors."""
+    is_of_tensors = forecast.cause not in _CAUSES_OUTSIDE_TENSORS
+    return newest.latest.get("peak_allocated_bytes") if is_of_tensors else None
+
+
 def _usage(forecast: Forecast, newest: Stream | None) -> str:
     """Return the newest step's peak, or what the forecast saw if it is about other memory."""
-    peak = newest.latest.get("peak_allocated_bytes") if newest is not None else None
-    is_of_tensors = forecast.cause not in _CAUSES_OUTSIDE_TENSORS
-    if newest is not None and peak is not None and is_of_tensors:
+    if newest is not None and (peak := _newest_peak(forecast, newest)) is not None:
         limit = forecast.limit_bytes or newest.limit_bytes
         return f"{format_part_of(peak, limit)} at the peak of step {count(newest.last_step)}"
     if forecast.used_bytes is None:

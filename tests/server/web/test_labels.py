@@ -130,6 +130,15 @@ def test_growth_is_extrapolated_from_the_newest_reading_and_dated_only_if_the_wo
     assert ["Forecast of step 1,000, 10 min ago." in text for text in texts] == [False, True]
 
 
+def test_growth_outside_tensors_is_extrapolated_from_what_the_forecast_saw():
+    rising = replace(LEAK, level="ok", oom_probability=0.3, cause="fragmentation")
+    newest = replace(STREAM, last_step=1200, latest={"peak_allocated_bytes": 1 * GIB})
+    moment = headlines.Moment(labels.to_seconds(LEAK.at), newest=newest)
+    shown = headlines.headline(a_run(total_steps=None), rising, moment)
+    assert shown.text.endswith(" at about step 1,410")  # 5 GiB at 12.5 MiB from step 1,000 on
+    assert shown.detail.startswith("3.00 of 8.00 GiB used")
+
+
 def test_it_makes_no_claim_before_the_first_forecast():
     assert headline(a_run()) == ("busy", "Running: peak 3.10 of 8.00 GiB", "No forecast yet.")
 

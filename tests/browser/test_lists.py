@@ -35,6 +35,22 @@ def test_the_list_refreshes_without_losing_the_focus(server, replay, scenarios, 
     assert page.evaluate("document.activeElement.textContent") == "resnet50 augment"
 
 
+def test_a_refresh_keeps_the_focus_beside_copy_buttons(server, replay, scenarios, open_page, until):
+    replay(scenarios.leaking())
+    page = open_page(f"{server.url}/runs/k3v9leak")
+    page.locator("#suspects .copyable > pre").first.focus()
+    focused = page.evaluate("document.activeElement.textContent")
+
+    def changed(route):
+        answer = route.fetch()
+        route.fulfill(response=answer, body=answer.text().replace("Leak suspects", "Suspects"))
+
+    page.evaluate("document.querySelector('#suspects-title').textContent = 'Old'")
+    page.route(f"{server.url}/runs/k3v9leak", changed)
+    until(lambda: page.locator("#suspects-title").inner_text() == "Suspects")
+    assert page.evaluate("document.activeElement.textContent") == focused
+
+
 def test_an_unchanged_list_is_not_redrawn(server, replay, scenarios, open_page):
     replay(scenarios.failed())
     page = open_page(server.url)

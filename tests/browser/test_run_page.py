@@ -536,6 +536,7 @@ def test_code_is_copied_without_its_line_numbers(
     box.hover()
     box.get_by_role("button", name="Copy").click()
     until(lambda: box.get_by_role("button").inner_text() == "Copied")
+    assert page.evaluate("document.activeElement.className") == "copy"
     page.evaluate("document.body.append(document.createElement('textarea'))")
     page.locator("body > textarea").focus()
     page.keyboard.press("Control+V")

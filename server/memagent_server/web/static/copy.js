@@ -4,6 +4,7 @@
 const SHOWN_MS = 1500;
 
 function prepare() {
+  const focused = document.activeElement;
   for (const block of document.querySelectorAll("pre:not(.copyable > pre, #console pre)")) {
     const box = Object.assign(document.createElement("div"), { className: "copyable" });
     const button = Object.assign(document.createElement("button"), { type: "button", className: "copy", textContent: "Copy" });
@@ -11,6 +12,7 @@ function prepare() {
     block.replaceWith(box);
     box.append(block, button);
   }
+  if (document.activeElement !== focused) focused?.focus({ preventScroll: true }); // a move takes it
 }
 
 async function copy(block, button) {
@@ -32,11 +34,13 @@ async function write(text) {
     await navigator.clipboard.writeText(text);
     return true;
   } catch {
+    const focused = document.activeElement;
     const field = Object.assign(document.createElement("textarea"), { value: text, className: "visually-hidden" });
     document.body.append(field);
     field.select();
     const isCopied = document.execCommand("copy");
     field.remove();
+    focused?.focus({ preventScroll: true });
     return isCopied;
   }
 }

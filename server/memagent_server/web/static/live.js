@@ -107,14 +107,19 @@
     return Boolean(selection && !selection.isCollapsed && selection.containsNode(part, true));
   }
 
+  // What the server sent, and not what copy.js added.
+  function elements(part) {
+    return [...part.querySelectorAll("*:not(.copyable, .copy)")];
+  }
+
   // Remember the focus to restore it: the address of a link finds it even if rows have moved.
   function pathTo(part, element) {
     const href = element.getAttribute("href");
-    return { href, index: [...part.querySelectorAll("*")].indexOf(element) };
+    return { href, index: elements(part).indexOf(element) };
   }
 
   function follow(part, { href, index }) {
-    const all = [...part.querySelectorAll("*")];
+    const all = elements(part);
     return (href && all.find((element) => element.getAttribute("href") === href)) || (part.tabIndex >= 0 ? part : all[index]);
   }
 

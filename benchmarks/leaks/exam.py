@@ -29,7 +29,7 @@ from benchmarks.leaks.step_times import StepTimes
 from benchmarks.machine import busy_processes
 
 SCRIPTS = Path(__file__).with_name("scripts")
-EXAMS = ("10", "11", "12", "13", "14", "15", "16")
+EXAMS = ("10", "11", "12", "13", "14", "15", "16", "17")
 HALVES = ("A", "B")
 NICE = 15
 
@@ -139,6 +139,8 @@ def run(
     report, times = folder / "report.json", folder / "times.json"
     command = [sys.executable, str(script)]
     environment = {name: text for name, text in os.environ.items() if "MEMAGENT" not in name}
+    # a process that may not keep bytecode compiles the agent each time
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if is_monitored:
         command[1:1] = ["-m", "memagent", "run", "--report", str(report)]
     if is_timed:

@@ -8,9 +8,12 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from memagent.leaks import origins
 from memagent.leaks.census import GroupGrowth
 from memagent.leaks.cycles import can_name_cycle, name_cycle
+from memagent.leaks.cyclic_garbage import may_collect
 from memagent.leaks.detectors.base import Work
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import ReferrerSearch
@@ -20,6 +23,10 @@ from memagent.leaks.suspension import GONE, present
 from memagent.wire.messages import Suspect
 
 _MAX_KINDS = 8
+_FIX_UNCOLLECTED = (
+    "Break the cycle, or call `gc.collect()` now and then: the script has switched the collector "
+    "off, so nothing else frees it."
+)
 
 
 def suspects_of_cycles(
@@ -40,6 +47,11 @@ def suspects_of_cycles(
         yield from search.pause_if_due()
         search.close()
         name, line = named
+        if is_cycle and not may_collect():  # the script's garbage stays
+            growth.survivors.clear()
+            text = f"{name.expression}: reference cycle"
+            suspect = suspect_at(name, line, text, "cycle", rate, 0.7)
+            return [replace(suspect, fix=_FIX_UNCOLLECTED)]
         is_freed = _frees_most(growth.survivors, growths)
         if is_freed and is_cycle:
             text = f"{name.expression}: reference cycle"

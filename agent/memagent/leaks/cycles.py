@@ -12,8 +12,10 @@ from typing import Any
 
 from memagent.components import safe_reads
 from memagent.leaks import source_lines
+from memagent.leaks.growth import growing_lines
 from memagent.leaks.object_names import ObjectName, file_of
 from memagent.leaks.user_code import is_script, is_script_class, namespace
+from memagent.leaks.variable_walk import CONTAINERS
 
 _MAX_CYCLE_OBJECTS = 3_000
 
@@ -40,7 +42,7 @@ def name_cycle(visited: Iterable[Any]) -> tuple[ObjectName, source_lines.SourceL
         attributes = safe_reads.keys_by_id(space)
         for value in safe_reads.items_of(space.values()).others:
             if id(value) in attributes and (value is item or _leads_to(value, item)):
-                return _cycle_attribute(type(item), attributes[id(value)])
+                return _cycle_attribute(type(item), attributes[id(value)], value)
     return None
 
 
@@ -72,13 +74,17 @@ def _is_dead_end(item: Any) -> bool:
 
 
 def _cycle_attribute(
-    kind: type, attribute: str
+    kind: type, attribute: str, value: Any
 ) -> tuple[ObjectName, source_lines.SourceLine | None]:
     file = file_of(kind)
     if "hooks" in attribute:
         lines = source_lines.hook_calls(file)
     else:
         lines = source_lines.attribute_assignments(file, kind.__name__, attribute)
+    if type(value) in CONTAINERS:  # what is added to it closes the cycle
+        scope = source_lines.SourceScope(file, None, kind.__name__)
+        added = growing_lines([scope], [f".{attribute}"])
+        lines = [line for line in added if line.strength == source_lines.GROWS] or lines
     inside = [line for line in lines if kind.__name__ in line.function.split(".")]
     name = ObjectName(f"{kind.__name__}.{attribute}", (), file, kind.__name__, owner=kind)
     return name, next(iter([*inside, *lines]), None)

@@ -22,6 +22,7 @@ class CyclicGarbage:
     2. All objects are collected only if the script makes cycles: collections have found two objects
        for each step. That takes 50 ms per 100,000 objects, and can't be cut, so it's left out one
        step after another one, and so is the last check right after one.
+    3. Nothing is collected if the script has switched the collector off: what waits is a leak.
     """
 
     def __init__(self) -> None:
@@ -31,16 +32,17 @@ class CyclicGarbage:
 
     def collect(self, steps: int) -> None:
         """Collect garbage `steps` after the beginning."""
-        gc.collect(OLD_GENERATION - 1)
+        make_old()
         makes_cycles = _count() - self._first >= _MAX_OWN + _MIN_FOUND * steps
-        if makes_cycles and not self._is_none_left(steps):
+        if makes_cycles and may_collect() and not self._is_none_left(steps):
             gc.collect()
             self._full_steps = steps
 
     def collect_old(self, steps: int) -> bool:
         """Collect all objects, unless `collect` did. Return True if the script's cycles waited."""
-        gc.collect(OLD_GENERATION - 1)  # those of the agent
-        return not self._is_none_left(steps) and gc.collect() >= _MIN_FOUND * steps
+        make_old()
+        is_waiting = may_collect() and not self._is_none_left(steps)
+        return is_waiting and gc.collect() >= _MIN_FOUND * steps
 
     def _is_none_left(self, steps: int) -> bool:
         """Return True if all objects were collected after these steps or the one before."""
@@ -53,8 +55,25 @@ class CyclicGarbage:
         try:
             yield
         finally:
-            gc.collect(OLD_GENERATION - 1)
+            make_old()
             self._first += _count() - before
+
+
+def may_collect() -> bool:
+    """Return False if the script has switched the collector off: then its cycles stay for good."""
+    return bool(_SUSPENDED) or gc.isenabled()
+
+
+def make_old() -> None:
+    """Make all objects old, so that what is young later is new. Collect young garbage before.
+
+    Without a collector, freezing and thawing does the same, and collects nothing.
+    """
+    if may_collect():
+        gc.collect(OLD_GENERATION - 1)
+    elif not gc.get_freeze_count():  # what the script has frozen must stay so
+        gc.freeze()
+        gc.unfreeze()
 
 
 @contextmanager

@@ -8,11 +8,16 @@
 
 from __future__ import annotations
 
+import ast
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import FunctionType, MethodType
 from typing import Any
+
+from msgspec.structs import replace
 
 from memagent.components import live_objects, safe_reads
 from memagent.leaks import autograd_graphs, limits, origins, source_lines
@@ -27,7 +32,7 @@ from memagent.leaks.object_names import ObjectName
 from memagent.leaks.pattern_fixes import with_call_fix, with_pattern_fix
 from memagent.leaks.reachability import holders_from_variables, ids_below
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
-from memagent.leaks.registrations import receiver_of, registering_line
+from memagent.leaks.registrations import passing_call, receiver_of, registering_line
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
 from memagent.leaks.stored_values import Traits
 from memagent.leaks.suspect import CERTAINTIES, classify, describe_container, suspect_at
@@ -47,6 +52,11 @@ _MIN_REGISTERED_SHARE = 0.5
 """Share of the survivors that one line registered, or their gradients, for it to be a suspect."""
 _MIN_REMAINING_SHARE = 0.5
 """Share of the survivors that a leak still holds at the end of the search."""
+
+_FIX_PASSED = (
+    "Take back what `{0}` gets once it isn't needed any more, or give it a function that holds its "
+    "object weakly: code outside of Python keeps it."
+)
 
 
 @dataclass
@@ -244,8 +254,23 @@ class GroupSearch:
         leaves = (item for item in growth.survivors if item.requires_grad and is_leaf(item))
         if any(autograd_graphs.node_of(leaf.grad) is not None for leaf in leaves):
             return suspect_gradient(self.search, None, growth.bytes_per_step)
+        if (passing := self._suspect_passing(growth)) is not None:
+            return [passing]
         self.unheld_bytes_per_step += growth.bytes_per_step
         return self._suspect_site(growth)
+
+    def _suspect_passing(self, growth: GroupGrowth) -> Suspect | None:
+        """Return the call that gets the functions which lead to the tensors, held by code in C."""
+        names = Counter(filter(None, map(_function_of, self.search.visited)))
+        for name, count in names.most_common(1):
+            match = passing_call(name, self.scopes.files)
+            if match is not None and 2 * count >= min(_SAMPLE_SIZE, len(growth.survivors)):
+                call, line = match
+                text = f"{ast.unparse(call)[:_MAX_TEXT]}: functions"
+                place = ObjectName(text, (), line.file, line.function)
+                suspect = suspect_at(place, line, text, "closure", growth.bytes_per_step, 0.6)
+                return replace(suspect, fix=_FIX_PASSED.format(ast.unparse(call.func)))
+        return None
 
     def _site_line(self, growth: GroupGrowth) -> SourceLine | None:
         """Return the line that makes about as many tensors as remain each step."""
@@ -289,6 +314,13 @@ def _traits(growth: GroupGrowth, holder: HolderPath) -> Traits:
     tensors = [item for item in (*stored, *growth.survivors) if issubclass(type(item), kind)]
     has_graph = any(tensor.requires_grad and not is_leaf(tensor) for tensor in tensors)
     return Traits(growth.group[0] == "cpu", has_graph, all(are_tensors))
+
+
+def _function_of(item: Any) -> str:
+    """Return the name of a function or bound method of the script, "" for other objects."""
+    function = item.__func__ if type(item) is MethodType else item
+    is_own = type(function) is FunctionType and is_script(function.__code__.co_filename)
+    return function.__name__ if is_own else ""
 
 
 def _context_attribute(context: Any) -> str | None:

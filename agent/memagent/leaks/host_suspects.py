@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition
-from memagent.leaks.limits import replaces_items
 from memagent.leaks.pattern_fixes import with_call_fix
 from memagent.leaks.source_lines import code_text, lengthens, lines_of_later_uses
 from memagent.leaks.suspect import build_suspect
@@ -72,19 +71,18 @@ def growing_lines(
 def lasting_lines(
     lines: Sequence[Suspect],
     last_step: Mapping[CodePosition, int],
-    adds_to_entries: Callable[[Suspect], bool],
+    replaces: Callable[[Suspect], bool],
 ) -> list[Suspect]:
     """Return the lines that hold about as much of the last step as they do of each step.
 
     Those that lengthen a string or an array hold all of it. What is stored by key may replace items
-    that weren't traced: only its container tells. adds_to_entries: returns True if it surely
-    doesn't.
+    that weren't traced: only its container tells. replaces: returns True if a line may do so.
     """
     codes = [reading.code for reading in running_code()] if lines else []
     return [
         item
         for item in lines
-        if (adds_to_entries(item) or not replaces_items(item.file, item.line or 0))
+        if not replaces(item)
         and (
             last_step.get((item.file, item.line), 0) <= MAX_LAST_RATIO * (item.bytes_per_step or 0)
             or lengthens(

@@ -110,6 +110,8 @@ def _is_opaque_type(kind: type) -> bool:
 
 def _own_size(item: Any) -> int:
     try:
+        if issubclass(type(item), StringIO):  # its size doesn't include the text
+            return sys.getsizeof(item) + StringIO.tell(item)
         return len(item) if type(item) is mmap else sys.getsizeof(item)
     except (TypeError, AttributeError, ValueError):  # a __sizeof__ of the script; a closed map
         return 0

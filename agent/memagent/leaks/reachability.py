@@ -16,8 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby, pairwise
 from typing import Any
 
+from memagent.leaks.object_labels import key_of
 from memagent.leaks.object_names import ObjectName, name_from, variable_names
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.time_budgets import TimeBudget
@@ -114,7 +116,9 @@ def _is_fixed(
     # a dict of a few keys keeps as much as the lists that it leads to
     inner = (way[: _index(way, container)] for way in ways)
     grown = sum(any(map(growth_of, items)) for items in inner)
-    return 2 * grown < len(ways) and _end_of_chain(way, place) == place
+    longest = max((item for item in ways if _index(item, container)), key=len, default=way)
+    is_link = _end_of_key_chain(longest, _index(longest, container)) is not None
+    return 2 * grown < len(ways) and not is_link and _end_of_chain(way, place) == place
 
 
 def _index(way: list[Any], target: Any) -> int:
@@ -154,10 +158,30 @@ def _holders(scopes: UserScopes, ways: list[list[Any]], count: int) -> list[Hold
 def _end_of_chain(way: list[Any], place: int) -> int:
     """Return the place of the outermost link, if the item is one of a chain: `node.previous`."""
     kind = type(way[place])
+    if (end := _end_of_key_chain(way, place)) is not None:
+        return end
     links = [index for index in range(place, len(way)) if type(way[index]) is kind]
     if kind in CONTAINERS - {tuple} or len(links) < _MIN_LINKS:
         return place
     return links[-1]
+
+
+def _end_of_key_chain(way: list[Any], place: int) -> int | None:
+    """Return the place of the outermost dict in a chain by one key: `info["last"] = last_info`.
+
+    None if the item isn't in such a chain.
+    """
+    keys = [
+        key_of(outer, inner) if type(outer) is dict and type(inner) is dict else None
+        for inner, outer in pairwise(way)
+    ]
+    runs = [(key, list(run)) for key, run in groupby(range(len(keys)), keys.__getitem__)]
+    ends = (
+        run[-1]
+        for key, run in runs
+        if isinstance(key, str) and len(run) >= _MIN_LINKS and run[0] <= place <= run[-1] + 1
+    )
+    return next(ends, None)
 
 
 def _outer_links(longest: list[Any], way: list[Any]) -> list[int]:

@@ -4,6 +4,9 @@ A library's call makes modules deep inside of other modules: `model.add_adapter(
 holds their parameters is the library's, and no statement of the script fills it. So while a
 diagnosis counts, note for each parameter and buffer that is registered the innermost line of the
 script on the stack, outside of constructors.
+
+Functions may be registered with code in C, which Python doesn't see: `passing_call` finds which
+call of the script got one.
 """
 
 from __future__ import annotations
@@ -19,11 +22,14 @@ from typing import Any
 
 from memagent.leaks.autograd_graphs import is_leaf
 from memagent.leaks.detectors.base import CodePosition
-from memagent.leaks.syntax import syntax_tree, walk
+from memagent.leaks.source_lines import GROWS, SourceLine, source_line
+from memagent.leaks.syntax import function_name, mention_of, syntax_tree, walk
 from memagent.leaks.user_code import is_script, namespace, script_modules
 
 _MAX_FRAMES = 100
 _MAX_NOTES = 100_000
+_TAKING_BACK = ("un", "remove", "discard", "cancel")
+"""Beginnings of the names of what takes a function back."""
 _KEY = -1
 """Key of the hooks among torch's, whose own keys count from 0."""
 
@@ -124,6 +130,18 @@ def receiver_of(position: CodePosition) -> tuple[str, str]:
                 owner = node.args[0]
             return ast.unparse(owner), ast.unparse(function)
     return "", ""
+
+
+def passing_call(name: str, files: Iterable[str]) -> tuple[ast.Call, SourceLine] | None:
+    """Return the first call that gets a function of the script: `atexit.register(self.close)`."""
+    for file in files:
+        for node, parents in walk(syntax_tree(file)):
+            if not isinstance(node, ast.Call) or function_name(node).startswith(_TAKING_BACK):
+                continue
+            values = (*node.args, *(item.value for item in node.keywords))
+            if any(mention_of(value).lstrip(".") == name for value in values):
+                return node, source_line(file, node, GROWS, parents)
+    return None
 
 
 def _root(expression: ast.expr) -> str:

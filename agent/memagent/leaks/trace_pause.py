@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from memagent.components.live_objects import OLD_GENERATION
+from memagent.leaks.cyclic_garbage import make_old, may_collect
 
 _DOMAINS = (1, 2)
 """`PYMEM_DOMAIN_MEM` and `PYMEM_DOMAIN_OBJ`. The third one, for blocks of more than 512 bytes, is
@@ -157,13 +157,14 @@ def clear_free_lists() -> None:
 
     It's to follow such a collection: then all else is old, and only new objects are visited.
     """
-    gc.collect(OLD_GENERATION - 1)  # else young garbage would be old
+    make_old()  # else young garbage would be, too
     # what the script has frozen must stay so
     hides_old = not gc.get_freeze_count()
     try:
         if hides_old:
             gc.freeze()
-        gc.collect()
+        if hides_old or may_collect():
+            gc.collect()
     finally:
         if hides_old:
             gc.unfreeze()

@@ -203,27 +203,23 @@ class VariableWalk:
         """
         passes = self._class_passes.get(id(kind))
         if passes is None:
-            passes = is_script_class(kind) or _has_containers(kind)
-            self._class_passes[id(kind)] = passes
+            is_own = kind.__module__.startswith("memagent.")
+            keeps = not is_own and any(map(_keeps_container, kind.__mro__))
+            passes = self._class_passes[id(kind)] = is_script_class(kind) or keeps
         return passes
 
 
 _PLAIN = (str, bytes, int, float, complex, ModuleType, CodeType, type(None))
 
 
-def _has_containers(kind: type) -> bool:
-    """Return True if a class, or one that it's derived from, has a container for an attribute."""
-    if kind.__module__.startswith("memagent."):
-        return False
-    return any(map(_keeps_container, kind.__mro__))
-
-
 def _keeps_container(kind: type) -> bool:
-    """Return True if a class itself has one. Annotations are none."""
-    names = safe_reads.keys_by_id(kind.__dict__)
-    values = safe_reads.items_of(kind.__dict__.values()).others
-    shared = [item for item in values if type(item) in _MUTABLE and len(item) > 1]
-    return not all(str(names.get(id(item))).startswith("__") for item in shared)
+    """Return True if a class itself has a container for an attribute. Annotations are none."""
+    # in C: few classes have any, and other attributes may be arrays
+    are_mutable = list(map(_MUTABLE.__contains__, map(type, kind.__dict__.values())))
+    return any(
+        not name.startswith("__") and len(kind.__dict__.get(name, ())) > 1
+        for name in compress(list(kind.__dict__), are_mutable)
+    )
 
 
 def _roots_of(scopes: UserScopes) -> Iterator[Any]:

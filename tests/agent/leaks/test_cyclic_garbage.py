@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from memagent.leaks.cyclic_garbage import CyclicGarbage, resume, uncollected
+from memagent.leaks.cyclic_garbage import CyclicGarbage, make_old, resume, uncollected
 
 STEPS = 10
 
@@ -24,9 +24,15 @@ class Node:
 def _no_collections():
     """Only those of the test."""
     gc.collect()
-    gc.disable()
+    threshold = gc.get_threshold()
+    gc.set_threshold(10**9)
     yield
     gc.enable()
+    gc.set_threshold(*threshold)
+
+
+def is_young(node):
+    return any(item is node for item in gc.get_objects(0) + gc.get_objects(1))
 
 
 def old_cycle() -> weakref.ref[Node]:
@@ -41,7 +47,7 @@ def test_1_young_garbage_is_collected_and_the_rest_is_old_then():
     young, kept = weakref.ref(Node()), Node()
     garbage.collect(STEPS)
     assert young() is None
-    assert not any(item is kept for item in gc.get_objects(0) + gc.get_objects(1))
+    assert not is_young(kept)
 
 
 @pytest.mark.parametrize("cycles", [0, 100], ids=["none", "some"])
@@ -100,8 +106,7 @@ def test_old_garbage_tells_that_cycles_have_waited():
 
 @pytest.mark.parametrize("is_enabled", [True, False])
 def test_a_search_is_not_collected_in_between(is_enabled):
-    if is_enabled:
-        gc.enable()
+    (gc.enable if is_enabled else gc.disable)()
     with pytest.raises(ZeroDivisionError), uncollected():
         assert not gc.isenabled()
         raise ZeroDivisionError
@@ -127,7 +132,29 @@ def test_the_collector_goes_on_where_the_end_of_a_search_is_interrupted():
 
 
 def test_a_script_that_has_disabled_the_collector_keeps_it_so():
+    gc.disable()
     with uncollected():
         resume()
     resume()
     assert not gc.isenabled()
+
+
+def test_3_nothing_is_collected_if_the_script_has_switched_that_off():
+    gc.unfreeze()  # other tests freeze theirs
+    old, garbage = old_cycle(), CyclicGarbage()
+    young, kept = weakref.ref(Node()), Node()
+    gc.disable()
+    for _ in range(100):
+        Node()
+    with garbage.own():
+        garbage.collect(STEPS)
+    assert not garbage.collect_old(STEPS)
+    assert old() is not None and young() is not None
+    assert not is_young(kept) and not gc.get_freeze_count()
+
+
+def test_3_a_pause_of_memagent_does_not_count_as_switched_off():
+    young = weakref.ref(Node())
+    with uncollected():
+        make_old()
+    assert young() is None

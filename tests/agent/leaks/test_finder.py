@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import colorsys
 import gc
 import hashlib
@@ -372,6 +373,60 @@ def test_a_run_that_ends_within_the_window_is_diagnosed_by_its_steps_so_far():
     diagnosis = finder.conclude()
     assert diagnosis and diagnosis.suspects[0].holder.startswith("Keeper.tensors")
     assert Finder().conclude() is None
+
+
+ENGINES = weakref.WeakSet()
+
+
+class Engine:
+    """Its handlers refer to it, so only the collector frees it."""
+
+    def __init__(self):
+        self.output, self.handlers = torch.zeros(64), []
+        ENGINES.add(self)
+
+    def on_completed(self, handler):
+        self.handlers.append((handler, self))
+
+
+def test_cycles_are_a_leak_if_the_script_has_switched_the_collector_off():
+    finder, steps = Finder(), itertools.count(1)
+    finder.request()
+    gc.disable()
+    try:
+        run_until_done(finder, train_step=lambda: Engine().on_completed(next(steps)))
+        assert len(ENGINES) == next(steps) - 1  # none was freed by the search
+    finally:
+        gc.enable()
+        gc.collect()
+    (suspect,) = finder.suspects
+    assert suspect.holder == "Engine.handlers: reference cycle"
+    assert suspect.line == Engine.on_completed.__code__.co_firstlineno + 1
+    assert "switched the collector off" in suspect.fix
+
+
+class Document:
+    def __init__(self):
+        self.page = torch.zeros(64)
+        atexit.register(self.close)
+
+    def close(self):
+        self.page = None
+
+
+def test_a_function_that_code_in_c_keeps_is_named_by_the_call_that_gets_it():
+    documents = weakref.WeakSet()
+    finder = Finder()
+    finder.request()
+    try:
+        run_until_done(finder, train_step=lambda: documents.add(Document()))
+    finally:
+        for document in documents:
+            atexit.unregister(document.close)
+    (suspect,) = finder.suspects
+    assert suspect.holder == "atexit.register(self.close): functions"
+    assert suspect.line == Document.__init__.__code__.co_firstlineno + 2
+    assert "`atexit.register`" in suspect.fix
 
 
 class Writer:

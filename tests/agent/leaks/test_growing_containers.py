@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import sys
 import zlib
 from collections import deque
@@ -138,6 +139,9 @@ def test_the_size_of_an_object_includes_its_parts():
     assert 8_000 < size_of(Row()) < 9_500
     assert size_of(view) > 16_000 and size_of([view, view]) < 18_000
     assert size_of("x" * 500) == sys.getsizeof("x" * 500)
+    stream = io.StringIO()
+    stream.write("x" * 9_000)
+    assert 9_000 < size_of(stream) < 9_500
 
 
 def test_the_size_of_a_map_is_its_length_until_it_is_closed():

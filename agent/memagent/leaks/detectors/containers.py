@@ -5,11 +5,11 @@ It costs next to nothing, so each window can have it: also a long one, for what 
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 
-from memagent.components.live_objects import OLD_GENERATION, TensorReading, young_ids
+from memagent.components.live_objects import TensorReading, young_ids
 from memagent.leaks.container_suspects import suspects_of_containers
+from memagent.leaks.cyclic_garbage import make_old
 from memagent.leaks.detectors.base import Detector, Work
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.growing_containers import MIN_BYTES_PER_STEP, ContainerCensus
@@ -49,7 +49,7 @@ class ContainerDetector(Detector):
         self._first_bytes = self._used_bytes()
 
     def middle(self, step: int) -> None:
-        gc.collect(OLD_GENERATION - 1)  # what is young at the end is new then
+        make_old()  # what is young at the end is new then
         self._has_middle = True
         self._containers.middle(step)
 

@@ -28,6 +28,7 @@ from memagent.leaks.host_suspects import (
     with_native,
     with_rates_up_to,
 )
+from memagent.leaks.limits import replaces_items
 from memagent.leaks.native_growth import HalfWindow, untraced_growth
 from memagent.leaks.native_suspects import suspects_of_trace
 from memagent.leaks.object_sizes import newest_item
@@ -248,13 +249,14 @@ class HostMemoryDetector(Detector):
             lines, candidates, self._bounds, growth_of, steps, entries
         )
 
-    def _adds_to_entries(self, line: Suspect) -> bool:
-        """Return True for a line that adds to entries of a table, and replaces nothing as large.
+    def _replaces(self, line: Suspect) -> bool:
+        """Return True if what a line makes may replace as much, which was allocated before.
 
-        What is allocated has grown as much.
+        What the entries of a table get doesn't if all that is allocated has grown as well.
         """
-        is_real = self._growth_rate >= MIN_SHARE * rate_of(line)
-        return is_real and (line.file, line.line) in self._in_entries
+        if (line.file, line.line or 0) in self._in_entries:
+            return self._growth_rate < MIN_SHARE * rate_of(line)
+        return replaces_items(line.file, line.line or 0)
 
     def search(self, step: int, budget: TimeBudget) -> Work[list[Suspect]]:
         if not self._is_active or not self._middle_step or budget.is_over():
@@ -264,7 +266,7 @@ class HostMemoryDetector(Detector):
         containers = self._containers.end(step, young, is_new=traceback_of)
         sites = [allocation_site(partial(newest_item, item.container)) for item in containers]
         self._blocks.stop()
-        lines = lasting_lines(self._lines, last_step, self._adds_to_entries)
+        lines = lasting_lines(self._lines, last_step, self._replaces)
         named, bounded = yield from suspects_of_containers(
             containers, sites, lines, self._bounds, budget
         )

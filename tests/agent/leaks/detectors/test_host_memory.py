@@ -109,7 +109,7 @@ def old_cycles(number):
     if number % 30 == 0:
         RECENT.append(node := [bytes(60_000)])
         node.append(node)
-        gc.disable()  # else all are collected now and then, as few as there are
+        gc.set_threshold(10**9)  # else all are collected now and then, as few as there are
         gc.collect(1)
         RECENT.pop()
 
@@ -209,6 +209,28 @@ print(first.line, first.holder)
     ).stdout
     line = link.__code__.co_firstlineno + 2
     assert output == f"{line} Chain.newest: tuple of 2\n"
+
+
+class Infos:
+    recent: object = None
+
+
+def info(number):
+    made = [number] * 9
+    Infos.recent = {"made": made, "last": Infos.recent}
+
+
+def test_it_names_a_chain_of_dicts_by_its_outermost_link():
+    """Each has the one before by the same key, so none is a table of fixed size."""
+    code = f"""
+from {__name__} import info, suspects_of
+first = suspects_of(info)[0]
+print(first.line, first.holder)
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True
+    ).stdout
+    assert output == f"{info.__code__.co_firstlineno + 2} Infos.recent['last']: dict of 2\n"
 
 
 class Tower:

@@ -72,6 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchmarks.estimator import rehearsed
 
         return rehearsed.main(options.json, options.only)
+    if options.verb == "recomputation":
+        from benchmarks.estimator import recomputation
+
+        return recomputation.main(options.only, trace=options.trace)
     if options.verb == "fit":
         from benchmarks.estimator import fitting
 
@@ -185,6 +189,11 @@ def _parser() -> argparse.ArgumentParser:
         "speed", help="how long a two-step trace takes, and how much its process grows"
     )
     speed.add_argument("--only", nargs="+", metavar="MODEL", help="some of the models")
+    recomputation = verbs.add_parser(
+        "recomputation", help="what fit runs again, against sets of blocks that cost less"
+    )
+    recomputation.add_argument("--only", default="", metavar="TEXT", help="models with TEXT in it")
+    recomputation.add_argument("--trace", action="store_true", help="trace what is missing")
     fit = verbs.add_parser("fit", help="steps that die on a card, fitted to it and rehearsed")
     fit.add_argument("--only", default="", metavar="TEXT", help="models with TEXT in the name")
     fit.add_argument("--rehearse", action="store_true", help="rehearse the pairs that are missing")

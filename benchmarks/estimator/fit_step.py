@@ -130,8 +130,8 @@ def cross_entropy(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(output.flatten(0, 1), targets.flatten())
 
 
-def build(name: str, batch: int) -> Step:
-    tokens = torch.zeros(batch, TOKENS, dtype=torch.long, device="cuda")
+def build(name: str, batch: int, device: str = "cuda") -> Step:
+    tokens = torch.zeros(batch, TOKENS, dtype=torch.long, device=device)
     if name.startswith("decoder"):
         layers = int(name.removeprefix("decoder"))
         body = (DecoderBlock(12 * 512 // layers) for _ in range(layers))
@@ -144,11 +144,11 @@ def build(name: str, batch: int) -> Step:
         return language_model(512, *body), tokens, tokens, cross_entropy
     if name in ("resnet", "unet"):
         net = Residual() if name == "resnet" else UNet()
-        return net, torch.zeros(batch, 3, 128, 128, device="cuda"), None, None
+        return net, torch.zeros(batch, 3, 128, 128, device=device), None, None
     if name == "mlp":
         parts = [nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 1024)]
         blocks = (nn.Sequential(*parts) for _ in range(8))
-        return nn.Sequential(*blocks), torch.zeros(batch, 1024, device="cuda"), None, None
+        return nn.Sequential(*blocks), torch.zeros(batch, 1024, device=device), None, None
     return of_transformers(name), batch_of(name, tokens), None, None
 
 
@@ -163,7 +163,7 @@ def of_transformers(name: str) -> Any:
 def batch_of(name: str, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
     if OF_TRANSFORMERS[name][0] != "ImageClassification":
         return {"input_ids": tokens, "labels": tokens}
-    images = torch.zeros(len(tokens), 3, 224, 224, device="cuda")
+    images = torch.zeros(len(tokens), 3, 224, 224, device=tokens.device)
     return {"pixel_values": images, "labels": tokens[:, 0]}
 
 

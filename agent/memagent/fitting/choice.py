@@ -32,6 +32,20 @@ def cheapest(profile: StepProfile, limit_bytes: int) -> Choice | None:
     return _nearly_cheapest(profile, limit_bytes)
 
 
+def challengers(profile: StepProfile, limit_bytes: int, share: float) -> list[Choice]:
+    """Return the sets below a share of operations to which no block can be added, up to a peak.
+
+    The lowest peak comes first. There are none for more than MAX_EXHAUSTIVE blocks.
+    """
+    count = len(profile.blocks)
+    if count > MAX_EXHAUSTIVE:
+        return []
+    below = {choice for choice in _by_cost(profile) if profile.share(choice) < share}
+    whole = [c for c in below if not any(c | {n} in below for n in range(count) if n not in c)]
+    within = [choice for choice in whole if profile.peak_bytes(choice) <= limit_bytes]
+    return sorted(within, key=lambda choice: (profile.peak_bytes(choice), sorted(choice)))
+
+
 def _first_that_fits(
     profile: StepProfile, limit_bytes: int, choices: Iterable[Choice]
 ) -> Choice | None:

@@ -8,7 +8,8 @@
 2. A trace of a step has each block's bytes and operations, from which blocks are chosen
    (`choice`). They are applied to the live objects and traced again, which is the proof. If it
    doesn't fit, or leaves room for fewer blocks, the difference to the profile's peak is counted in,
-   and they are chosen again. Larger blocks are then tried, if these would cost less.
+   and they are chosen again. Larger blocks are then tried, if these would cost less, and last
+   some choices whose predicted peak is slightly too high.
 3. The live objects are as before after each attempt.
 4. All traces and choices have one budget of processor time. When it is spent, the cheapest changes
    that have been proved so far are taken.
@@ -31,7 +32,7 @@ from memagent.estimator.trace.tracing import TimeoutSpentError
 from memagent.fitting.blocks import MAX_SHARES, blocks_of
 from memagent.fitting.budget import BudgetSpentError, TraceBudget
 from memagent.fitting.changes import Changes
-from memagent.fitting.choice import Choice, cheapest
+from memagent.fitting.choice import Choice, challengers, cheapest
 from memagent.fitting.optimizer_changes import can_loop, keep_states_on_host, step_in_a_loop
 from memagent.fitting.profile import StepProfile, saved_by_module, step_profile
 from memagent.fitting.recompute import norms_in, recompute
@@ -39,6 +40,13 @@ from memagent.fitting.saved_tensors import keep_saved_on_host
 
 MAX_PROOFS = 5
 """Traces of chosen blocks; the second is nearly always the last."""
+MAX_CHALLENGERS = 4
+"""Traces of choices that cost less than the one that was proved, for each size of blocks."""
+SLACK_RATIO = 0.02
+"""How much less than predicted these may need, as a ratio of the limit: blocks of other sizes leave
+other holes. Fitted to a U-Net; `benchmarks.estimator.recomputation` has nine other models."""
+TOLERANCE = 1.05
+"""A choice that costs less by a twentieth isn't looked for."""
 _STEADY_FORWARDS = 2
 """Forwards to trace of an accumulated step: from the second on they are all the same."""
 
@@ -72,7 +80,7 @@ class Search:
         self._unchanged = Changes(autocast=request.autocast)
         self._estimates: dict[Changes, Estimate] = {}
         self._profiles: dict[Changes, tuple[StepProfile, ...]] = {}
-        self.before = self._estimate(self._unchanged)
+        self.before = self.estimate(self._unchanged)
 
     def cheapest(self) -> Fitted | None:
         """Return the cheapest changes that make it fit, else those of the least need.
@@ -83,7 +91,8 @@ class Search:
         try:
             fitting = self._attempt(self._unchanged)
             tiers = map(self._with_fewest_parts, self._tiers())
-            return fitting or next(filter(None, tiers), None) or self._tightest()
+            fitting = fitting or next(filter(None, tiers), None)
+            return self._with_cheaper_blocks(fitting) if fitting else self._tightest()
         except BudgetSpentError:
             proved = [item for item in self._estimates.items() if is_enough(item[1])]
             if not proved:
@@ -93,6 +102,11 @@ class Search:
     def _tightest(self) -> Fitted | None:
         changes, estimate = min(self._estimates.items(), key=lambda item: item[1].needed_bytes)
         return None if estimate.outcome == "won't fit" else (changes, estimate)
+
+    @property
+    def profiles(self) -> tuple[StepProfile, ...]:
+        """Return the profiles of the step without changes, of small blocks first."""
+        return self._profiles[self._unchanged]
 
     @property
     def smallest(self) -> Estimate:
@@ -136,7 +150,7 @@ class Search:
     def _attempt(self, changes: Changes) -> Fitted | None:
         """Return the changes with the blocks that have to run again, if it then fits."""
         try:
-            estimate = self._estimate(changes)
+            estimate = self.estimate(changes)
         except TraceError:  # such as a model that doesn't take a single sample
             return None
         if is_enough(estimate):
@@ -150,8 +164,10 @@ class Search:
         self, profile: StepProfile, changes: Changes, best: Fitted | None
     ) -> Fitted | None:
         """Return the changes with blocks of this profile, or `best` if that is as cheap."""
-        plain = self._estimates[changes]
-        limit, beyond = _limit(self._request), _sure_need(plain) - profile.peak_bytes(())
+        plain, limit = self._estimates[changes], _limit(self._request)
+        nearest = plain if best is None else best[1]
+        beyond = _sure_need(nearest) - nearest.peak_allocated_bytes
+        beyond += plain.peak_allocated_bytes - profile.peak_bytes(())
         tried: set[Choice] = {frozenset()}
         for _ in range(MAX_PROOFS):
             choice = cheapest(profile, limit - beyond)
@@ -161,13 +177,9 @@ class Search:
             if choice in tried or profile.peak_bytes(choice) > limit or not is_cheaper:
                 break
             tried.add(choice)
-            then = replace(
-                changes,
-                blocks=tuple(profile.blocks[index].block for index in sorted(choice)),
-                recompute_share=profile.share(choice),
-            )
+            then = _with_choice(changes, profile, choice)
             try:
-                estimate = self._estimate(then)
+                estimate = self.estimate(then)
             except TraceError:  # such as a block that changes its input in place
                 break
             if is_enough(estimate):
@@ -175,7 +187,27 @@ class Search:
             beyond = _sure_need(estimate) - profile.peak_bytes(choice)
         return best
 
-    def _estimate(self, changes: Changes) -> Estimate:
+    def _with_cheaper_blocks(self, fitting: Fitted) -> Fitted:
+        """Try choices of a little more than the predicted peak; holes decide which of them fit."""
+        plain = replace(fitting[0], blocks=(), recompute_share=0.0)
+        limit, tried = _limit(self._request), set[tuple[int, Choice]]()
+        for number, profile in enumerate(self._profiles[plain]) if fitting[0].blocks else ():
+            offset = self._estimates[plain].peak_allocated_bytes - profile.peak_bytes(())
+            for _ in range(MAX_CHALLENGERS):
+                changes, estimate = fitting
+                room = limit - _sure_need(estimate) + round(SLACK_RATIO * limit)
+                below = estimate.peak_allocated_bytes - offset + room
+                choices = challengers(profile, below, changes.recompute_share / TOLERANCE)
+                choice = next((c for c in choices if (number, c) not in tried), None)
+                if choice is None:
+                    break
+                tried.add((number, choice))
+                then = _with_choice(plain, profile, choice)
+                if is_enough(self.estimate(then)):
+                    fitting = then, self.estimate(then)
+        return fitting
+
+    def estimate(self, changes: Changes) -> Estimate:
         """Trace the live objects with the changes applied, once."""
         if changes in self._estimates:
             return self._estimates[changes]
@@ -194,6 +226,11 @@ class Search:
             self._profiles[changes] = _profiles(trace, request.model)
         self._estimates[changes] = engine.estimate_trace(request, trace)
         return self._estimates[changes]
+
+
+def _with_choice(changes: Changes, profile: StepProfile, choice: Choice) -> Changes:
+    blocks = tuple(profile.blocks[index].block for index in sorted(choice))
+    return replace(changes, blocks=blocks, recompute_share=profile.share(choice))
 
 
 def _cost(changes: Changes) -> tuple[bool, bool, bool, int, float]:
@@ -228,5 +265,9 @@ def _limit(request: TraceRequest) -> int:
 
 
 def _sure_need(estimate: Estimate) -> int:
-    """Return the upper end of the interval that the limit is compared with."""
-    return (estimate.limit_bytes or 0) - (estimate.sure_margin_bytes or 0)
+    """Return the limit with which it would fit, and not by releasing the allocator's cache."""
+    limit, margin = estimate.limit_bytes or 0, estimate.sure_margin_bytes or 0
+    if is_enough(estimate):
+        return limit - margin
+    _, high = estimate.intervals.get("device", (0, 0))
+    return max(limit - margin, limit + 1, high)

@@ -94,3 +94,22 @@ def test_what_cannot_fit_has_no_choice(blocks: int) -> None:
     profile = random_profile(4, blocks)
     lowest = min(profile.peak_bytes(range(blocks)), profile.peak_bytes(()))
     assert choice.cheapest(profile, lowest // 4) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_challengers_cost_less_and_no_block_can_be_added(seed: int) -> None:
+    profile = random_profile(seed, 6)
+    limit, share = round(0.9 * profile.peak_bytes(())), 0.6 * profile.share(range(6))
+    found = choice.challengers(profile, limit, share)
+    assert found
+    for chosen in found:
+        assert profile.share(chosen) < share
+        assert profile.peak_bytes(chosen) <= limit
+        assert all(profile.share(chosen | {n}) >= share for n in set(range(6)) - chosen)
+    peaks = [profile.peak_bytes(chosen) for chosen in found]
+    assert peaks == sorted(peaks)
+
+
+def test_many_blocks_have_no_challengers() -> None:
+    profile = random_profile(0, 13)
+    assert choice.challengers(profile, profile.peak_bytes(()), 1.0) == []

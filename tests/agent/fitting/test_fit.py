@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 import memagent
 from memagent.cli import main
 from memagent.errors import EstimateError
+from memagent.estimator.api import device_fields
 from memagent.estimator.request import TraceRequest
 from memagent.fitting.blocks import ModelBlock
 from memagent.fitting.budget import BudgetSpentError, TraceBudget
@@ -252,3 +254,19 @@ def test_the_command_prints_the_code(tmp_path, capsys) -> None:
     assert "--timeout allows more" in capsys.readouterr().err
     assert main(arguments) == 2
     assert "fit needs --gpu" in capsys.readouterr().err
+
+
+def test_a_cheaper_choice_is_taken_if_its_trace_fits(wide: Residual, rows: torch.Tensor) -> None:
+    """A search that starts from all blocks ends with the fewest that fit."""
+    optimizer = torch.optim.AdamW(wide.parameters())
+    step = {"model": wide, "inputs": rows, "targets": TARGETS, "loss": loss_of}
+    fields = device_fields("cuda", limit_bytes=1 << 40, context_bytes=0)
+    request = TraceRequest(**step, optimizer=optimizer, timeout_s=300, **fields)
+    before = Search(request, (), TraceBudget(300)).before
+    request = replace(request, limit_bytes=round(0.9 * before.intervals["device"][1]))
+    search = Search(request, ("recompute",), TraceBudget(300))
+    everything = Changes(blocks=tuple(ModelBlock(f"blocks.{n}") for n in range(6)))
+    costly = replace(everything, recompute_share=search.profiles[0].share(range(6)))
+    changes, estimate = search._with_cheaper_blocks((costly, search.estimate(costly)))
+    assert estimate.fits
+    assert changes.recompute_share < 0.6 * costly.recompute_share

@@ -148,15 +148,15 @@ class LeakMonitor:
         """Return the suspects of the newest diagnosis, most likely first."""
         return self._add_source(self._finder.suspects) if self._has_finder else ()
 
-    def take_suspects(self) -> tuple[Suspect, ...]:
+    def take_suspects(self, is_shown: Callable[[Suspect], bool]) -> tuple[Suspect, ...]:
         """Return the suspects for a warning that is printed now, with the step they were seen at.
 
-        They aren't printed again by themselves.
+        The first isn't printed again by itself. is_shown: returns True for those that it may name.
         """
         diagnosis = self._finder.diagnosis if self._has_finder else None
         if diagnosis is None:
             return ()
-        suspects = self.suspects
+        suspects = tuple(filter(is_shown, self.suspects))
         self._notices.note_printed(suspects)
         at_step = f" at step {diagnosis.step:,}"
         return tuple(structs.replace(item, holder=item.holder + at_step) for item in suspects)

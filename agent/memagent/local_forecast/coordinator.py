@@ -20,13 +20,13 @@ from memagent.estimator.formula.state_sizes import missing_state_bytes
 from memagent.forecast import Forecast, Hints
 from memagent.forecast.predecessor import Predecessor
 from memagent.forecast.types import Growing
-from memagent.local_forecast.monitor import ForecastMonitor
+from memagent.local_forecast.monitor import ForecastMonitor, SuspectSource
 from memagent.probe import Probe, torch_device_name
 from memagent.probe.detached import forks_wait
 from memagent.sampling.bus import EventSink
 from memagent.sampling.sampler import Sampler
 from memagent.wire.codec import to_builtins
-from memagent.wire.messages import Event, Risk, RunStart, Suspect
+from memagent.wire.messages import Event, Risk, RunStart
 
 if TYPE_CHECKING:
     from memagent.estimator.estimate import Estimate
@@ -57,7 +57,7 @@ class LocalForecast:
         page_cost: float | None,
         on_risk: Callable[[Risk], None] | None,
         on_growth: Callable[[Forecast], None],
-        take_suspects: Callable[[], tuple[Suspect, ...]] = tuple,
+        take_suspects: SuspectSource = lambda _: (),
         roots: Sequence[str] = (),
     ) -> None:
         self._sampler = sampler

@@ -52,12 +52,16 @@ class DeviceForecast(msgspec.Struct):
     is_calm: bool = True
 
 
+SuspectSource = Callable[[Callable[[Suspect], bool]], tuple[Suspect, ...]]
+"""Returns what keeps the growing memory, of the suspects for which its argument is true."""
+
+
 class ForecastMonitor:
     """Forecasts for `devices`, the first of which the model trains on.
 
     Risk listeners get each new or worse risk, on the thread that calls `observe`; `on_growth` gets
     each forecast that isn't calm, and growth worth a diagnosis, on that thread too. `take_suspects`
-    returns what keeps the growing memory, for a warning. `gc_probe`, `page_cost`: see `Forecaster`.
+    is called for a warning. `gc_probe`, `page_cost`: see `Forecaster`.
     roots: files are displayed relative to these.
     """
 
@@ -70,7 +74,7 @@ class ForecastMonitor:
         gc_probe: GcProbe | None = None,
         page_cost: float | None = None,
         on_growth: Callable[[Forecast], None] = lambda _: None,
-        take_suspects: Callable[[], tuple[Suspect, ...]] = tuple,
+        take_suspects: SuspectSource = lambda _: (),
         roots: Sequence[str] = (),
     ) -> None:
         self.prediction: Estimate | None = None
@@ -212,11 +216,12 @@ class ForecastMonitor:
         """Return what keeps the growing memory; beside a GPU, on the host, what isn't a tensor."""
         if forecast.cause not in LEAK_CAUSES:
             return ()
-        from memagent.oom.report import KINDS_WITHOUT_TENSORS
+        with forks_wait():
+            from memagent.oom.report import KINDS_WITHOUT_TENSORS
 
-        is_secondary, suspects = entry.is_secondary_host, self._take_suspects()
-        return tuple(
-            item for item in suspects if not is_secondary or item.kind in KINDS_WITHOUT_TENSORS
+        is_secondary = entry.is_secondary_host
+        return self._take_suspects(
+            lambda item: not is_secondary or item.kind in KINDS_WITHOUT_TENSORS
         )
 
     def _report_calmer(self, entry: DeviceForecast, forecast: Forecast, *, is_recent: bool) -> None:
@@ -276,11 +281,12 @@ def warning_text(
 
 def _suspect_lines(risk: Risk, roots: Sequence[str]) -> list[str]:
     """Return where the first suspect grows and what to change there, with code; [] without one."""
-    from memagent.estimator.advice.by_cause import code_for_suspect
-    from memagent.oom.report import rate_text
-
     if not risk.suspects:
         return []
+    with forks_wait():
+        from memagent.estimator.advice.by_cause import code_for_suspect
+        from memagent.oom.report import rate_text
+
     first = risk.suspects[0]
     growth = None if risk.growth_bytes_per_step is None else round(risk.growth_bytes_per_step)
     rate = rate_text(first.kind, first.bytes_per_step, growth)

@@ -403,6 +403,17 @@ def test_a_warning_prints_the_suspect_at_once(watched, capfd):
     assert "suspect: " in capfd.readouterr().err
 
 
+def test_suspects_that_a_warning_leaves_out_are_printed_at_the_end(watched, capfd):
+    trainer, run = watched(leaks=True)
+    trainer.train(5)
+    leaks = run._pipeline.leaks
+    leaks.note_forecast(Forecast(step=5, level="notice", cause="leak"))
+    trainer.train(25)
+    assert leaks.suspects and leaks.take_suspects(lambda item: item.kind == "worker") == ()
+    run.finish()
+    assert f"suspect: {display_path(__file__, leaks.roots)}:{LINE} " in capfd.readouterr().err
+
+
 def test_a_warning_long_after_the_diagnosis_has_the_line_in_itself(watched, capfd):
     trainer, run = watched(leaks=True)
     trainer.train(5)

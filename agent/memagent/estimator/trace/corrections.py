@@ -159,7 +159,28 @@ def _grouped_mm(
     return torch.empty_strided(shape, strides, dtype=dtype, device=left.device)
 
 
-REPLACEMENTS: dict[str, Callable[..., Any]] = {"aten::_grouped_mm": _grouped_mm}
+def _gru_cell(
+    gates: torch.Tensor, _gates: torch.Tensor, state: torch.Tensor, *_biases: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Allocate the new state and five values of each unit for backward (native/cuda/RNN.cu)."""
+    rows, hidden = state.shape
+    return torch.empty_like(state), gates.new_empty(rows, 5 * hidden)
+
+
+def _gru_cell_backward(
+    gradient: torch.Tensor, workspace: torch.Tensor, has_bias: bool
+) -> tuple[Any, ...]:
+    rows, hidden = gradient.shape
+    gates = [workspace.new_empty(rows, 3 * hidden) for _ in range(2)]
+    biases = [workspace.new_empty(3 * hidden) if has_bias else None for _ in range(2)]
+    return (*gates, torch.empty_like(gradient), *biases)
+
+
+REPLACEMENTS: dict[str, Callable[..., Any]] = {
+    "aten::_grouped_mm": _grouped_mm,
+    "aten::_thnn_fused_gru_cell": _gru_cell,
+    "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
+}
 """Operators whose fake version refuses inputs that the kernel takes."""
 
 CORRECTIONS: dict[str, Callable[[Any, tuple[Any, ...]], Any]] = {

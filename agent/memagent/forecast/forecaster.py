@@ -400,6 +400,7 @@ class Forecaster:
             return "ok"
         if verdict == "pending":
             waiting: Level = "notice" if level in PAGING_LEVELS else "ok"
-            known = self._forecast.level if self._forecast.cause == "leak" else waiting
+            is_known = self._forecast.cause in GARBAGE_CAUSES
+            known = self._forecast.level if is_known else waiting
             return min(level, max(waiting, known, key=LEVELS.index), key=LEVELS.index)
         return level

@@ -89,6 +89,22 @@ def test_rule_2_free_pieces_around_garbage_are_no_fragmentation():
     assert first(0) is not None and first(12 * GIB) is None
 
 
+def test_rule_3_fragmentation_keeps_its_level_while_garbage_is_collected_again():
+    forecaster, levels = Forecaster(LIMIT, gc_probe=later), []
+    for step in range(470):
+        forecast = forecaster.update(
+            step,
+            time_s=float(step),
+            allocated_bytes=20 * GIB,
+            peak_allocated_bytes=21 * GIB,
+            reserved_bytes=21 * GIB + step * GIB // 25,
+            inactive_split_bytes=step * GIB // 25,
+        )
+        levels.append(forecast.level)
+    first = next(place for place, level in enumerate(levels) if level in PAGES)
+    assert set(levels[first:]) <= set(PAGES)
+
+
 def test_rule_3_the_page_waits_for_the_samples_after_the_collection():
     first, page = first_heard(climb(Forecaster(LIMIT))), first_page(climb(Forecaster(LIMIT)))
     assert first_heard(climb(Forecaster(LIMIT, gc_probe=later))) == first + PATIENCE_S

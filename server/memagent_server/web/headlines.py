@@ -22,6 +22,8 @@ from memagent_server.web.labels import (
 
 _EARLY_ENDS = {"failed": ("warning", "Failed"), "stopped": ("plain", "Stopped")}
 _CAUSES_OUTSIDE_TENSORS = ("fragmentation", "other_processes", "host_memory")
+_SUDDEN_CAUSES = ("tail", "input", "optimizer_state", "eval", "compile")
+"""These may reach the limit in one step, wherever steady growth leads."""
 _FRESH_S = 60.0
 _FRESH_RATIO = 0.8
 """Age, and share of the run's steps, up to which a forecast is shown without its step and age."""
@@ -123,7 +125,7 @@ def _limit_step(forecast: Forecast, newest: Stream | None) -> int | None:
     limit, growth = forecast.limit_bytes, forecast.growth_bytes_per_step
     if newest is not None and (peak := _newest_peak(forecast, newest)) is not None:
         step, used, limit = newest.last_step or step, int(peak), limit or newest.limit_bytes
-    if used is None or limit is None or not growth:
+    if used is None or limit is None or not growth or forecast.cause in _SUDDEN_CAUSES:
         return None
     return step + round(max(0, limit - used) / growth)
 

@@ -139,6 +139,13 @@ def test_growth_outside_tensors_is_extrapolated_from_what_the_forecast_saw():
     assert shown.detail.startswith("3.00 of 8.00 GiB used")
 
 
+def test_growth_that_fits_hides_no_risk_of_one_large_step():
+    rising = replace(LEAK, level="ok", oom_probability=0.3, cause="tail")
+    _, text, detail = headline(a_run(total_steps=1300), rising)
+    assert text == "Low risk: peak 3.10 of 8.00 GiB"
+    assert detail.endswith(" Probability of running out of memory: 30 %.")
+
+
 def test_it_makes_no_claim_before_the_first_forecast():
     assert headline(a_run()) == ("busy", "Running: peak 3.10 of 8.00 GiB", "No forecast yet.")
 

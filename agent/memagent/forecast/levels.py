@@ -48,7 +48,7 @@ KNOWN_JUMPS_AHEAD = 0.05
 """The same for growth by few jumps of anything but a list."""
 STARTING_SHARE = 0.5
 """Share of the run's steps that other processes must have grown for: else they load what they need.
-Of the programs looked at, none dies of their growth, so it's no fit; other halves hold it."""
+A choice: of the programs looked at, none dies of their growth."""
 PAGE_COST = 0.25
 """A page costs a person a quarter of what a lost run costs. At 0.33 and 0.38 fewer of the real runs
 that die are warned, in both halves of the programs, and those that live are paged as often in the

@@ -91,14 +91,14 @@ def test_rule_2_free_pieces_around_garbage_are_no_fragmentation():
 
 def test_rule_3_fragmentation_keeps_its_level_while_garbage_is_collected_again():
     forecaster, levels = Forecaster(LIMIT, gc_probe=later), []
-    for step in range(470):
+    for step in range(900):
         forecast = forecaster.update(
             step,
-            time_s=float(step),
+            time_s=step / 5,  # patience for more forecasts than the hysteresis waits for
             allocated_bytes=20 * GIB,
             peak_allocated_bytes=21 * GIB,
-            reserved_bytes=21 * GIB + step * GIB // 25,
-            inactive_split_bytes=step * GIB // 25,
+            reserved_bytes=21 * GIB + step * GIB // 50,
+            inactive_split_bytes=step * GIB // 50,
         )
         levels.append(forecast.level)
     first = next(place for place, level in enumerate(levels) if level in PAGES)

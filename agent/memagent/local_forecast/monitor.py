@@ -213,15 +213,17 @@ class ForecastMonitor:
                 listener(risk)
 
     def _suspects_of(self, entry: DeviceForecast, forecast: Forecast) -> tuple[Suspect, ...]:
-        """Return what keeps the growing memory; beside a GPU, on the host, what isn't a tensor."""
+        """Return what keeps the growing memory: of a GPU tensors, beside it on the host others."""
         if forecast.cause not in LEAK_CAUSES:
             return ()
         with forks_wait():
             from memagent.oom.report import KINDS_WITHOUT_TENSORS
 
-        is_secondary = entry.is_secondary_host
+        is_sole_host = entry.device.kind == "host" and not entry.is_secondary_host
         return self._take_suspects(
-            lambda item: not is_secondary or item.kind in KINDS_WITHOUT_TENSORS
+            lambda item: (
+                is_sole_host or entry.is_secondary_host == (item.kind in KINDS_WITHOUT_TENSORS)
+            )
         )
 
     def _report_calmer(self, entry: DeviceForecast, forecast: Forecast, *, is_recent: bool) -> None:

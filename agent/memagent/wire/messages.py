@@ -198,6 +198,9 @@ class Risk(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     predecessor: Text | None = None
     suspects: tuple[Suspect, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash((self.rank, self.device, self.step, self.level))
+
 
 class Command(msgspec.Struct, kw_only=True, frozen=True):
     """A request of the server in the reply to a batch. Agents ignore unknown kinds.

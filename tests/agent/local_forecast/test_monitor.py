@@ -147,6 +147,7 @@ def test_the_text_names_the_line_that_leaks_and_its_fix_instead_of_general_advic
     ("device", "cause", "kind", "is_named"),
     [
         ("gpu", "leak", "list", True),
+        ("gpu", "leak", "worker", False),
         ("gpu", "fragmentation", "list", False),
         ("host", "host_memory", "list", False),
         ("host", "host_memory", "worker", True),
@@ -163,6 +164,7 @@ def test_a_risk_has_the_suspects_of_its_device(monkeypatch, device, cause, kind,
         forecast_monitor._forecasts[device], replace(FORECAST, cause=cause), 0.0
     )
     assert [risk.suspects for risk in risks] == [suspects if is_named else ()]
+    assert len(set(risks)) == 1, "a script may collect them"
 
 
 def test_the_text_needs_no_prediction():

@@ -334,7 +334,8 @@ function zoomToSelection(u) {
 
 // The first step of a row: those of a bucket end at the step where it is drawn.
 function beginOf(row, step = shown.step[row]) {
-  return shown.bucketed && row > 0 ? shown.step[row - 1] + 1 : step;
+  if (!shown.bucketed || row < 0) return step;
+  return row > 0 ? shown.step[row - 1] + 1 : Math.min(step, zoom?.[0] ?? facts.first_step ?? step);
 }
 
 // Zoom to values of x; to the whole run from null, or from a window that holds all of it.

@@ -97,11 +97,15 @@ class FinderChecks(FinderState):
         ]
 
     def _returns(self, suspect: Suspect, counts: Sequence[GroupCount]) -> bool:
-        """Return True for one of tensors that was withdrawn, if there are no more than expected."""
-        expected = self._expected.get((suspect.file, suspect.line))
-        if expected is None or not counts or suspect.kind not in COUNTED_KINDS:
+        """Return True for one of tensors that was withdrawn, if there are no more than expected.
+
+        Only groups of tensors that grew then are compared: what else grows now says nothing of it.
+        """
+        expected = self._expected.get((suspect.file, suspect.line), {})
+        if suspect.kind not in COUNTED_KINDS:
             return False
-        return all(item.count <= expected.get(item.group, -1) for item in counts)
+        same = [item for item in counts if item.group in expected]
+        return bool(same) and all(item.count <= expected[item.group] for item in same)
 
     def _has_slowed(self, suspect: Suspect) -> bool:
         """Return True for a table that was withdrawn, unless it grows as fast as before."""

@@ -75,20 +75,20 @@ def search(sections: Sequence[Section], query: str) -> list[SearchResult]:
 
 
 def _pattern_of(words: Sequence[str]) -> re.Pattern[str]:
-    """Return a pattern of the words, where they begin one."""
-    return re.compile(rf"(?<![a-z0-9])(?:{'|'.join(map(re.escape, words))})", re.IGNORECASE)
+    """Return a pattern of the words, where they begin one, or a part of CamelCase."""
+    begin = "(?:(?<![A-Za-z0-9])|(?<=[a-z])(?=[A-Z]))"
+    return re.compile(f"{begin}(?i:{'|'.join(map(re.escape, words))})")
 
 
 def _score(section: Section, words: Sequence[str], phrase: Sequence[str]) -> int:
     """Return 0 if a word is missing."""
-    title, heading, text = section.title.lower(), section.heading.lower(), section.text.lower()
     total = _PAGE_START_SCORE if section.is_page_start else 0
     found_here = False
     for word in words:
         pattern = _pattern_of([word])
-        in_text = min(len(pattern.findall(text)), _MAX_TEXT_SCORE)
-        in_heading = _HEADING_SCORE * bool(pattern.search(heading))
-        is_in_title = bool(pattern.search(title))
+        in_text = min(len(pattern.findall(section.text)), _MAX_TEXT_SCORE)
+        in_heading = _HEADING_SCORE * bool(pattern.search(section.heading))
+        is_in_title = bool(pattern.search(section.title))
         in_title = _TITLE_SCORE * (is_in_title and section.is_page_start)
         if not (in_text or in_heading or is_in_title):
             return 0
@@ -96,7 +96,8 @@ def _score(section: Section, words: Sequence[str], phrase: Sequence[str]) -> int
         total += in_text + in_heading + in_title
     whole = " ".join(phrase)
     if len(phrase) > 1:
-        total += _PHRASE_SCORE * ((whole in text) + (whole in heading))
+        places = (section.text.lower(), section.heading.lower())
+        total += _PHRASE_SCORE * sum(whole in place for place in places)
     return total if found_here else 0
 
 
@@ -109,7 +110,7 @@ def _snippet(text: str, words: Sequence[str]) -> tuple[tuple[str, bool], ...]:
     part = text[start : start + SNIPPET_CHARACTERS]
     if start + SNIPPET_CHARACTERS < len(text):
         part = part.rpartition(" ")[0] + " …"
-    pieces = re.split(f"({pattern.pattern})", part, flags=re.IGNORECASE)
+    pieces = re.split(f"({pattern.pattern})", part)
     return tuple((piece, index % 2 == 1) for index, piece in enumerate(pieces) if piece)
 
 

@@ -475,6 +475,26 @@ def test_what_was_withdrawn_returns_only_if_it_grows_beyond_that(flushed_every, 
     assert bool(finder.suspects) == is_named
 
 
+def test_what_was_withdrawn_stays_so_beside_another_leak():
+    finder, writer, others = Finder(), Writer(150), []
+
+    def train_step():
+        writer.step()
+        others.append(torch.zeros(3, 1000))
+
+    finder.request()
+    step = run_until_done(finder, train_step=writer.step)
+    while writer.calls < 150:
+        writer.step()
+    while (stopped := finder.withdraw_stopped(step + 60)) is None:
+        pass
+    assert stopped
+    finder.request(beyond_budget=True)
+    run_until_done(finder, step + 61, train_step)
+    assert finder.suspects
+    assert not [item for item in finder.suspects if item.holder.startswith("Writer.rows")]
+
+
 def test_a_run_that_ends_before_a_suspect_is_confirmed_names_it():
     finder, writer = Finder(), Writer(math.inf)
     finder.request()

@@ -139,3 +139,8 @@ def test_2_words_match_where_a_word_begins_and_fillers_are_left_out():
     (result,) = search(sections, "how to link")
     assert [text for text, is_match in result.snippet if is_match] == ["link"]
     assert len(search(sections, "a")) == 2, "nothing but fillers"
+    code = Section("r", "Code", "Workers", "A DataLoader and torch.BatchNorm1d of MEMAGENT_DIR.")
+    for word in ("loader", "norm", "batchnorm1d", "dir", "torch"):
+        (result,) = search([code], word)
+        assert [text.lower() for text, is_match in result.snippet if is_match] == [word]
+    assert not search([code], "oader")

@@ -8,6 +8,7 @@ function prepare() {
   for (const block of document.querySelectorAll("pre:not(.copyable > pre, #console pre)")) {
     const box = Object.assign(document.createElement("div"), { className: "copyable" });
     const button = Object.assign(document.createElement("button"), { type: "button", className: "copy", textContent: "Copy" });
+    button.setAttribute("aria-live", "polite"); // the result replaces its name
     button.addEventListener("click", () => copy(block, button));
     block.replaceWith(box);
     box.append(block, button);

@@ -20,7 +20,16 @@ _OPERANDS = {
 
 
 class OperandError(RuntimeError):
-    """The operands of a kernel have different dtypes."""
+    """The operands of a kernel have different `dtypes`."""
+
+    def __init__(self, place: str, dtypes: list[Any]) -> None:
+        names = " and ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        super().__init__(f"{place}: its operands are {names}, and need one dtype")
+        self.dtypes = dtypes
+
+    def is_of(self, model: Any) -> bool:
+        """Return True if the model has parameters of all these dtypes: it mixes them itself."""
+        return {parameter.dtype for parameter in model.parameters()} >= set(self.dtypes)
 
 
 def check_operands(op: str, args: tuple[Any, ...], module_path: Callable[[], str]) -> None:
@@ -28,6 +37,4 @@ def check_operands(op: str, args: tuple[Any, ...], module_path: Callable[[], str
     operands = [each for each in args[: _OPERANDS.get(op, 0)] if each is not None]
     dtypes = list(dict.fromkeys(each.dtype for each in operands))
     if len(dtypes) > 1:
-        names = " and ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        place = f"{module_path()} ({op})".lstrip()
-        raise OperandError(f"{place}: its operands are {names}, and need one dtype")
+        raise OperandError(f"{module_path()} ({op})".lstrip(), dtypes)

@@ -322,6 +322,8 @@ def _input_error(
     if recorder.phase != "forward":
         return None
     if isinstance(error, OperandError):
+        if error.is_of(model):
+            return OptionError("model", f"fails in its forward at {error}")
         return OptionError("inputs", f"and {type(model).__name__} don't fit at {error}")
     return argument_error(model, job.inputs) or shape_error(
         model, job.inputs, error, recorder.last_op

@@ -50,9 +50,15 @@ def test_inputs_of_another_dtype_are_refused(op: str, dtype: torch.dtype) -> Non
         memagent.estimate(model, rows(dtype), gpu="a100")
 
 
-def test_the_module_is_named() -> None:
-    with pytest.raises(OptionError, match="don't fit at second \\(aten::mm\\): its operands are"):
+def test_a_model_that_mixes_dtypes_is_to_blame_and_its_module_is_named() -> None:
+    text = "^model fails in its forward at second \\(aten::mm\\): its operands are"
+    with pytest.raises(OptionError, match=text):
         memagent.estimate(Inner(torch.bfloat16), rows(torch.float32), gpu="a100")
+
+
+def test_the_module_is_named_where_inputs_do_not_fit() -> None:
+    with pytest.raises(OptionError, match="don't fit at first \\(aten::addmm\\): its operands are"):
+        memagent.estimate(Inner(torch.float32), rows(torch.bfloat16), gpu="a100")
 
 
 @pytest.mark.parametrize("op", MODELS)

@@ -20,8 +20,8 @@ def visible_tips(page):
 
 
 def cursor_step(page):
-    """Return the step in the box, -1 without one."""
-    found = re.search(r"Step ([\d,]+)", "".join(visible_tips(page)))
+    """Return the step in the box, the last one of a bucket, -1 without one."""
+    found = re.search(r"Steps? (?:[\d,]+ to )?([\d,]+)", "".join(visible_tips(page)))
     return int(found[1].replace(",", "")) if found else -1
 
 
@@ -34,7 +34,7 @@ def test_a_box_at_the_cursor_has_all_curves_and_what_happened(
     hover(page, "#memory-chart", 870 / 1725)
     until(lambda: len(visible_tips(page)) == 1)
     [text] = visible_tips(page)
-    for name in ("Step 8", "Allocated", "Peak", "Reserved", "Device used", "GiB", "73 %"):
+    for name in ("Steps 8", "Allocated", "Peak", "Reserved", "Device used", "GiB", "73 %"):
         assert name in text, name
     assert "warning at step 870" in text
     hover(page, ".scalar-chart", 0.4)

@@ -75,10 +75,12 @@ class _TraceEvaluator(ChangeEvaluator):
         return engine.estimate_trace(request, trace)
 
     def _combined(self, changes: Sequence[MemoryChange]) -> TraceChange | None:
+        """Return the changes as one, each of the request that those before it leave."""
         combined = TraceChange()
         for change in changes:
+            request = replace(self.step.request, **combined.fields)
             try:
-                applied = change.apply_to_trace(self.step)
+                applied = change.apply_to_trace(replace(self.step, request=request))
             except EstimateError:
                 return None
             if applied is None:

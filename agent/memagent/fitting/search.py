@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -203,8 +203,9 @@ class Search:
                     break
                 tried.add((number, choice))
                 then = _with_choice(plain, profile, choice)
-                if is_enough(self.estimate(then)):
-                    fitting = then, self.estimate(then)
+                with suppress(TraceError):  # such as a block that changes its input in place
+                    if is_enough(self.estimate(then)):
+                        fitting = then, self.estimate(then)
         return fitting
 
     def estimate(self, changes: Changes) -> Estimate:

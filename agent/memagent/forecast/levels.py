@@ -3,8 +3,7 @@
 1. A trend pages only as far ahead as it has lasted: further if it has outgrown the prediction, less
    far below it. It's a notice up to a third further ahead, but no further than a leak's, and silent
    if it ends beyond the planned steps at the earliest, or with the epoch, or until the next one
-   shows that it goes on. No level rises while the growth pauses for longer than it ever did. Other
-   processes that began to grow in the newer half of the run are starting, so they don't page.
+   shows that it goes on. No level rises while the growth pauses for longer than it ever did.
 2. A page is a decision under cost: it's sent if the probability of an OOM, times the
    cost of a lost run, exceeds the cost of a page. So `page_cost`, the second cost as a share of the
    first, is the probability from which a page is worth it.
@@ -46,9 +45,6 @@ PAGE_AHEAD_BY_GROWING: dict[Growing, float] = {
 ends by itself mostly does so below the limit, but not always: it pages close to it."""
 KNOWN_JUMPS_AHEAD = 0.05
 """The same for growth by few jumps of anything but a list."""
-STARTING_SHARE = 0.5
-"""Share of the run's steps that other processes must have grown for: else they load what they need.
-A choice: of the programs looked at, none dies of their growth."""
 PAGE_COST = 0.25
 """A page costs a person a quarter of what a lost run costs. At 0.33 and 0.38 fewer of the real runs
 that die are warned, in both halves of the programs, and those that live are paged as often in the
@@ -203,8 +199,6 @@ def reach_of(nearest: Projection, situation: Situation) -> float:
 
 def _page_ahead(nearest: Projection, situation: Situation) -> float:
     """Return up to which distance the projection may page, given what grows."""
-    if nearest.cause == "other_processes" and _is_of_a_start(nearest, situation):
-        return NEVER
     if nearest.cause not in LEAK_CAUSES:
         return nearest.page_ahead
     if situation.grows == "list":
@@ -216,11 +210,6 @@ def _page_ahead(nearest: Projection, situation: Situation) -> float:
         return nearest.page_ahead
     known = PAGE_AHEAD_BY_GROWING.get(situation.grows, nearest.page_ahead)
     return min(known, nearest.page_ahead, KNOWN_JUMPS_AHEAD if nearest.is_by_jumps else known)
-
-
-def _is_of_a_start(nearest: Projection, situation: Situation) -> bool:
-    """Return True for growth that is young for this run: another process loads what it needs."""
-    return nearest.span_steps < STARTING_SHARE * situation.step
 
 
 def _is_close(nearest: Projection, situation: Situation) -> bool:

@@ -12,8 +12,9 @@ from torch import nn
 
 import memagent
 from memagent.cli import main
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, TraceError
 from memagent.estimator.api import device_fields
+from memagent.estimator.estimate import Estimate
 from memagent.estimator.request import TraceRequest
 from memagent.fitting.blocks import ModelBlock
 from memagent.fitting.budget import BudgetSpentError, TraceBudget
@@ -270,3 +271,27 @@ def test_a_cheaper_choice_is_taken_if_its_trace_fits(wide: Residual, rows: torch
     changes, estimate = search._with_cheaper_blocks((costly, search.estimate(costly)))
     assert estimate.fits
     assert changes.recompute_share < 0.6 * costly.recompute_share
+
+
+def test_a_cheaper_choice_that_fails_leaves_the_one_that_fits(
+    wide: Residual, rows: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimizer = torch.optim.AdamW(wide.parameters())
+    step = {"model": wide, "inputs": rows, "targets": TARGETS, "loss": loss_of}
+    fields = device_fields("cuda", limit_bytes=1 << 40, context_bytes=0)
+    search = Search(
+        TraceRequest(**step, optimizer=optimizer, timeout_s=300, **fields),
+        ("recompute",),
+        TraceBudget(300),
+    )
+    everything = Changes(blocks=tuple(ModelBlock(f"blocks.{n}") for n in range(6)))
+    costly = replace(everything, recompute_share=search.profiles[0].share(range(6)))
+    fitting, failures = (costly, search.estimate(costly)), []
+
+    def fail(changes: Changes) -> Estimate:
+        failures.append(changes)
+        raise TraceError("a block changes its input in place")
+
+    monkeypatch.setattr(search, "estimate", fail)
+    assert search._with_cheaper_blocks(fitting) == fitting
+    assert failures

@@ -173,6 +173,22 @@ def test_other_processes_are_distinguished_from_a_leak():
     assert forecast.cause == "other_processes"
 
 
+def test_a_leak_of_another_process_that_begins_late_is_paged():
+    forecaster = Forecaster(LIMIT)
+    for step in range(1, 9000):
+        others = 5 * GIB + max(0, step - 5000) * 3 * MIB
+        forecast = forecaster.update(
+            step,
+            allocated_bytes=20 * GIB,
+            peak_allocated_bytes=22 * GIB,
+            reserved_bytes=23 * GIB,
+            device_used_bytes=23 * GIB + others,
+        )
+        if forecast.level in PAGES:
+            break
+    assert forecast.cause == "other_processes" and forecast.step < 8500  # it ends at 9,096
+
+
 def test_other_processes_use_what_a_limit_of_the_process_leaves_first():
     limit, device, own = 6 * GIB, 80 * GIB, 4 * GIB
 

@@ -287,13 +287,6 @@ def test_nothing_rises_while_growth_pauses_for_longer_than_it_ever_did():
     assert level(10, pauses=True, before="notice") == "notice"
 
 
-def test_another_process_that_began_to_grow_in_the_runs_newer_half_is_starting():
-    growth = {"cause": "other_processes", "span_steps": 100.0, "undamped_steps_left": 50.0}
-    assert level(50, step=201, **growth) == "ok"
-    assert level(50, step=200, **growth) == "warning"
-    assert level(50, step=201, **growth | {"cause": "leak"}) == "warning"
-
-
 def test_what_the_leak_finder_found_explains_only_what_objects_keep():
     for grows in ("list", "buffer"):
         for cause in ("input", "fragmentation", "other_processes"):

@@ -29,9 +29,21 @@ def test_buttons_acknowledge_snooze_and_mark_an_alert_as_false(
         page.locator(".alert").get_by_role("button", name=button).click()
         page.wait_for_url(f"{server.url}/alerts#incident-1")
         assert text in page.locator(".alert").inner_text()  # the row of the address is open
-    assert page.locator("form").get_by_role("button").count() == 0
+    assert page.locator("form").get_by_role("button").all_inner_texts() == ["Undo"]
     page.get_by_role("link", name="Warning accuracy").click()
     assert "leak 1 0 0 0 0 1 1" in " ".join(page.get_by_label("By cause").last.inner_text().split())
+
+
+def test_an_acknowledgement_is_taken_back(server, replay, scenarios, open_page):
+    replay(scenarios.leaking())
+    page = open_page(f"{server.url}/alerts")
+    page.locator(".triage > summary").click()
+    page.locator(".alert").get_by_role("button", name="Acknowledge").click()
+    page.wait_for_selector(".triage.handled")
+    page.get_by_role("button", name="Undo").click()
+    page.wait_for_selector(".triage:not(.handled)")
+    assert page.locator(".alert").get_by_role("button", name="Acknowledge").is_visible()
+    assert page.locator("#alerts-link .pill").inner_text() == "1"
 
 
 def test_five_open_alerts_fit_on_a_phone(server, replay, scenarios, open_page):

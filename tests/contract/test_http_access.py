@@ -13,7 +13,7 @@ DEMANDED = {
     "POST /api/v1/rehearsals": INGEST,
     "POST /api/v1/runs/<run_id>/finish": INGEST,
     "POST /api/v1/estimate": READ,
-    "POST /api/v1/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):action>": READ,
+    "POST /api/v1/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm', undo):action>": READ,
     "POST /alerts/<int:alert_id>/say": READ,
     "POST /alerts/acknowledge": READ,
     "POST /compare": READ,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from memagent_server.schemas import alerts as schemas
@@ -25,7 +25,7 @@ from memagent_server.store.models import (
 from memagent_server.store.reading import newest_page, to_schema
 
 SNOOZE_S = 3600.0
-IncidentAction = Literal["ack", "snooze", "false-alarm"]
+IncidentAction = Literal["ack", "snooze", "false-alarm", "undo"]
 
 
 class IncidentClosedError(Exception):
@@ -127,6 +127,8 @@ def handle_incident(
         snooze(session, incident, until=now + snooze_s, by=by, note=note, now=now)
     elif action == "ack":
         acknowledge(session, incident, by=by, note=note, now=now)
+    elif action == "undo":
+        take_back(session, incident, now=now)
     else:
         mark_false(session, incident, by=by, note=note, now=now)
 
@@ -173,6 +175,17 @@ def mark_false(
     if incident.false_alarm_at is None:
         incident.false_alarm_at = now
         _add_feedback(session, incident, "false_alarm", by, note, now)
+
+
+def take_back(session: Session, incident: IncidentRow, *, now: float) -> None:
+    """Take back what people did about an incident, their notes and feedback included."""
+    incident.acked_at = None
+    incident.acked_by = None
+    incident.snoozed_until = None
+    incident.false_alarm_at = None
+    incident.note = None
+    incident.updated_at = now
+    session.execute(delete(FeedbackRow).where(FeedbackRow.incident_id == incident.id))
 
 
 def ended_snoozes(session: Session, now: float) -> list[IncidentRow]:

@@ -121,12 +121,12 @@ def get_alerts() -> Response:
     return page_answer(page, params.fields)
 
 
-@blueprint.post("/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm'):action>")
+@blueprint.post("/alerts/<int:alert_id>/<any(ack, snooze, 'false-alarm', undo):action>")
 @operation(
     "alerts", "read", schemas.Alert, body=AlertAction, is_body_optional=True, problems=(409,)
 )
 def post_alert(alert_id: int, action: IncidentAction) -> Response:
-    """Acknowledge an alert, snooze it, or mark it as a false alarm.
+    """Acknowledge an alert, snooze it, mark it as a false alarm, or undo all of these.
 
     This acts on the alert's whole incident. `for_s` is the length of a snooze; 409 if a snoozed
     alert is over.

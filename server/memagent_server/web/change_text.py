@@ -5,7 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 _RUNS = "/api/v1/runs"
-_ALERT = "/<any(ack, snooze, 'false-alarm'):action>"
+_ALERT = "/<any(ack, snooze, 'false-alarm', undo):action>"
 _FAILURE = "/<any(resolve, reopen):action>"
 TEXTS: dict[tuple[str, str], str] = {
     ("POST", "/login"): "Login",

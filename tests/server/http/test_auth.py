@@ -73,6 +73,7 @@ def test_the_first_token_protects_it_and_revoking_it_keeps_it_protected(
         ("POST", "/api/v1/alerts/1/ack", {"read", "admin"}),
         ("POST", "/api/v1/alerts/1/snooze", {"read", "admin"}),
         ("POST", "/api/v1/alerts/1/false-alarm", {"read", "admin"}),
+        ("POST", "/api/v1/alerts/1/undo", {"read", "admin"}),
         ("POST", "/alerts/1/say", {"read", "admin"}),
         ("PUT", "/api/v1/rules", {"admin"}),
         ("POST", "/settings", {"admin"}),

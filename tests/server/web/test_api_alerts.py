@@ -72,6 +72,18 @@ def test_an_alert_is_acknowledged_snoozed_and_marked_false(client, alert_id):
     assert client.get("/api/v1/scoreboard?project=other").get_json()["total"]["warnings"] == 0
 
 
+def test_an_answer_is_taken_back_with_all_that_it_changed(client, alert_id):
+    before = client.get("/api/v1/alerts").get_json()["alerts"][0]["incident"]
+    act(client, alert_id, "ack", by="ana", note="on it")
+    act(client, alert_id, "snooze")
+    act(client, alert_id, "false-alarm")
+    status, alert = act(client, alert_id, "undo")
+    assert status == 200
+    assert {**alert["incident"], "updated_at": None} == {**before, "updated_at": None}
+    assert client.get("/api/v1/scoreboard").get_json()["total"]["called_false"] == 0
+    assert act(client, alert_id, "ack", by="ben")[1]["incident"]["acked_by"] == "ben"
+
+
 def test_unknown_alerts_and_actions_are_refused(client, alert_id):
     assert act(client, 99_999, "ack")[0] == 404
     assert act(client, alert_id, "like")[0] == 404

@@ -77,10 +77,10 @@ def test_the_prediction_is_recorded(training, recording):
         wait_until(lambda: run.prediction)
     prediction, *_ = recording().predictions
     parameters = sum(p.numel() * 4 for p in model.parameters())
-    assert prediction.method == "formula" and prediction.components["parameters"] == parameters
+    assert prediction.method == "bound" and prediction.components["parameters"] == parameters
     assert prediction.components["optimizer_state"] >= 2 * parameters
     for peak in (prediction.peak_allocated_bytes, run.prediction.peak_allocated_bytes):
-        assert peak > 4 * parameters
+        assert peak >= 4 * parameters
 
 
 def test_phases_have_peaks_and_users_add_phases(training, recording):

@@ -140,9 +140,10 @@ class StoredRun:
 
     @property
     def prediction(self) -> Fields | None:
-        """The newest prediction of the most exact method."""
+        """The newest prediction of the most exact method; bounds don't count."""
         predictions = self._store.part(self.id, "predictions")["predictions"]
-        return min(predictions, key=lambda item: _METHODS.index(item["method"]), default=None)
+        known = [item for item in predictions if item["method"] in _METHODS]
+        return min(known, key=lambda item: _METHODS.index(item["method"]), default=None)
 
     @property
     def forecasts(self) -> list[Fields]:

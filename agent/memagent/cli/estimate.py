@@ -28,6 +28,7 @@ from memagent.errors import (
     did_you_mean,
 )
 from memagent.estimator.bounds import check_size
+from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.spec import LOOPS, KbitTraining
 from memagent.estimator.request import EstimateRequest, TraceRequest
 from memagent.live.progress import Progress
@@ -246,17 +247,23 @@ def _print_estimate(
     # advice by formula is instant; by trace it takes a trace for each change
     estimate = estimate_request(request, advice=arguments.advice or not is_traced)
     progress.show("")
+    status = _exit_status(estimate)
     if arguments.json:
         print(json.dumps(estimate.to_dict(), indent=2))
-        return 0
+        return status
     title = title_of(arguments, arguments.batch or 1)
     print("\n".join(render(estimate, style=style, title=title, all_advice=arguments.advice)))
-    if estimate.outcome not in (None, "fits"):
+    if estimate.outcome not in (None, "fits") and not estimate.is_bound:
         if is_traced and not arguments.advice:
             print(style.dim("--advice tries changes that would make it fit."))
         if command := fit_command(arguments, parse_step(["--model", arguments.model])):
             print(style.dim(f"To make it fit: {command}"))
-    return 0
+    return status
+
+
+def _exit_status(*estimates: Estimate) -> int:
+    """Return 1 if one of them is a bound within the limit, which answers nothing."""
+    return int(any(each.is_bound and each.outcome != "won't fit" for each in estimates))
 
 
 def _print_grid(
@@ -288,7 +295,7 @@ def _print_grid(
         print(json.dumps(rows, indent=2))
     else:
         print("\n".join(render_grid(points, request.limit_bytes, style=style)))
-    return 0
+    return _exit_status(*(point.estimate for point in points))
 
 
 def _sweep_values(parts: Sequence[str]) -> dict[str, list[int]]:

@@ -92,7 +92,8 @@ def render(
 
 def _untraced(estimate: Estimate, style: Style) -> Iterator[str]:
     if "trace" in estimate.assumptions:
-        yield style.bold(f"By formula in place of a trace: {estimate.assumptions['trace']}")
+        answer = "No estimate, but the least that it needs" if estimate.is_bound else "By formula"
+        yield style.bold(f"{answer} in place of a trace: {estimate.assumptions['trace']}")
 
 
 def _heading(estimate: Estimate, title: str) -> Iterator[str]:
@@ -134,6 +135,8 @@ def _levels(estimate: Estimate) -> Iterator[str]:
         if peak is None:
             continue
         line = f"{name:<{_NAME_WIDTH}}{format_bytes(peak):>10}"
+        if estimate.is_bound:
+            line += "  at least"
         if level in estimate.intervals:
             low, high = estimate.intervals[level]
             line += f"  between {format_bytes(low)} and {format_bytes(high)}"
@@ -151,12 +154,13 @@ def _phases(estimate: Estimate) -> Iterator[str]:
 
 def _verdict(estimate: Estimate, style: Style) -> str:
     text = estimate.verdict()
-    if estimate.outcome is None:
+    if estimate.outcome is None and not estimate.is_bound:
         return f"{style.bold(text)}; add --gpu, a card or memory such as 24GiB, to see if it fits"
     probability = estimate.fit_probability
     if probability is not None and 1 - _CERTAIN < probability < _CERTAIN:
         text += f"; {probability:.0%} likely to fit"
-    paint = {"fits": style.green, "tight": style.yellow}.get(estimate.outcome, style.red)
+    paints = {"fits": style.green, "tight": style.yellow, "won't fit": style.red}
+    paint = paints.get(estimate.outcome or "", style.yellow)
     return style.bold(paint(text))
 
 
@@ -256,10 +260,14 @@ def render_grid(
         yield f"{'own' if sequence is None else sequence:>8}{''.join(row)}".rstrip()
     if limit_bytes is not None:
         yield style.dim(f"! won't fit in {format_bytes(limit_bytes)}, ~ is tight")
+    if any(point.estimate.is_bound for point in points):
+        yield style.dim("? at least: activations are not known")
 
 
 def _cell(estimate: Estimate, style: Style) -> str:
     size = f"{format_bytes(estimate.needed_bytes):>14}"
+    if estimate.is_bound and estimate.outcome != "won't fit":
+        return style.yellow(f"{size} ?")
     if estimate.outcome == "tight":
         return style.yellow(f"{size} ~")
     return style.red(f"{size} !") if estimate.outcome == "won't fit" else f"{size}  "

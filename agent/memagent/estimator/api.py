@@ -152,8 +152,9 @@ def estimate(
     - allocator: as PYTORCH_CUDA_ALLOC_CONF, which is also the default.
     - advice: also try changes that would save memory (a trace for each).
 
-    A model that cannot be traced gets the formula's estimate, and `assumptions["trace"]` has the
-    reason. Raises EstimateError for invalid arguments, and SettingError for an invalid size.
+    Of a model that cannot be traced only the least needed is known: its method is "bound", its
+    outcome "unknown" or "won't fit", and `assumptions["trace"]` has the reason. Raises
+    EstimateError for invalid arguments, and SettingError for an invalid size.
     """
     accumulation = accumulation if accumulate is None else accumulate
     check_step(inputs, loss, accumulation)

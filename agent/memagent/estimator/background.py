@@ -1,15 +1,15 @@
-"""The run's prediction: the formula's estimate at once, the trace's when it is finished.
+"""The run's prediction: the least that it needs at once, the trace's estimate when it is finished.
 
 1. The first inputs of the model start it, on the training thread. If possible, the process forks
    right there. The child has the model, the optimizer and the inputs as they are, and the autograd
    engine has not run yet, which a fork requires (`trace.isolation`). The child imports what only it
    needs: in this process imports would delay the first steps.
-2. A background thread delivers the formula's estimate, waits for the child, and delivers the
-   trace's. If memory is tight it waits again, for advice. The child traces in its own children.
+2. A background thread delivers the lower bound, waits for the child, and delivers the trace's
+   estimate. If memory is tight it waits again, for advice. The child traces in its own children.
    Everything is bounded in time, has the lowest priority, and ends with the run.
 3. Several models or optimizers at once, and sharded models (their hooks hold the shards), are not
    traced. Neither are processes too large to fork without a pause, nor on hosts that are nearly
-   full. The formula's estimate then has the reason.
+   full. The lower bound then has the reason.
 4. Under transformers' Trainer the step is traced as its loop runs it (`calling_loop`).
 5. A job of many ranks is traced on the first one: a fork next to its communicators is what every
    DataLoader worker is, and the child never uses the network.
@@ -120,7 +120,7 @@ class BackgroundEstimator:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the trace. A run shorter than the formula takes has the formula's estimate still."""
+        """Stop the trace. A run shorter than that takes has the lower bound still."""
         self._is_closed = True
         if self._tracing is not None:
             self._tracing.cancel()
@@ -144,45 +144,42 @@ class BackgroundEstimator:
         refusal: str | None,
     ) -> None:
         with forks_wait():
-            from memagent.estimator.formula.from_model import predict
-            from memagent.estimator.intervals import ratio_table
+            from memagent.estimator.formula.lower_bound import least_needs
 
-        # A script that counts references must not meet those of the prediction: a read lets it run,
-        # and so does the end of this thread's turn, of which a small model's needs a part.
-        ratio_table()
+        # A script that counts references must not meet those of the prediction: the end of this
+        # thread's turn, of which a small model's needs a part, lets it run.
         time.sleep(0)
         with self._guard.section("prediction"):
             if len(_alive(models)) < len(models):
                 return
-            formula = predict(
+            bound = least_needs(
                 _alive(models),
                 _alive(optimizers),
                 inputs=shapes,
                 limit_bytes=self._probe.limit_bytes,
                 device_kind=self._probe.device.kind,
-                context_bytes=self._context(None).size_bytes,
-                workspace_bytes=_workspace_bytes(self._capability()),
+                context=self._context(self._capability()),
             )
-            self._publish(_with_reason(formula, refusal))
+            self._publish(_with_reason(bound, refusal))
             if (tracing := self._tracing) is not None:
-                for estimate in self._results(tracing, formula):
+                for estimate in self._results(tracing, bound):
                     if not self._is_closed:
                         self._publish(estimate)
 
-    def _results(self, tracing: ForkedProcess, formula: Estimate) -> Iterator[Estimate]:
+    def _results(self, tracing: ForkedProcess, bound: Estimate) -> Iterator[Estimate]:
         """Yield what the child sends: the traced estimate, then the same with advice, if any."""
         result, advised = tracing.receive(timeout_s=TRACE_TIMEOUT_S), None
         if result:
-            yield _load_result(result, formula)
+            yield _load_result(result, bound)
             advised = tracing.receive(timeout_s=ADVICE_TIMEOUT_S)
         exit_code = tracing.end()
         self._tracing = None
         if advised:
-            yield _load_result(advised, formula)
+            yield _load_result(advised, bound)
         elif result is None:
-            yield _with_reason(formula, f"no result after {TRACE_TIMEOUT_S:g} s")
+            yield _with_reason(bound, f"no result after {TRACE_TIMEOUT_S:g} s")
         elif not result:
-            yield _with_reason(formula, f"its process died ({exit_code})")
+            yield _with_reason(bound, f"its process died ({exit_code})")
 
     def _publish(self, estimate: Estimate) -> None:
         if not self._is_over:
@@ -307,20 +304,20 @@ def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
     return [item for reference in references if (item := reference()) is not None]
 
 
-def _load_result(result: bytes, formula: Estimate) -> Estimate:
-    """Return the child's estimate, or the formula's with the child's reason."""
+def _load_result(result: bytes, bound: Estimate) -> Estimate:
+    """Return the child's estimate, or the bound with the child's reason."""
     # the child is a fork of this process, so its pickle is trusted
     loaded: Estimate | str = pickle.loads(result)  # noqa: S301  # nosec B301
     if isinstance(loaded, str):
-        return _with_reason(formula, loaded)
-    inputs = {key: formula.assumptions[key] for key in ("inputs",) if key in formula.assumptions}
+        return _with_reason(bound, loaded)
+    inputs = {key: bound.assumptions[key] for key in ("inputs",) if key in bound.assumptions}
     return replace(loaded, assumptions={**loaded.assumptions, **inputs})
 
 
-def _with_reason(formula: Estimate, reason: str | None) -> Estimate:
+def _with_reason(bound: Estimate, reason: str | None) -> Estimate:
     if reason is None:
-        return formula
-    return replace(formula, assumptions={**formula.assumptions, "trace": f"not traced: {reason}"})
+        return bound
+    return replace(bound, assumptions={**bound.assumptions, "trace": f"not traced: {reason}"})
 
 
 def _current_autocast(device: str) -> Literal["bf16", "fp16"] | None:

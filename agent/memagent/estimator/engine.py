@@ -15,7 +15,8 @@ The way of one estimate, from `memagent estimate --model path.py:factory` to the
  9. `advice.advise(request, estimate, trace)` adds changes that save memory, if asked to.
 10. `cli.estimate_view.render` makes lines of the estimate.
 
-A step that cannot be traced gets the formula's estimate of the live model, with the reason.
+A step that cannot be traced gets the formula's estimate of its config, or else the least that it
+needs, with the reason.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from typing import Any
 
 from memagent.errors import EstimateError, TraceError
 from memagent.estimator.allocator import AllocatorConfig
+from memagent.estimator.devices import ContextSize
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.families import ALIASES, FAMILIES
-from memagent.estimator.formula.from_model import predict
+from memagent.estimator.formula.lower_bound import least_needs
 from memagent.estimator.formula.releases import FUSED_SINCE
 from memagent.estimator.formula.training import estimate_formula
 from memagent.estimator.from_trace import estimate_of
@@ -150,10 +152,10 @@ def _versions() -> dict[str, str]:
 
 
 def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
-    """Estimate by formula.
+    """Estimate by formula, or return the least that a step of the live model needs.
 
     Raises EstimateError if the model cannot even be built, and TraceError for a config that no
-    formula knows: the live formula would leave out most of its activations.
+    formula knows.
     """
     reason = f"not traced{f' at {error.op}' if error.op else ''}: {error}"
     if request.fallback is not None:
@@ -167,16 +169,15 @@ def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
         ) from error
     model = _build_model(request.model, error)
     _check_initialized(model, error)
-    by_formula = predict(
+    bound = least_needs(
         [model],
         _build_optimizers(model, request.optimizer),
         inputs=tuple(tensor_specs(request.inputs)) or None,
         limit_bytes=request.limit_bytes,
         device_kind=request.device if request.device == "cuda" else "host",
-        context_bytes=request.context_bytes,
-        workspace_bytes=request.workspace_bytes,
+        context=ContextSize(request.context_bytes, request.context_interval),
     )
-    return replace(by_formula, assumptions={**by_formula.assumptions, "trace": reason})
+    return replace(bound, assumptions={**bound.assumptions, "trace": reason})
 
 
 def _check_initialized(model: Any, error: TraceError) -> None:

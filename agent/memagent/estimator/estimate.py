@@ -13,7 +13,7 @@ from memagent.estimator.intervals import Interval
 from memagent.units import format_bytes
 from memagent.wire.messages import AdviceItem, PredictionMessage
 
-FitVerdict = Literal["fits", "tight", "won't fit"]
+FitVerdict = Literal["fits", "tight", "won't fit", "unknown"]
 """The same words at the command line, in JSON, in the HTTP API and on the page."""
 _Z_95 = NormalDist().inv_cdf(0.95)
 
@@ -22,6 +22,8 @@ _Z_95 = NormalDist().inv_cdf(0.95)
 class Estimate:
     """The needs of one step, in bytes.
 
+    - method: a "bound" is the least that a step needs whose activations are not known: parameters,
+      gradients, optimizer state and context.
     - components: by the names of `memagent.wire.fields.COMPONENTS`, as a run's readings define
       them. Gradients are those that the optimizer's step reads, and the peak may hold fewer, so
       their sum may exceed the peak.
@@ -37,7 +39,7 @@ class Estimate:
       allocator returns cached segments to the driver.
     """
 
-    method: Literal["formula", "trace"]
+    method: Literal["formula", "trace", "bound"]
     peak_allocated_bytes: int
     components: dict[str, int]
     peak_reserved_bytes: int | None = None
@@ -52,6 +54,16 @@ class Estimate:
     fits_by_replay: bool | None = None
     gives_back: bool = False
     error_group: str = ""
+
+    @property
+    def is_bound(self) -> bool:
+        """Return True if only the least that the step needs is known."""
+        return self.method == "bound"
+
+    @property
+    def predicted_peak_bytes(self) -> int | None:
+        """Return the expected peak of tensors; None for a bound."""
+        return None if self.is_bound else self.peak_allocated_bytes
 
     @property
     def passing_bytes(self) -> int:
@@ -78,11 +90,13 @@ class Estimate:
     def outcome(self) -> FitVerdict | None:
         """Return "fits" if the whole interval is within the limit, "won't fit" if none of it is.
 
-        "tight" is in between. An estimate without an interval is a lower bound, so it never fits.
+        "tight" is in between. A bound never fits: if it doesn't exceed the limit it is "unknown".
         None without a limit.
         """
         if self.limit_bytes is None:
             return None
+        if self.is_bound:
+            return "won't fit" if self.needed_bytes > self.limit_bytes else "unknown"
         low, _, high = self._limited_bounds() or (self.needed_bytes, 0, self.limit_bytes + 1)
         if self.surely_too_large or (low > self.limit_bytes and not self.fits_by_replay):
             return "won't fit"
@@ -90,7 +104,7 @@ class Estimate:
 
     @property
     def fits(self) -> bool | None:
-        """Return True for "fits" and False for "won't fit"; None if it's tight or has no limit."""
+        """Return True for "fits", False for "won't fit", and None in any other case."""
         return {"fits": True, "won't fit": False}.get(self.outcome or "")
 
     @property
@@ -102,7 +116,7 @@ class Estimate:
 
     def fits_with(self, saving_bytes: int) -> bool:
         """Return True if it fits once a change saves this much; the interval shrinks with it."""
-        if self.limit_bytes is None:
+        if self.limit_bytes is None or self.is_bound:
             return False
         then = self.needed_bytes - saving_bytes
         _, middle, high = self._limited_bounds() or (0, 1, 1)
@@ -154,12 +168,19 @@ class Estimate:
     def verdict(self) -> str:
         """Return one line for people; it begins with the outcome."""
         needed = format_bytes(self.needed_bytes)
+        if self.is_bound:
+            return self._bound_verdict(needed)
         if self.limit_bytes is None:
             return f"needs {needed}"
         if self.outcome == "tight" and (bounds := self._limited_bounds()) is not None:
             needed = f"{format_bytes(bounds[0])} to {format_bytes(bounds[2])}"
         limit = format_bytes(self.limit_bytes)
         return f"{self.outcome}: needs {needed} of {limit} (predicted by {self.method})"
+
+    def _bound_verdict(self, needed: str) -> str:
+        outcome = "" if self.outcome is None else f"{self.outcome}: "
+        limit = "" if self.limit_bytes is None else f" of {format_bytes(self.limit_bytes)}"
+        return f"{outcome}needs at least {needed}{limit}; its activations are not known"
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; `timeline` has the peak of each phase of each traced step."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, TraceError
 from memagent.estimator.estimate import Estimate, FitVerdict
 from memagent.estimator.request import EstimateRequest, TraceRequest
 
@@ -53,7 +53,8 @@ def largest_batch(
 ) -> LargestBatch:
     """Return the largest batch up to `max_batch` that fits; `on_batch` gets each batch to estimate.
 
-    Raises EstimateError if no limit is known, and if the batch makes no difference.
+    Raises EstimateError if no limit is known or the batch makes no difference, and TraceError if
+    the activations of a batch are not known.
     """
     estimates: dict[int, Estimate] = {}
 
@@ -61,6 +62,9 @@ def largest_batch(
         if on_batch is not None:
             on_batch(batch)
         current = estimates[batch] = estimate(_resized(request, batch, request.sequence))
+        if current.is_bound and current.outcome != "won't fit":
+            reason = current.assumptions["trace"]
+            raise TraceError(f"the largest batch is not known: batch {batch} is {reason}")
         margin = current.sure_margin_bytes
         if margin is None:
             raise EstimateError("no limit to fit into: give a GPU, or memory such as 24GiB")

@@ -12,6 +12,7 @@ from typing import Any
 
 from memagent.diagnostics import display_path, notify_user
 from memagent.forecast.types import PAGING_LEVELS
+from memagent.lifecycle.run_report import predicted_peak_bytes
 from memagent.units import format_bytes
 
 _FULL_RATIO = 0.95
@@ -67,11 +68,8 @@ def _peak_text(report: Mapping[str, Any], peak: Mapping[str, Any]) -> str:
     text = format_bytes(size)
     if limit and size is not None:
         text += f" of {format_bytes(limit)} ({100 * size / limit:.0f} %)"
-    prediction = report["prediction"]
-    predicted = ""
-    if prediction:
-        predicted = f", predicted {format_bytes(prediction['peak_allocated_bytes'])}"
-    return text + predicted
+    predicted = predicted_peak_bytes(report)
+    return text if predicted is None else f"{text}, predicted {format_bytes(predicted)}"
 
 
 def _noteworthy(
@@ -86,14 +84,10 @@ def _noteworthy(
     forecast = report["forecast"]
     if forecast and forecast["level"] in PAGING_LEVELS:
         yield f"it was about to run out of memory (cause: {forecast.get('cause') or 'unknown'})"
-    size, limit, prediction = (
-        peak["peak_allocated_bytes"],
-        peak["limit_bytes"],
-        report["prediction"],
-    )
+    size, limit = peak["peak_allocated_bytes"], peak["limit_bytes"]
     if size and limit and size > _FULL_RATIO * limit:
         yield f"{format_bytes(max(0, limit - size))} were left at the peak"
-    predicted = prediction["peak_allocated_bytes"] if prediction else None
+    predicted = predicted_peak_bytes(report)
     if size and predicted and size > max(_MISMATCH_RATIO * predicted, predicted + _MISMATCH_BYTES):
         yield f"the peak was {size / predicted:.1f} times the prediction"
     dropped = sum(report["dropped_samples"].values())

@@ -398,9 +398,10 @@ class Pipeline:
                 self.events.emit(structs.replace(event, step=self.sampler.step))
 
     def _publish_prediction(self, prediction: Estimate) -> None:
-        self.forecast.note_prediction(prediction)
-        if self.mirror is not None:
-            self.mirror.note_prediction(prediction.peak_allocated_bytes)
+        if not prediction.is_bound:  # the real peak may be far above
+            self.forecast.note_prediction(prediction)
+            if self.mirror is not None:
+                self.mirror.note_prediction(prediction.peak_allocated_bytes)
         device = self._probes[0].device.id
         self._send(prediction.to_message(rank=self._identity.rank, device=device))
         if prediction.surely_too_large and not self._has_warned_of_size:

@@ -21,6 +21,14 @@ from memagent.wire.messages import Risk, Suspect
 __all__ = ["build_report", "escape", "render_card"]
 
 
+def predicted_peak_bytes(report: Mapping[str, Any]) -> int | None:
+    """Return the expected peak of a report; None without a prediction, and for a bound."""
+    prediction = report["prediction"]
+    if prediction is None or prediction.get("method") == "bound":
+        return None
+    return int(prediction["peak_allocated_bytes"])
+
+
 def build_report(
     identity: Identity,
     status: str,
@@ -129,9 +137,9 @@ def _bar(share: float) -> str:
 
 def _forecast(report: Mapping[str, Any]) -> Iterator[str]:
     """Yield the predicted peak, and the newest forecast if it isn't calm."""
-    prediction, risk = report["prediction"], report["forecast"]
-    if prediction:
-        yield f"<div>predicted peak {format_bytes(prediction['peak_allocated_bytes'])}</div>"
+    predicted, risk = predicted_peak_bytes(report), report["forecast"]
+    if predicted is not None:
+        yield f"<div>predicted peak {format_bytes(predicted)}</div>"
     if risk and risk["level"] != "ok":
         eta, cause = risk.get("eta_step"), risk.get("cause")
         text = str(risk["level"])

@@ -173,7 +173,7 @@ class LocalForecast:
         self._sampler.request_work()
 
     def note_prediction(self, prediction: Estimate) -> None:
-        """Take the estimator's result. The server gets it by a separate message."""
+        """Take the estimator's result, a bound excepted. The server gets it separately."""
         self.monitor.prediction = prediction
         device = self._probes[0].device.id
         self._learn({"predicted_peak_bytes": {device: prediction.peak_allocated_bytes}})

@@ -156,7 +156,7 @@ class OomRecorder:
             event.step,
             device=track.probe.device.id,
             reading={"peak_allocated_bytes": track.total_peak},
-            predicted_peak_bytes=prediction.peak_allocated_bytes if prediction else None,
+            predicted_peak_bytes=prediction.predicted_peak_bytes if prediction else None,
             suspects=event.data["suspects"],
             advice=[structs.asdict(item) for item in prediction.advice] if prediction else (),
             roots=roots,

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from memagent.estimator.devices import ContextSize
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.from_model import predict
+from memagent.estimator.formula.lower_bound import least_needs
 from memagent.estimator.formula.state_sizes import missing_gradients_bytes, missing_state_bytes
 from memagent.hooks.exit import describe_error, status_of
 from memagent.hooks.oom_observer import parse_failure
@@ -60,9 +61,7 @@ def run_preflight(
     estimate = prediction or _estimate_without_input(probes, models, optimizers)
     if estimate is not None:
         step_bytes = estimate.peak_allocated_bytes - used[0] - needs[0].optimizer_state_bytes
-        needs[0] = replace(
-            needs[0], step_bytes=max(0, step_bytes), step_is_least=prediction is None
-        )
+        needs[0] = replace(needs[0], step_bytes=max(0, step_bytes), step_is_least=estimate.is_bound)
     return Preflight(step, tuple(needs), trials)
 
 
@@ -197,8 +196,11 @@ def _estimate_without_input(
     if sum(probe.device.kind != "host" for probe in probes) > 1:
         return None
     first = probes[0]
-    return predict(
-        models, optimizers, device_kind=first.device.kind, context_bytes=first.context_bytes or 0
+    return least_needs(
+        models,
+        optimizers,
+        device_kind=first.device.kind,
+        context=ContextSize(first.context_bytes or 0),
     )
 
 

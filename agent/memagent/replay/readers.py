@@ -86,9 +86,8 @@ def _read_run_file(path: Path) -> ReplayTrace:
     for kind, body in frames[1:]:
         if kind == "prediction":
             prediction = decode(body, PredictionMessage)
-            hints = hints.merged_with(
-                {"predicted_peak_bytes": {prediction.device: prediction.peak_allocated_bytes}}
-            )
+            if (peak := prediction.predicted_peak_bytes) is not None:
+                hints = hints.merged_with({"predicted_peak_bytes": {prediction.device: peak}})
         elif kind == "finish":
             status = decode(body, Finish).status
         elif kind == "batch":

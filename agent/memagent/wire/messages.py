@@ -235,9 +235,12 @@ class AdviceItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """`POST /api/v1/runs/{id}/predictions`: an estimate for one rank and device."""
+    """`POST /api/v1/runs/{id}/predictions`: an estimate for one rank and device.
 
-    method: Literal["formula", "trace", "rehearsal"]
+    A `bound` is the least that the step needs: its activations are not known.
+    """
+
+    method: Literal["formula", "trace", "rehearsal", "bound"]
     rank: Rank = 0
     device: Label = "host"
     peak_allocated_bytes: Bytes
@@ -250,6 +253,11 @@ class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults
     terms: dict[str, Bytes] = {}
     assumptions: dict[str, Any] = {}
     advice: Annotated[list[AdviceItem], Meta(max_length=50)] = []
+
+    @property
+    def predicted_peak_bytes(self) -> int | None:
+        """Return the expected peak of tensors; None for a bound."""
+        return None if self.method == "bound" else self.peak_allocated_bytes
 
 
 class RehearsalMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

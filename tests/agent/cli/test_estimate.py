@@ -316,6 +316,31 @@ def test_a_factory_is_traced(estimate, factory):
 
 
 @traced
+def test_a_factory_that_cannot_be_traced_gets_no_estimate(estimate, tmp_path):
+    path = tmp_path / "asks.py"
+    path.write_text(
+        "import torch\nclass Asks(torch.nn.Linear):\n"
+        "    def forward(self, inputs):\n        return super().forward(inputs) * inputs.sum().item()"
+        "\ndef make():\n    return Asks(512, 512)\n"
+    )
+    command = ("--model", f"{path}:make", "--input", "8x512", "--gpu", "a100")
+    status, out, _ = estimate(*command)
+    first, *_, answer, _ = out.splitlines()
+    assert status == 1
+    assert first.startswith("No estimate, but the least that it needs in place of a trace: not")
+    assert answer.startswith("unknown: needs at least") and "activations are not known" in answer
+    assert "activations      " not in out and "between" not in out
+    status, out, _ = estimate(*command, "--json")
+    output = json.loads(out)
+    assert status == 1 and output["method"] == "bound" and "aten::sum" in output["fallback"]
+    assert (output["verdict"], output["fits"], output["intervals"]) == ("unknown", None, {})
+    status, out, _ = estimate(*command[:-1], "303MiB")
+    assert status == 0 and "won't fit: needs at least" in out
+    status, out, _ = estimate(*command, "--sweep", "batch=8")
+    assert status == 1 and out.splitlines()[-1] == "? at least: activations are not known"
+
+
+@traced
 def test_it_lists_the_largest_tensors_and_advice_of_a_factory(estimate, factory):
     _, out, _ = estimate("--model", factory, "--input", "16384x512", "--gpu", "512MiB")
     assert "Largest tensors at the peak" in out and "reserved by torch" in out

@@ -6,16 +6,20 @@ import json
 import sys
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
 import memagent
-from memagent.errors import EstimateError, SettingError
+from memagent.errors import EstimateError, SettingError, TraceError
+from memagent.estimator import engine
 from memagent.estimator.api import estimate
 from memagent.estimator.cards import CARDS
 from memagent.estimator.input_specs import batch_of, with_batch
 from memagent.estimator.model_edits import CheckpointedModel, repeated_blocks
+from memagent.estimator.request import TraceRequest
+from memagent.estimator.search import largest_batch
 from memagent.estimator.trace.isolation import can_fork
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="this system cannot fork a tracing process")
@@ -144,14 +148,90 @@ def test_a_gpu_sets_the_limit_and_the_context():
     assert result.terms["cublas_workspace"] == result.components["workspace"] > 0
 
 
-def test_an_untraceable_step_gets_the_formula_and_names_the_operator():
-    class Asks(Stack):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            return super().forward(inputs) * float(inputs.sum())
+class Scaled(torch.autograd.Function):
+    """A function of the script's own that reads a value."""
 
-    result = estimate(Asks(), torch.randn(8, 256), loss=mean)
-    assert result.method == "formula" and "aten::sum" in result.assumptions["trace"]
-    assert result.components["parameters"] == sum(p.numel() * 4 for p in Stack().parameters())
+    @staticmethod
+    def forward(context, inputs):
+        context.scale = inputs.abs().max().item()
+        return inputs / context.scale
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient / context.scale
+
+
+def branches(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs * 2 if inputs.sum() > 0 else inputs
+
+
+def multiplies_sparse(inputs: torch.Tensor) -> torch.Tensor:
+    places = torch.randint(0, len(inputs), (2, 16))
+    adjacency = torch.sparse_coo_tensor(places, torch.ones(16), (len(inputs), len(inputs)))
+    return torch.sparse.mm(adjacency, inputs)
+
+
+def asks_numpy(inputs: torch.Tensor) -> torch.Tensor:
+    return inputs * float(np.median(inputs.detach().cpu().numpy()))
+
+
+LIBRARY = torch.library.Library("memagent_test", "DEF")
+LIBRARY.define("twice(Tensor inputs) -> Tensor")
+LIBRARY.impl("twice", lambda inputs: inputs * 2, "CPU")
+
+
+def fails(inputs: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("not today")
+
+
+UNTRACEABLE = {
+    "control flow": branches,
+    "own autograd function": Scaled.apply,
+    "sparse": multiplies_sparse,
+    "numpy": asks_numpy,
+    "operator without shapes": lambda inputs: torch.ops.memagent_test.twice(inputs),
+    "exception": fails,
+}
+
+
+class Untraceable(Stack):
+    def __init__(self, operation):
+        super().__init__()
+        self.operation = operation
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.operation(super().forward(inputs))
+
+
+@pytest.mark.parametrize("name", UNTRACEABLE)
+def test_an_untraceable_step_never_fits(name):
+    result = estimate(
+        Untraceable(UNTRACEABLE[name]), torch.randn(8, 256), loss=mean, limit_bytes="80GiB"
+    )
+    assert (result.method, result.outcome, result.fits) == ("bound", "unknown", None)
+    assert result.fit_probability is None and not result.fits_with(2**40)
+    assert result.assumptions["trace"].startswith("not traced at ")
+    assert "unknown: needs at least" in result.verdict()
+    assert result.to_dict()["verdict"] == "unknown"
+    assert result.to_message(rank=0, device="cuda:0").predicted_peak_bytes is None
+
+
+def test_an_untraceable_step_whose_state_alone_exceeds_the_limit_will_not_fit():
+    parameters = sum(p.numel() * 4 for p in Stack().parameters())
+    limit = 4 * parameters  # parameters, gradients, two moments, a copy by foreach and a context
+    result = estimate(
+        Untraceable(branches), torch.randn(8, 256), loss=mean, limit_bytes=limit, context_bytes=0
+    )
+    assert (result.outcome, result.fits, result.surely_too_large) == ("won't fit", False, True)
+    assert result.needed_bytes >= 5 * parameters > limit == result.limit_bytes
+
+
+def test_the_largest_batch_of_an_untraceable_step_is_not_known():
+    request = TraceRequest(
+        Untraceable(branches), torch.randn(8, 256), loss=mean, limit_bytes=80 * 2**30
+    )
+    with pytest.raises(TraceError, match="the largest batch is not known: batch 1 is not traced"):
+        largest_batch(request, engine.estimate)
 
 
 def test_a_factory_in_a_file_is_estimated(tmp_path):

@@ -1,4 +1,4 @@
-"""Predictions of real runs: the formula's at once, then the trace's or the reason for none."""
+"""Predictions of real runs: the least needed at once, then the trace's or the reason for none."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_the_trace_of_the_first_inputs_becomes_the_runs_prediction(training, rec
     with memagent.attach(model, optimizer) as run:
         step()
         wait_for_answer(run)
-    formula, trace = recording().predictions
+    bound, trace = recording().predictions
     parameters = sum(p.numel() * 4 for p in model.parameters())
-    assert (formula.method, trace.method) == ("formula", "trace")
+    assert (bound.method, trace.method) == ("bound", "trace")
     assert trace.components["parameters"] == trace.components["gradients"] == parameters
     assert 2 * parameters <= trace.components["optimizer_state"] <= 2 * parameters + 100
     assert trace.assumptions["inputs"] == [{"shape": [32, 64], "dtype": "float32"}]
@@ -93,7 +93,7 @@ def test_an_untraceable_model_names_the_operator(recording):
         optimizer.step()
         wait_for_answer(run)
     last = recording().predictions[-1]
-    assert last.method == "formula" and "aten::sum" in last.assumptions["trace"]
+    assert last.method == "bound" and "aten::sum" in last.assumptions["trace"]
 
 
 def autocast_model() -> torch.nn.Module:
@@ -168,7 +168,7 @@ def test_the_estimate_is_delivered_without_advice_that_takes_too_long(recording,
         lambda: not any(thread.name == "memagent-predict" for thread in threading.enumerate())
     )
     run.finish()
-    assert [item.method for item in recording().predictions] == ["formula", "trace"]
+    assert [item.method for item in recording().predictions] == ["bound", "trace"]
     assert children() <= before
 
 
@@ -181,7 +181,7 @@ def test_a_short_run_leaves_no_process_behind(training):
     assert children() <= before
 
 
-def test_a_run_that_ends_before_its_prediction_has_the_formulas(training, recording, monkeypatch):
+def test_a_run_that_ends_before_its_trace_has_the_lower_bound(training, recording, monkeypatch):
     model, optimizer, step = training
 
     @contextlib.contextmanager
@@ -193,8 +193,8 @@ def test_a_run_that_ends_before_its_prediction_has_the_formulas(training, record
     run = memagent.attach(model, optimizer)
     step()
     run.finish()
-    assert run.report()["prediction"]["method"] == "formula"
-    assert [item.method for item in recording().predictions] == ["formula"]
+    assert run.report()["prediction"]["method"] == "bound"
+    assert [item.method for item in recording().predictions] == ["bound"]
 
 
 def test_predict_false_traces_nothing(training, recording):
@@ -204,14 +204,15 @@ def test_predict_false_traces_nothing(training, recording):
     assert run.prediction is None and recording().predictions == []
 
 
-def test_several_models_get_the_formula_and_the_reason(training, recording):
+def test_several_models_get_a_bound_and_the_reason(training, recording):
     model, optimizer, step = training
     second = torch.nn.Linear(2, 2)
     with memagent.attach([model, second], optimizer) as run:
         step()
         wait_for_answer(run)
-    (formula,) = recording().predictions
-    assert formula.assumptions["trace"] == "not traced: several models or optimizers"
+    (bound,) = recording().predictions
+    assert bound.method == "bound"
+    assert bound.assumptions["trace"] == "not traced: several models or optimizers"
 
 
 def test_a_model_that_is_dropped_at_once_lives_no_longer_and_has_no_prediction(

@@ -95,7 +95,7 @@ def test_two_ranks_share_one_run_and_rank_0_is_traced(
 
 def assert_the_first_is_traced(first, second, *, is_sharded):
     """With its buckets; a sharded model says why it is not."""
-    assert (first["method"], second["method"]) == ("formula" if is_sharded else "trace", "formula")
+    assert (first["method"], second["method"]) == ("bound" if is_sharded else "trace", "bound")
     if is_sharded:
         assert "sharded" in first["assumptions"]["trace"]
     else:

@@ -67,6 +67,14 @@ class Disjunction:
 Expression = Condition | Negation | Conjunction | Disjunction
 
 
+def columns_of(expression: Expression) -> list[RunColumn]:
+    """Return the columns that a filter compares, in its order."""
+    if isinstance(expression, Condition):
+        return [expression.column]
+    terms = (expression.term,) if isinstance(expression, Negation) else expression.terms
+    return list(dict.fromkeys(column for term in terms for column in columns_of(term)))
+
+
 def matches(expression: Expression, lookup: Lookup) -> bool:
     """Return True if a run matches; `lookup` returns the values of a column."""
     match expression:

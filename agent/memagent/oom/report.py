@@ -190,7 +190,7 @@ def oom_report(
     device_id = device if device in devices else next(iter(devices), None)
     device_state: EventData = devices.get(device_id, {})
     state = {**_well_typed(reading or {}), **device_state}
-    components = {name: size for name, size in state.get("components", {}).items() if size}
+    components = _components_of(state)
     tensors = event_data.get("largest_tensors", ())[:_MAX_TENSORS]
     phase = str(event_data.get("phase") or "")
     size, free = event_data.get("asked_bytes"), event_data.get("free_bytes")
@@ -354,6 +354,14 @@ def _fields(value: Any) -> EventData:
 def _devices(value: Any) -> dict[str, EventData]:
     items = value.items() if isinstance(value, Mapping) else ()
     return {name: _well_typed(item) for name, item in items if isinstance(item, Mapping)}
+
+
+def _components_of(state: EventData) -> dict[str, int]:
+    """Return the bytes of components, and of everything else in use: what leaks is no component."""
+    sizes = {name: size for name, size in state.get("components", {}).items() if size}
+    used = state.get("allocated_bytes") or state.get("used_bytes") or 0
+    rest = used - sum(sizes.values())
+    return {**sizes, "everything_else": rest} if sizes and rest > 0 else sizes
 
 
 def _components(value: Any) -> dict[str, float]:

@@ -176,7 +176,7 @@ def closing_summary(rule: str, summary: str, state: str, first_step: int, step: 
 def seen_in(failure: Failure, now: float) -> str:
     """Return `Seen in 7 runs of 3 people since Tuesday`; with a date if that's a week ago."""
     if failure.runs == 1:
-        return "Seen in no other run"
+        return "First occurrence"
     people = f" of {failure.users} people" if failure.users > 1 else ""
     return f"Seen in {failure.runs:,} runs{people} since {day_of(failure.first_seen_at, now)}"
 

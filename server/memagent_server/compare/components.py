@@ -141,7 +141,7 @@ def _is_shape(shape: list[Any]) -> bool:
 def _retained_bytes(stream: StreamRow | None) -> int | None:
     """Return what is allocated after the newest step and belongs to no component.
 
-    None if a reading is missing.
+    None if a reading is missing, except that of buffers: a model may have none.
     """
     allocated = stream.latest.get("allocated_bytes") if stream is not None else None
     if stream is None or allocated is None:
@@ -150,11 +150,13 @@ def _retained_bytes(stream: StreamRow | None) -> int | None:
         "parameters",
         "gradients",
         "optimizer_state",
-        "buffers",
         *(("context",) if stream.kind == "host" else ()),
     )
     parts = [size for name in names if (size := stream.latest.get(f"{name}_bytes")) is not None]
-    return max(0, allocated - sum(parts)) if len(parts) == len(names) else None
+    if len(parts) < len(names):
+        return None
+    rest: int = allocated - sum(parts) - (stream.latest.get("buffers_bytes") or 0)
+    return max(0, rest)
 
 
 def levels(prediction: PredictionRow | None, stream: StreamRow | None) -> list[LevelResidual]:

@@ -91,7 +91,7 @@ def sides(session: Session, summaries: Sequence[RunSummary]) -> list[dict[str, A
             summary,
             stream := nearest_to_limit(memory[summary.id]),
             scalars[summary.id],
-            step_s=_step_s(session, stream) if stream is not None else None,
+            step_s=median_step_s(session, stream) if stream is not None else None,
         )
         for summary in summaries
     ]
@@ -130,7 +130,7 @@ def _by_run(
     return memory, scalars
 
 
-def _step_s(session: Session, stream: StreamRow) -> float | None:
+def median_step_s(session: Session, stream: StreamRow) -> float | None:
     """Return the median step time over parts of the run: one slow evaluation has no effect."""
     chart = series(
         session,

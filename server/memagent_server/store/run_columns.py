@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from memagent.errors import FilterError
 from memagent.filters.columns import RUN_COLUMNS, column_of
-from memagent.filters.expression import RunColumn, config_values
+from memagent.filters.expression import Expression, RunColumn, columns_of, config_values
 from memagent.wire.fields import SCALARS_STREAM
 from memagent_server.store.models import RunRow, StreamRow
 from memagent_server.store.run_filter import PEAK_OF_RUN
@@ -55,6 +55,28 @@ def column_names(session: Session, run_ids: Collection[str]) -> list[str]:
     scalars = _leaves(dict.fromkeys(sorted(logged - _OF_EACH_SAMPLE)), "scalar")
     named = (name for name, _ in islice(scalars, MAX_NAMES))
     return [*RUN_COLUMNS, *sorted(settings)[:MAX_NAMES], *named]
+
+
+def similar_columns(
+    session: Session, run_ids: Collection[str], expression: Expression
+) -> dict[str, str]:
+    """Return the columns of a filter that none of these runs has, each with one that ends alike:
+    `config.optimizer.lr` for `config.lr`.
+    """
+    known = {column_of(name): name for name in column_names(session, run_ids)}
+    wrong = [column for column in columns_of(expression) if column not in known]
+    similar = {
+        ".".join((column.source, *column.path)): next(
+            (name for other, name in known.items() if _ends_alike(column, other)), None
+        )
+        for column in wrong
+        if column.source != "run"
+    }
+    return {name: other for name, other in similar.items() if other is not None}
+
+
+def _ends_alike(column: RunColumn, other: RunColumn) -> bool:
+    return other.source != "run" and column.path[-1:] == other.path[-1:]
 
 
 def column_table(session: Session, run_ids: Sequence[str], text: str) -> ColumnTable:

@@ -43,6 +43,6 @@ def show_changes() -> Response:
             session,
             changes=entries,
             older=older,
-            text_of=change_text.text_of,
+            describe=change_text.describe,
             problem_of=change_text.problem_of,
         )

@@ -48,8 +48,28 @@ TEXTS: dict[tuple[str, str], str] = {
 """Words by method and route. A route of an earlier version is shown as it was sent."""
 
 
-def text_of(method: str, route: str) -> str:
-    return TEXTS.get((method, route), f"{method} {route}")
+_ACTIONS: dict[tuple[str, str], str] = {
+    ("alerts", "ack"): "Acknowledged an alert",
+    ("alerts", "snooze"): "Snoozed an alert",
+    ("alerts", "false-alarm"): "Marked an alert as a false alarm",
+    ("alerts", "undo"): "Took back an answer to an alert",
+    ("failures", "resolve"): "Resolved a failure",
+    ("failures", "reopen"): "Reopened a failure",
+    ("public-link", "open"): "Opened a run's public link",
+    ("public-link", "revoke"): "Revoked a run's public link",
+    ("commands", "stop"): "Asked a run to stop",
+    ("commands", "checkpoint"): "Asked a run for a checkpoint",
+}
+"""Words by a part of the route and the last word of the subject, for routes with several."""
+
+
+def describe(method: str, route: str, subject: str) -> tuple[str, str]:
+    """Return the words for a change, and what it's about without the action that they name."""
+    rest, _, action = subject.rpartition(" ")
+    for (part, name), text in _ACTIONS.items():
+        if part in route and name == action:
+            return text, rest
+    return TEXTS.get((method, route), f"{method} {route}"), subject
 
 
 def problem_of(status: int) -> str:

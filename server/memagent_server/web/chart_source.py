@@ -10,7 +10,7 @@ from typing import Any
 
 from memagent.forecast.types import LEVELS
 from memagent.oom.report import OomReport
-from memagent_server.compare import components, oom_report_of
+from memagent_server.compare import components, median_step_s, oom_report_of
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
 from memagent_server.schemas.alerts import Incident
@@ -102,6 +102,7 @@ def variables_of(session: Session, source: ChartSource) -> dict[str, Any]:
         else None,
         "compared_groups": view_models.compared_groups(compared) if compared else [],
         "compared": compared,
+        "step_s": median_step_s(session, source.row) if source.row is not None else None,
         "ranks": run_view.compared_ranks(source.streams),
         "even_ratio": run_view.EVEN_RATIO,
         "has_scalars": any(item.is_current and item.kind == "scalars" for item in run.streams),

@@ -236,7 +236,7 @@ def forecast_sentence(run: RunSummary, forecast: Forecast | ForecastSummary) -> 
     if remaining is None:
         when = ""
     elif remaining < 1:
-        when = " any moment now"
+        return f"{text[0].upper()}{text[1:]} now"
     else:
         when = f" in about {steps(remaining)}{_time_left(forecast, remaining)}"
     return f"{text[0].upper()}{text[1:]}{when}"
@@ -266,7 +266,7 @@ def oom_time(run: RunSummary) -> str:
         return ""
     seconds = _seconds_left(forecast, remaining)
     if remaining < 1:
-        return "OOM any moment now"
+        return "OOM now"
     return f"OOM in ~{steps(remaining) if seconds is None else format_duration(seconds)}"
 
 

@@ -351,11 +351,11 @@ def _note(row: ComparedResidual) -> str | None:
         return f"Likely: {row.reason}." if row.reason else None
     if row.low_bytes is None or row.high_bytes is None:
         return None
-    text = f"9 in 10 runs: {byte_range(row.low_bytes, row.high_bytes)}"
+    text = f"90 % interval: {byte_range(row.low_bytes, row.high_bytes)}"
     if row.is_within is not False:
         return text
     return (
-        f"{text}; this one is {'above' if (row.observed_bytes or 0) > row.low_bytes else 'below'}"
+        f"{text}; this run is {'above' if (row.observed_bytes or 0) > row.low_bytes else 'below'}"
     )
 
 

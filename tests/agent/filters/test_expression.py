@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memagent.filters.expression import config_values, matches
+from memagent.filters.expression import columns_of, config_values, matches
 from memagent.filters.parser import parse
 
 CONFIG = {
@@ -16,6 +16,16 @@ CONFIG = {
     "list": [1],
     "deep": {"a.b": {"c": 3}},
 }
+
+
+def test_columns_are_listed_once_in_the_order_of_the_filter():
+    text = "not (config.lr < 1 or user = 'a') and config.lr > 0 and scalar.x > 1"
+    names = columns_of(parse(text))
+    assert [(item.source, *item.path) for item in names] == [
+        ("config", "lr"),
+        ("run", "user"),
+        ("scalar", "x"),
+    ]
 
 
 def lookup(column):

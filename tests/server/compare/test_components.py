@@ -125,7 +125,15 @@ def test_other_tensors_belong_to_no_component(observe):
 
 
 def test_other_tensors_are_unknown_without_every_component(observe):
-    assert row(observe(), "other_tensors") is None
+    parts = {f"{name}_bytes": [10] for name in ("parameters", "gradients")}
+    unknown = observe(readings={"step": [5], "allocated_bytes": [70], **parts})
+    assert row(unknown, "other_tensors") is None
+
+
+def test_a_model_without_buffers_has_other_tensors(observe):
+    parts = {f"{name}_bytes": [10] for name in ("parameters", "gradients", "optimizer_state")}
+    result = observe(readings={"step": [5], "allocated_bytes": [70], **parts})
+    assert row(result, "other_tensors").observed_bytes == 40
 
 
 def test_the_last_known_reading_counts(observe):

@@ -6,7 +6,7 @@ from memagent_server.http import auth, credentials
 from memagent_server.http.change_log import READING
 from memagent_server.store import changes
 from memagent_server.store.changes import add_change, list_changes
-from memagent_server.web.change_text import TEXTS, problem_of, text_of
+from memagent_server.web.change_text import TEXTS, describe, problem_of
 
 
 def rows_of(database):
@@ -87,13 +87,27 @@ def test_every_route_that_is_logged_has_words_and_no_other(app):
 
 
 def test_a_route_of_an_earlier_version_is_shown_as_it_is():
-    assert text_of("PUT", "/old") == "PUT /old"
+    assert describe("PUT", "/old", "a b") == ("PUT /old", "a b")
     assert [problem_of(status) for status in (303, 403, 499, 500)] == [
         "",
         "refused: 403 Forbidden",
         "refused: 499",
         "failed: 500 Internal Server Error",
     ]
+
+
+def test_a_route_of_several_actions_has_words_for_each():
+    routes = {
+        "/alerts/<int:alert_id>/say": ("ack", "snooze", "false-alarm", "undo"),
+        "/failures/<fingerprint>/<any(resolve, reopen):action>": ("resolve", "reopen"),
+        "/runs/<run_id>/public-link": ("open", "revoke"),
+        "/runs/<run_id>/commands": ("stop", "checkpoint"),
+    }
+    texts = [
+        describe("POST", route, f"x {name}") for route, names in routes.items() for name in names
+    ]
+    assert len({text for text, _ in texts}) == 10
+    assert {about for _, about in texts} == {"x"}
 
 
 def test_logins_and_logouts_are_in_the_audit_log_and_wrong_tokens_are_not(app, database):

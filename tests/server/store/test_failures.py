@@ -147,7 +147,7 @@ def test_runs_and_people_are_counted(database, fail):
     assert seen.first_seen_at == "1970-01-01T00:01:40.000Z"
     assert seen_in(seen, 100.0 + 3 * DAY) == "Seen in 4 runs of 2 people since Thursday"
     assert seen_in(seen, 100.0 + 30 * DAY) == "Seen in 4 runs of 2 people since 1970-01-01"
-    assert seen_in(read(database, other), 100.0) == "Seen in no other run"
+    assert seen_in(read(database, other), 100.0) == "First occurrence"
     with database.read() as session:
         assert [item.id for item in list_failures(session)] == [failure, other]
         assert [item.id for item in list_failures(session, project="nlp")] == [other]

@@ -54,7 +54,7 @@ def test_an_unknown_failure_is_404(sqlite_client, method):
 
 def test_the_page_of_a_run_links_to_all_runs_with_its_failure(client):
     failure = fail(client, "a")
-    assert "Seen in no other run" in client.get("/runs/a", headers=HTML).text
+    assert "First occurrence" in client.get("/runs/a", headers=HTML).text
     fail(client, "b")
     fail(client, "c", status="failed")
     html = client.get("/runs/a", headers=HTML).text
@@ -72,7 +72,7 @@ def test_the_button_resolves_and_the_page_says_so(sqlite_client):
     response = sqlite_client.post(f"/failures/{failure}/resolve", data={"next": "/runs/a"})
     assert (response.status_code, response.headers["Location"]) == (303, "/runs/a")
     text = text_of(sqlite_client.get("/runs/a", headers=HTML).text)
-    assert "resolved Seen in no other run Reopen" in text
+    assert "resolved First occurrence Reopen" in text
 
 
 def test_the_message_and_the_card_of_a_regressed_failure_say_so(

@@ -59,7 +59,7 @@ def test_the_least_time_left_is_the_greatest_risk():
 
 
 def test_it_shows_any_moment_after_the_expected_step():
-    assert headline(a_run(step=1500), LEAK)[1] == "Runs out of memory any moment now"
+    assert headline(a_run(step=1500), LEAK)[1] == "Runs out of memory now"
 
 
 def test_a_notice_is_less_certain():

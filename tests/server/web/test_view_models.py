@@ -57,7 +57,7 @@ def test_components_are_listed_with_their_prediction():
                     "plain",
                     100.0,
                     None,
-                    "9 in 10 runs: 190 MiB to 210 MiB",
+                    "90 % interval: 190 MiB to 210 MiB",
                 )
             ],
         ),
@@ -70,14 +70,14 @@ def test_components_are_listed_with_their_prediction():
 
 @pytest.mark.parametrize(
     ("observed", "ending"),
-    [(180, "; this one is below"), (200, "210 MiB"), (220, "; this one is above")],
+    [(180, "; this run is below"), (200, "210 MiB"), (220, "; this run is above")],
 )
 def test_a_level_outside_of_its_interval_is_marked(observed, ending):
     low, high = 190 * MIB, 210 * MIB
     is_within = low <= observed * MIB <= high
     row = LevelResidual(200 * MIB, observed * MIB, None, "device", low, high, is_within)
     [(_, [text])] = groups(levels=[row])
-    assert text.note.startswith("9 in 10 runs: 190 MiB to 210 MiB")
+    assert text.note.startswith("90 % interval: 190 MiB to 210 MiB")
     assert text.note.endswith(ending)
 
 

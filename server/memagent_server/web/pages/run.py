@@ -17,10 +17,12 @@ from memagent.estimator.advice.by_cause import CauseAdvice, advice_for_cause
 from memagent_server.http import auth
 from memagent_server.http.context import current
 from memagent_server.ingest.batch_pace import pace_of
+from memagent_server.schemas.alerts import Incident
 from memagent_server.schemas.base import JsonObject
 from memagent_server.schemas.predictions import Forecast
 from memagent_server.schemas.runs import Run, Stream
 from memagent_server.schemas.snapshots import SuspectByRank
+from memagent_server.settings import SEVERITIES
 from memagent_server.store.console import DEATHS, console_of
 from memagent_server.store.engine import Session
 from memagent_server.store.events import list_commands, list_events
@@ -81,7 +83,7 @@ def show_run(run_id: str) -> Response:
             session,
             **variables,
             may_change=auth.may_change(run.project),
-            incidents=source.incidents,
+            incidents=sorted(source.incidents, key=_urgency),
             failures=shared_failures(session, [run.id]),
             cause=cause,
             advice=_advice(cause, advice, suspects, source.stream) if cause else None,
@@ -105,6 +107,11 @@ def show_run(run_id: str) -> Response:
             public_link=describe_link(link) if link is not None else None,
             link_lifetimes=LIFETIMES if current().settings.has_public_links else {},
         )
+
+
+def _urgency(incident: Incident) -> tuple[bool, int]:
+    """Order incidents: open ones first, the most severe of them before newer ones."""
+    return incident.closed_at is not None, -SEVERITIES.index(incident.severity)
 
 
 def _diagnosis_text(session: Session, run: Run) -> str | None:

@@ -30,6 +30,7 @@ from memagent_server.store.run_columns import (
     ColumnTable,
     column_names,
     column_table,
+    similar_columns,
     split_names,
 )
 from memagent_server.store.run_edits import MAX_NOTES, archive, change_tags, edit_runs
@@ -114,6 +115,7 @@ def show_runs() -> Response:
             statuses=RUN_STATUSES,
             sorts=SORT_NAMES,
             is_filtered=is_filtered,
+            similar=_similar_columns(session, expression) if expression and not runs else {},
             endangered=endangered[:MAX_SHOWN_ENDANGERED],
             more_endangered=len(endangered[MAX_SHOWN_ENDANGERED:]),
             next_cursor=page.next_cursor,
@@ -125,6 +127,12 @@ def show_runs() -> Response:
             needs_token=not runs and credentials.has_admin_tokens(session, context.settings),
             refresh_s=REFRESH_S,
         )
+
+
+def _similar_columns(session: Session, expression: Expression) -> dict[str, str]:
+    """Return what the newest runs have instead of columns that a filter names in vain."""
+    newest = list_runs(session, RunQuery(limit=MAX_RUNS_FOR_COLUMNS)).runs
+    return similar_columns(session, [run.id for run in newest], expression)
 
 
 def _endangered(session: Session, now: float) -> list[RunSummary]:

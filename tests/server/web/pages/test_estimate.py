@@ -160,12 +160,12 @@ def test_the_verdict_is_the_apis_word(client, limit, word):
 def test_it_names_the_smallest_cards_unless_it_fits(client):
     query = {"model": "gpt2-xl", "batch": "4"}
     html = page(client, **query, gpu="t4")
-    line = re.search(r"The smallest cards that it fits: ([^<]+)<", html)
+    line = re.search(r"Smallest cards it fits on: ([^<]+)<", html)
     listed = [CARDS[text.split()[0]] for text in line[1].split(", ")]
     body = {"model": "gpt2-xl", "batch": 4, "gpu": "t4"}
     estimate = client.post("/api/v1/estimate", json=body).get_json()
     assert listed == smallest_cards(estimate["intervals"]["device"][1])
-    assert "smallest cards" not in page(client, **query, gpu="b300")
+    assert "Smallest cards" not in page(client, **query, gpu="b300")
 
 
 def test_a_model_that_the_formula_does_not_know_gets_a_sentence_and_no_number(client):

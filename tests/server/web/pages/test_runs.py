@@ -34,6 +34,21 @@ def organise(client, what, *run_ids, **fields):
     return client.post("/runs", data={"what": what, "runs": list(run_ids), **fields}, headers=HTML)
 
 
+def test_a_filter_without_runs_names_the_setting_that_they_have(client):
+    config = {"optimizer": {"lr": 0.01}}
+    client.post("/api/v1/runs", json={"run_id": "a", "config": config})
+    page = client.get("/?where=config.lr+<+1&group=user", headers=HTML).text
+    text = " ".join(unescape(re.sub("<[^>]+>", "", page)).split())
+    assert "No runs match No recent run has config.lr. Did you mean config.optimizer.lr?" in text
+    (link,) = re.findall(r'href="([^"]+)"><code>config.optimizer.lr', page)
+    assert "config.optimizer.lr" in link
+    assert "group-status" in client.get(unescape(link), headers=HTML).text
+    for known in ("config.optimizer.lr > 1", "config.width > 1", "peak_bytes > 1"):
+        assert (
+            "Did you mean" not in client.get("/", query_string={"where": known}, headers=HTML).text
+        )
+
+
 def test_selected_runs_are_tagged_and_found_by_their_tag(client, listed):
     response = organise(client, "tag", "a", "b", tag="best, shown", next="/?q=run")
     assert (response.status_code, response.location) == (303, "/?q=run")

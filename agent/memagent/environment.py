@@ -87,7 +87,7 @@ REHEARSAL_FOLDER = REHEARSAL_PREFIX + "FOLDER"
 
 ALL_SETTINGS = AGENT_SETTINGS + SERVER_SETTINGS + INTERNAL_SETTINGS
 
-_SERVICE_LINK = re.compile(
+_SERVICE_LINK = (
     r"MEMAGENT\w*_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_\w+)?)"
 )
 
@@ -117,7 +117,7 @@ def is_of_others(name: str, value: str) -> bool:
     return (
         not name.startswith("MEMAGENT_")
         or name.startswith(REHEARSAL_PREFIX)
-        or _SERVICE_LINK.fullmatch(name) is not None
+        or re.fullmatch(_SERVICE_LINK, name) is not None
         or (name.endswith("_PORT") and value.startswith(("tcp://", "udp://", "sctp://")))
     )
 

@@ -24,9 +24,9 @@ _FACTORS = {
     "g": GIB, "gib": GIB, "gb": 10**9,
     "t": TIB, "tib": TIB, "tb": 10**12,
 }  # fmt: skip
-_AGE = re.compile(r"([0-9]{1,6})([hdw])")
+_AGE = r"([0-9]{1,6})([hdw])"
 _AGE_UNIT_S = {"h": 3600.0, "d": DAY_S, "w": 7 * DAY_S}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
+_SIZE = r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*"
 
 
 def parse_bytes(text: str | int, option: str = "size") -> int:
@@ -34,7 +34,7 @@ def parse_bytes(text: str | int, option: str = "size") -> int:
 
     Raises SettingError that names `option` for anything else, and for sizes that are not positive.
     """
-    match = _SIZE.fullmatch(str(text))
+    match = re.fullmatch(_SIZE, str(text))
     factor = _FACTORS.get(match[2].lower()) if match else None
     if match is None or factor is None:
         raise SettingError(
@@ -49,7 +49,7 @@ def parse_bytes(text: str | int, option: str = "size") -> int:
 
 def parse_age(option: str, text: str) -> float:
     """Return the seconds of `12h`, `30d` or `8w`. Raises SettingError that names `option`."""
-    match = _AGE.fullmatch(text)
+    match = re.fullmatch(_AGE, text)
     if match is None:
         raise SettingError(f"Invalid {option} {text!r}: write 12h, 30d or 8w.")
     return int(match[1]) * _AGE_UNIT_S[match[2]]

@@ -34,6 +34,8 @@ class StorageSizes:
     def add(self, tensors: Iterable[Any]) -> dict[Any, int]:
         """Return the bytes by `torch.device` of those storages that were not yet counted."""
         totals: dict[Any, int] = {}
+        # most tensors are on the device of the one before
+        current, size = None, 0
         tensor_type, parameter_type = self._tensor_type, self._parameter_type
         strided, address_of, counted = self._torch.strided, self._address_of, self._counted
         for tensor in tensors:
@@ -50,7 +52,11 @@ class StorageSizes:
                 counted.add(address)
                 storage = tensor.untyped_storage()
                 device = storage.device
-                totals[device] = totals.get(device, 0) + storage.nbytes()
+                if device != current:
+                    _add(totals, current, size)
+                    current, size = device, 0
+                size += storage.nbytes()
+        _add(totals, current, size)
         return totals
 
     def _add_parts(self, tensor: Any, totals: dict[Any, int]) -> None:
@@ -74,6 +80,11 @@ class StorageSizes:
             return {}
         self._counted.add(address)
         return {device: size}
+
+
+def _add(totals: dict[Any, int], device: Any, size: int) -> None:
+    if device is not None:
+        totals[device] = totals.get(device, 0) + size
 
 
 def _writable_address(tensor: Any) -> int:

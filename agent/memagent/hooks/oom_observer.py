@@ -38,7 +38,7 @@ _observed_cores: list[Any] = []
 """The `torch._C` that has our observer; several only in tests."""
 
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-_REQUESTED = re.compile(r"[Tt]ried to allocate (\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB)")
+_REQUESTED = r"[Tt]ried to allocate (\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB)"
 """The messages of CUDACachingAllocator.cpp and alloc_cpu.cpp."""
 
 
@@ -65,7 +65,7 @@ def add_failure_listener(torch: Any, listener: Listener) -> Remove:
 
 def parse_failure(error: BaseException) -> AllocationFailure:
     """Read the message of an out-of-memory error; asked_bytes is None if it has no size."""
-    match = _REQUESTED.search(str(error))
+    match = re.search(_REQUESTED, str(error))
     return AllocationFailure(asked_bytes=int(float(match[1]) * _UNITS[match[2]]) if match else None)
 
 

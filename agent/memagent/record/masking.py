@@ -7,13 +7,16 @@ from typing import Any
 
 MASK = "***"
 
-_SECRET_WORD = re.compile(
-    "secrets?|passwords?|passwd|passphrase|credentials?|apikey|authtoken|accesstoken|accesskey"
-    "|privatekey|secretkey|authorization|webhook"
-)
-_KEY_QUALIFIER = re.compile("api|access|private|secret|signing|encryption|ssh|service|auth|account")
+# Patterns as text are compiled at their first use, which few runs make: `attach` imports this.
+
+_SECRET_WORDS = {
+    *("secret", "secrets", "password", "passwords", "passwd", "passphrase", "credential"),
+    *("credentials", "apikey", "authtoken", "accesstoken", "accesskey", "privatekey"),
+    *("secretkey", "authorization", "webhook"),
+}
+_KEY_QUALIFIER = "api|access|private|secret|signing|encryption|ssh|service|auth|account"
 """Words after which `key` is a secret."""
-_TEXT_TOKEN_QUALIFIER = re.compile(
+_TEXT_QUALIFIER = (
     "pad|eos|bos|unk|sep|cls|mask|start|end|stop|begin|special|image|img|video|audio|text|next"
     "|prev|first|last|per|max|min|num|n|tool|think|new|prefix|suffix|middle|eot|eom|trigger"
     "|instance|placeholder|separator|class|boi|eoi|context|modifier|initializer|every|each"
@@ -48,20 +51,17 @@ _BEARER = re.compile(
 # from the beginning of a word, so that a long one is read once
 _ASSIGNMENT = re.compile(r"""(?<![\w.-])([\w.-]{1,200})(\\*["']?\s*(?:[=-]>|:=|==?|:)\s*)""")
 _OPTION = re.compile(r"""(?<![\w-])(--[\w.-]{1,200})(["']?,?\s+["']?)([^\s"'-][^\s"',]*)""")
-_VALUE = re.compile(
-    r"""
+_VALUE = r"""
       (?P<quote>\\*["'])(?:(?<=\\")[^"]*"? | (?<=\\')[^']*'?
                           | (?<=")(?:[^"\\]|\\.)*"? | (?<=')(?:[^'\\]|\\.)*'?)
     | [bru]?"(?:[^"\\]|\\.)*"? | [bru]?'(?:[^'\\]|\\.)*'?
     | [\w.]*[(\[{][^)\]}]*[)\]}]?                          # SecretStr('x'), ['x', 'y']
     | (?:(?i:bearer|basic|digest|token)\s+)?[^\s"',;&)}\]]+
-    """,
-    re.VERBOSE,
-)
-_SWITCH = re.compile(r"(?i:none|null|true|false)(?![\w.-])")
-_MEASURE = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*(?:e[+-]?[0-9]+)?|[0-9]{1,5}|nan|inf)%?(?![\w.-])")
+    """
+_SWITCH = r"(?i:none|null|true|false)(?![\w.-])"
+_MEASURE = r"[+-]?(?:[0-9]+\.[0-9]*(?:e[+-]?[0-9]+)?|[0-9]{1,5}|nan|inf)%?(?![\w.-])"
 """A number after `token:`, such as the loss of one."""
-_WORD_BEFORE = re.compile(r"(\w+)[ /]$")
+_WORD_BEFORE = r"(\w+)[ /]$"
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -71,14 +71,14 @@ def is_secret_name(name: str) -> bool:
     True for `hf_token`, `apiKey`, `--aws-secret-access-key`; False for `eos_token`, `tokenizer`.
     """
     words = [word.lower() for word in _WORDS.findall(name)]
-    if any(map(_SECRET_WORD.fullmatch, words)):
+    if not _SECRET_WORDS.isdisjoint(words):
         return True
     pairs = list(zip(["", *words], words, strict=False))
-    if any(word == "key" and _KEY_QUALIFIER.fullmatch(before) for before, word in pairs):
+    if any(word == "key" and re.fullmatch(_KEY_QUALIFIER, before) for before, word in pairs):
         return True
     # `token` counts only as the last word: `token_count` is a number.
     before, last = pairs[-1] if pairs else ("", "")
-    return last == "token" and not _TEXT_TOKEN_QUALIFIER.fullmatch(before)
+    return last == "token" and not re.fullmatch(_TEXT_QUALIFIER, before)
 
 
 def mask_value(name: str, value: Any) -> Any:
@@ -129,7 +129,8 @@ def _mask_assignments(text: str) -> str:
         pieces.append(text[position : match.end()])
         position = match.end()
         # a value that isn't a secret's may be an assignment, too
-        value = _VALUE.match(text, position) if is_secret_name(match[1]) else None
+        is_secret = is_secret_name(match[1])
+        value = re.compile(_VALUE, re.VERBOSE).match(text, position) if is_secret else None
         if value is not None and not _reveals_nothing(text, match, value[0]):
             quote = value["quote"] or ""
             pieces += (quote, MASK, quote)
@@ -140,13 +141,13 @@ def _mask_assignments(text: str) -> str:
 def _reveals_nothing(text: str, match: re.Match[str], value: str) -> bool:
     name, sign = match.groups()
     is_address = sign.strip("\\\"' ") == ":" and value.startswith("//")
-    if is_address or _SWITCH.match(value):
+    if is_address or re.match(_SWITCH, value):
         return True
     if not name.lower().endswith("token"):
         return False
-    before = _WORD_BEFORE.search(text[max(0, match.start() - 20) : match.start()])
+    before = re.search(_WORD_BEFORE, text[max(0, match.start() - 20) : match.start()])
     is_of_text = before is not None and not is_secret_name(f"{before[1]} {name}")
-    return is_of_text or _MEASURE.match(value) is not None
+    return is_of_text or re.match(_MEASURE, value) is not None
 
 
 def _masked_option(match: re.Match[str]) -> str:

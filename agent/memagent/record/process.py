@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import platform
-import re
 import shlex
 import socket
 import sys
@@ -17,15 +16,19 @@ from memagent import __version__
 from memagent.record.git import ChangeCheck, describe_code, find_repository
 from memagent.record.masking import mask_arguments, mask_text, mask_value
 
-_RELEVANT_VARIABLE = re.compile(
-    "CONDA_DEFAULT_ENV|CUBLAS_WORKSPACE_CONFIG|CUDA_(DEVICE_ORDER|LAUNCH_BLOCKING|MODULE_LOADING)"
-    "|(CUDA|HIP|ROCR)_VISIBLE_DEVICES|ZE_AFFINITY_MASK|FLUX_JOB_ID|LSB_JOBID|PBS_JOBID"
-    "|GLIBC_TUNABLES|LD_PRELOAD|MASTER_(ADDR|PORT)|(MKL|OMP)_NUM_THREADS|TOKENIZERS_PARALLELISM"
-    "|VIRTUAL_ENV|(GROUP_|LOCAL_)?RANK|(LOCAL_)?WORLD_SIZE"
-    "|(ACCELERATE|FSDP|GLOO|MALLOC|NCCL|OMPI_COMM_WORLD|PMI|PYTORCH|RCCL)_.*"
-    "|SLURM_(ARRAY_|GPUS|JOB_|MEM|N|PROCID|RESTART_COUNT|STEP_).*"
-    "|TORCH(DYNAMO|ELASTIC|INDUCTOR)?_.*",
-    re.DOTALL,
+_RELEVANT_VARIABLES = {
+    *("CONDA_DEFAULT_ENV", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING"),
+    *("CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
+    *("ZE_AFFINITY_MASK", "FLUX_JOB_ID", "LSB_JOBID", "PBS_JOBID", "GLIBC_TUNABLES", "LD_PRELOAD"),
+    *("MASTER_ADDR", "MASTER_PORT", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VIRTUAL_ENV"),
+    *("TOKENIZERS_PARALLELISM", "RANK", "GROUP_RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    "LOCAL_WORLD_SIZE",
+}
+_RELEVANT_PREFIXES = (
+    *("ACCELERATE_", "FSDP_", "GLOO_", "MALLOC_", "NCCL_", "OMPI_COMM_WORLD_", "PMI_", "PYTORCH_"),
+    *("RCCL_", "TORCH_", "TORCHDYNAMO_", "TORCHELASTIC_", "TORCHINDUCTOR_"),
+    *("SLURM_ARRAY_", "SLURM_GPUS", "SLURM_JOB_", "SLURM_MEM", "SLURM_N", "SLURM_PROCID"),
+    *("SLURM_RESTART_COUNT", "SLURM_STEP_"),
 )
 _MAX_VARIABLES = 100
 _MAX_VARIABLE_CHARACTERS = 1_000
@@ -94,7 +97,11 @@ def describe_job(environ: Mapping[str, str]) -> dict[str, str]:
 
 def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables that affect how or where training runs, masked."""
-    names = sorted(filter(_RELEVANT_VARIABLE.fullmatch, environ))
+    names = sorted(
+        name
+        for name in environ
+        if name in _RELEVANT_VARIABLES or name.startswith(_RELEVANT_PREFIXES)
+    )
     variables = {}
     for name in names[:_MAX_VARIABLES]:
         text = _shorten(mask_text(environ[name]), _MAX_VARIABLE_CHARACTERS)

@@ -83,10 +83,18 @@ def _factored_bytes(parameter: Any) -> float:
 
 def bytes_of(tensor: Any) -> int:
     """Return the bytes of the values; of this rank's shard if the tensor is sharded."""
-    local = tensor._local_tensor if hasattr(type(tensor), "_local_tensor") else tensor
-    return int(local.numel() * _value_bytes(local.dtype, local.element_size()))
+    local = tensor._local_tensor if _is_sharded(type(tensor)) else tensor  # type: ignore[arg-type]
+    value_bytes = _VALUE_BYTES.get(local.dtype)
+    if value_bytes is None:
+        name = str(local.dtype).removeprefix("torch.")
+        value_bytes = _VALUE_BYTES[local.dtype] = BYTES_OF.get(name, local.element_size())
+    return int(local.numel() * value_bytes)
+
+
+_VALUE_BYTES: dict[Any, float] = {}
+"""Bytes of a value by torch dtype, of those asked for: `attach` asks for each parameter."""
 
 
 @functools.cache
-def _value_bytes(dtype: Any, element_bytes: int) -> float:
-    return BYTES_OF.get(str(dtype).removeprefix("torch."), element_bytes)
+def _is_sharded(kind: type) -> bool:
+    return hasattr(kind, "_local_tensor")

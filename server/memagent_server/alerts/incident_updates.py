@@ -27,7 +27,8 @@ from memagent_server.alerts.summaries import closing_summary
 from memagent_server.settings import SEVERITIES
 from memagent_server.store.alerts import add_transition, change_alert, find_open, notify, open_alert
 from memagent_server.store.engine import Session
-from memagent_server.store.incidents import alerts_of, change_incident, join_incident
+from memagent_server.store.growth import GrowthSpan
+from memagent_server.store.incidents import alerts_of, change_incident, first_step_of, join_incident
 from memagent_server.store.models import AlertRow, IncidentRow, RunRow, TransitionRow
 from memagent_server.store.routes import channels_told, list_routes
 from memagent_server.store.schedules import list_schedules, replace_held
@@ -97,7 +98,13 @@ class IncidentTransaction:
     ) -> AlertRow:
         """Open a pending alert."""
         incident = join_incident(
-            self._session, run_id=run_id, rule=rule, cause=cause, severity=severity, now=self._now
+            self._session,
+            run_id=run_id,
+            rule=rule,
+            cause=cause,
+            severity=severity,
+            now=self._now,
+            growth=growth_of(data, stream_id),
         )
         changes = self._changes_of(incident)
         summary = RULES[rule].summarize(dict(data))
@@ -145,9 +152,15 @@ class IncidentTransaction:
         columns: dict[str, Any] = {"step": step}
         if alert.rule not in (*DEATHS, *MILESTONES):
             columns["summary"] = closing_summary(
-                alert.rule, alert.summary, state, alert.first_step, step
+                alert.rule, alert.summary, state, self._first_step(alert), step
             )
         self._move(alert, state, reason, columns)
+
+    def _first_step(self, alert: AlertRow) -> int:
+        """Return the step of the incident's first warning, which may be another alert's."""
+        incident = self._session.get(IncidentRow, alert.incident_id)
+        first = None if incident is None else first_step_of(alerts_of(self._session, incident))
+        return alert.first_step if first is None else min(first, alert.first_step)
 
     def remind(self, incident: IncidentRow) -> None:
         """Notify again about an incident that still fires after its snooze."""
@@ -211,6 +224,14 @@ class IncidentTransaction:
         return add_transition(
             self._session, alert, from_state=before, to_state=after, reason=reason, now=self._now
         )
+
+
+def growth_of(data: Mapping[str, Any], stream_id: int | None) -> GrowthSpan | None:
+    """Return the growth that an alert's data is about, None if it's about something else."""
+    since = data.get("growing_since_step")
+    if since is None or stream_id is None:
+        return None
+    return GrowthSpan(stream_id, int(since), int(data["step"]))
 
 
 def needs_notification(

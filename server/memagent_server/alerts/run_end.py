@@ -6,6 +6,8 @@
 3. A launch that ran out of memory or fell silent, without an alert that reports it, gets one that
    is already closed. That holds for each launch, and for each silence of a launch that came back.
 4. A pending alert closes without a notification, except for oom: then it was right, if late.
+5. Without an open alert, a death is that of an averted warning whose growth began before it and
+   goes on at the end.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, Policy
 from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.state import RuleState, state_after_run
-from memagent_server.store.alerts import open_alerts
+from memagent_server.store.alerts import averted_warning, open_alerts
 from memagent_server.store.engine import Session
+from memagent_server.store.forecasts import growing_since
+from memagent_server.store.growth import GrowthSpan
 from memagent_server.store.models import RankRow, RunRow, StreamRow
 from memagent_server.store.streams import current_streams
 from memagent_server.store.unreported import unreported_ends, was_warned
@@ -52,6 +56,9 @@ def end_alerts(
         after = state_after_run(before, status, now)
         incidents.end(alert, after.state, step=step, reason=reason)
     incidents.flush()
+    if run.status == "oom" and unreported_ends(session, run.id):
+        _rate_averted(session, incidents, run)
+        incidents.flush()
     if unreported_ends(session, run.id) and policy[run.status].is_on:
         _report_death(session, incidents, run, policy)
         incidents.flush()
@@ -80,6 +87,17 @@ def _end_of_older_launch(session: Session, stream: StreamRow) -> tuple[str, int,
     if rank is None or rank.status == "running":
         return "lost_contact", step, "a new launch of the run started; this one reported no end"
     return rank.status, step, _describe_end("this launch", rank.status, rank.error)
+
+
+def _rate_averted(session: Session, incidents: IncidentTransaction, run: RunRow) -> None:
+    """Close averted warnings again if the growth that they were about ended in the death (5)."""
+    for stream in current_streams(session, [run.id]):
+        since = growing_since(session, run.id, stream.id)
+        if since is None:
+            continue
+        alert = averted_warning(session, run.id, stream.id, since)
+        if alert is not None and GrowthSpan(stream.id, since, run.step).went_on(session, run.id):
+            incidents.end(alert, "oom", step=run.step, reason=_reason(run))
 
 
 def _report_death(

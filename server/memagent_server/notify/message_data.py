@@ -32,7 +32,7 @@ from memagent_server.store.engine import Session
 from memagent_server.store.events import last_checkpoint_step
 from memagent_server.store.failures import failures_of
 from memagent_server.store.forecasts import FORECAST_COLUMNS
-from memagent_server.store.incidents import feedback_on
+from memagent_server.store.incidents import alerts_of, feedback_on, first_step_of
 from memagent_server.store.models import (
     AlertRow,
     ForecastRow,
@@ -86,7 +86,7 @@ def load_message(
         reason=transition.reason,
         at=transition.at,
         step=transition.step,
-        first_step=alert.first_step,
+        first_step=_first_step(session, alert, incident),
         opened_at=(incident.fired_at if incident else None) or alert.opened_at,
         facts=transition.data,
         run_id=run.id,
@@ -116,6 +116,12 @@ def load_message(
         receipt=last_receipt(session, notification),
     )
     return _for_stream(session, message, stream)
+
+
+def _first_step(session: Session, alert: AlertRow, incident: IncidentRow | None) -> int:
+    """Return the step of the incident's first warning."""
+    first = None if incident is None else first_step_of(alerts_of(session, incident))
+    return alert.first_step if first is None else first
 
 
 def refresh_message(

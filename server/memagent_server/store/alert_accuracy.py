@@ -16,7 +16,13 @@ from sqlalchemy.orm import Session
 from memagent.forecast.levels import PAGE_COST
 from memagent.units import DAY_S
 from memagent_server.schemas.alerts import NamedScore, Score, Scoreboard
-from memagent_server.store.models import AlertRow, FeedbackRow, IncidentRow, RunRow
+from memagent_server.store.models import (
+    UNCONFIRMED_STATES,
+    AlertRow,
+    FeedbackRow,
+    IncidentRow,
+    RunRow,
+)
 from memagent_server.store.page_costs import ended_runs, threshold_costs
 
 COUNTS = (
@@ -116,7 +122,11 @@ def _warnings(session: Session, since: float, project: str | None) -> list[Forec
         select(IncidentRow, RunRow.project, func.min(AlertRow.first_step), func.max(AlertRow.step))
         .join(RunRow, RunRow.id == IncidentRow.run_id)
         .join(AlertRow, AlertRow.incident_id == IncidentRow.id)
-        .where(IncidentRow.rule.in_(("oom_forecast", "oom")), IncidentRow.fired_at >= since)
+        .where(
+            IncidentRow.rule.in_(("oom_forecast", "oom")),
+            IncidentRow.fired_at >= since,
+            AlertRow.state.not_in(UNCONFIRMED_STATES),
+        )
         .group_by(IncidentRow.id, RunRow.project)
     )
     if project is not None:

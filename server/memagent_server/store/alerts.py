@@ -183,6 +183,21 @@ def find_open(
     )
 
 
+def averted_warning(
+    session: Session, run_id: str, stream_id: int, growing_since: int
+) -> AlertRow | None:
+    """Return the newest averted warning of a stream's growth that began at this step."""
+    query = select(AlertRow).where(
+        AlertRow.run_id == run_id,
+        AlertRow.stream_id == stream_id,
+        AlertRow.rule == "oom_forecast",
+        AlertRow.severity != "note",
+        AlertRow.state == "averted",
+        AlertRow.first_step >= growing_since,
+    )
+    return session.scalar(query.order_by(AlertRow.id.desc()).limit(1))
+
+
 def count_firing(session: Session) -> dict[tuple[str, str], int]:
     """Return {(rule, severity): firing alerts}."""
     query = (

@@ -120,6 +120,16 @@ def forecasts_of(
     )
 
 
+def growing_since(session: Session, run_id: str, stream_id: int) -> int | None:
+    """Return the step at which a stream's growth began, None if nothing grew in the end."""
+    return session.scalar(
+        select(ForecastRow.growing_since_step)
+        .where(ForecastRow.run_id == run_id, ForecastRow.stream_id == stream_id)
+        .order_by(ForecastRow.id.desc())
+        .limit(1)
+    )
+
+
 def first_warning(
     session: Session, run_id: str, *, rank: int | None = None, device: str | None = None
 ) -> schemas.Forecast | None:

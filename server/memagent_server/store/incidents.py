@@ -2,20 +2,25 @@
 
 1. An alert joins the open incident of its run, rule and cause, or opens one.
 2. The incident has the worst state and the highest severity of its alerts. It closes with the last.
-3. People's feedback is stored twice: with the incident, and as rows that outlive the run.
+3. An averted incident opens again if its growth never ended: that is, if the growth of the new
+   alert began before the averted one warned. So one leak has one first warning.
+4. People's feedback is stored twice: with the incident, and as rows that outlive the run.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
-from sqlalchemy import delete, func, or_, select
+from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from memagent_server.schemas import alerts as schemas
 from memagent_server.store.alerts import describe_alerts, wanted_states
+from memagent_server.store.growth import GrowthSpan
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
+    UNCONFIRMED_STATES,
     AlertRow,
     FeedbackRow,
     IncidentRow,
@@ -33,17 +38,17 @@ class IncidentClosedError(Exception):
 
 
 def join_incident(
-    session: Session, *, run_id: str, rule: str, cause: str | None, severity: str, now: float
+    session: Session,
+    *,
+    run_id: str,
+    rule: str,
+    cause: str | None,
+    severity: str,
+    now: float,
+    growth: GrowthSpan | None = None,
 ) -> IncidentRow:
-    """Return the open incident of an alert, or open one. The run's row must be locked."""
-    of_newest_launch = (
-        select(AlertRow.id)
-        .outerjoin(StreamRow, StreamRow.id == AlertRow.stream_id)
-        .where(
-            AlertRow.incident_id == IncidentRow.id,
-            or_(AlertRow.stream_id.is_(None), StreamRow.is_current),
-        )
-    )
+    """Return the incident that an alert belongs to, or open one. The run's row must be locked."""
+    is_of_launch = _is_of_newest_launch(AlertRow.incident_id == IncidentRow.id)
     incident = session.scalar(
         select(IncidentRow)
         .where(
@@ -51,11 +56,16 @@ def join_incident(
             IncidentRow.rule == rule,
             IncidentRow.cause == cause,
             IncidentRow.closed_at.is_(None),
-            of_newest_launch.exists(),
+            is_of_launch,
         )
         .order_by(IncidentRow.id.desc())
         .limit(1)
     )
+    if incident is None:
+        incident = _averted_incident(session, run_id, rule, cause, growth) if growth else None
+        if incident is not None:
+            # whoever handled it before took it for mended
+            incident.acked_at = incident.acked_by = None
     if incident is None:
         incident = IncidentRow(
             run_id=run_id,
@@ -69,6 +79,46 @@ def join_incident(
         session.add(incident)
         session.flush()
     return incident
+
+
+def _averted_incident(
+    session: Session, run_id: str, rule: str, cause: str | None, growth: GrowthSpan
+) -> IncidentRow | None:
+    """Return the launch's newest averted incident of this growth (3)."""
+    has_warned_of_it = _is_of_newest_launch(
+        AlertRow.incident_id == IncidentRow.id,
+        AlertRow.state == "averted",
+        AlertRow.first_step >= growth.since_step,
+    )
+    incident = session.scalar(
+        select(IncidentRow)
+        .where(
+            IncidentRow.run_id == run_id,
+            IncidentRow.rule == rule,
+            IncidentRow.cause == cause,
+            IncidentRow.state == "averted",
+            has_warned_of_it,
+        )
+        .order_by(IncidentRow.id.desc())
+        .limit(1)
+    )
+    return incident if incident is not None and growth.went_on(session, run_id) else None
+
+
+def first_step_of(alerts: Iterable[AlertRow | schemas.Alert]) -> int | None:
+    """Return the step of the first warning of an incident, None if none was confirmed."""
+    steps = [alert.first_step for alert in alerts if alert.state not in UNCONFIRMED_STATES]
+    return min(steps, default=None)
+
+
+def _is_of_newest_launch(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition that there is an alert of the newest launch with these conditions."""
+    return (
+        select(AlertRow.id)
+        .outerjoin(StreamRow, StreamRow.id == AlertRow.stream_id)
+        .where(*conditions, or_(AlertRow.stream_id.is_(None), StreamRow.is_current))
+        .exists()
+    )
 
 
 def alerts_of(session: Session, incident: IncidentRow) -> list[AlertRow]:

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from memagent_server.schemas.alerts import Delivery, Incident, Transition
 from memagent_server.schemas.runs import RunSummary
+from memagent_server.store.incidents import first_step_of
 from memagent_server.web.labels import Badge, count, forecast_sentence, humanize
 
 _STATES = {
@@ -60,11 +61,35 @@ def outcome(incident: Incident) -> str:
     if incident.state == "oom" and incident.severity == "note":
         return "noted, no warning"
     if incident.state == "oom":
-        first = min(alert.first_step for alert in incident.alerts)
         # runs report the last step that they completed: the next one failed
-        lead = max(0, max(alert.step for alert in incident.alerts) + 1 - first)
+        failed = max(alert.step for alert in incident.alerts) + 1
+        lead = max(0, failed - (first_step_of(incident.alerts) or 0))
         return f"warned {count(lead)} step{'' if lead == 1 else 's'} before"
     return humanize(incident.cause or incident.rule)
+
+
+@dataclass(frozen=True)
+class EndedRow:
+    """A row of the history: an incident, and others that were open at the same death."""
+
+    incident: Incident
+    others: Sequence[Incident] = ()
+
+
+def ended_rows(incidents: Iterable[Incident]) -> list[EndedRow]:
+    """Return a row for each incident that ended, and one for all those of one death."""
+    groups: dict[object, list[Incident]] = {}
+    for item in incidents:
+        # what was open at a death ends with it in one transaction
+        death = (item.run_id, item.closed_at) if item.state == "oom" else item.id
+        groups.setdefault(death, []).append(item)
+    rows = (sorted(group, key=_is_note) for group in groups.values())
+    return [EndedRow(leading, others) for leading, *others in rows]
+
+
+def _is_note(incident: Incident) -> tuple[bool, bool]:
+    """Order the incidents of one death: first the warning of it, or the news."""
+    return incident.severity == "note", incident.rule not in ("oom_forecast", "oom")
 
 
 @dataclass(frozen=True)

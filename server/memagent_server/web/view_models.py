@@ -23,6 +23,7 @@ from memagent_server.schemas.predictions import (
     PhaseResidual,
 )
 from memagent_server.schemas.runs import Run, RunEvent, Stream
+from memagent_server.store.incidents import first_step_of
 from memagent_server.store.streams import phase_of
 from memagent_server.web.bars import percent_of, residual_tone
 from memagent_server.web.labels import byte_range, humanize, signed_bytes
@@ -153,7 +154,7 @@ def warning_steps(incidents: Sequence[Incident], first: Forecast | None) -> list
     for incident in filter(_has_warned, incidents):
         if steps and incident.state != "averted":
             break  # of an earlier launch
-        steps.append(min(alert.first_step for alert in incident.alerts))
+        steps.append(first_step_of(incident.alerts) or 0)
     return sorted(steps) or [first.step]
 
 

@@ -79,3 +79,16 @@ def test_an_ended_incident_says_how_early_people_were_warned():
         alert = replace(died, data={"was_warned": was_warned})
         sudden = replace(an_incident(alert), rule="oom", cause=None, state="oom")
         assert incident_views.outcome(sudden) == text
+
+
+def test_what_was_open_at_one_death_is_one_row_that_says_when_it_was_warned():
+    died = replace(ALERT, state="oom", first_step=193, step=1266)
+    ended = {"state": "oom", "closed_at": STARTED_AT}
+    warning = replace(an_incident(died), id=3, rule="oom_forecast", **ended)
+    notes = [replace(warning, id=number, rule="leak", severity="note") for number in (4, 2)]
+    averted = replace(warning, id=1, state="averted")
+    again = replace(warning, id=5, closed_at="2026-01-01T01:00:00.000Z")
+    rows = incident_views.ended_rows([again, notes[0], warning, notes[1], averted])
+    assert [row.incident for row in rows] == [again, warning, averted]
+    assert [row.others for row in rows] == [[], notes, []]
+    assert incident_views.outcome(rows[1].incident) == "warned 1,074 steps before"

@@ -13,6 +13,7 @@ from __future__ import annotations
 from memagent_server.store.models.alerts import (
     ENDED_ALERT_STATES,
     OPEN_ALERT_STATES,
+    UNCONFIRMED_STATES,
     AlertRow,
     ChannelScheduleRow,
     ColumnRuleRow,
@@ -66,6 +67,7 @@ __all__ = [
     "KEPT",
     "OPEN_ALERT_STATES",
     "SHARDS",
+    "UNCONFIRMED_STATES",
     "AlertRow",
     "Base",
     "BatchRow",

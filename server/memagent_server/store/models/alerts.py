@@ -12,6 +12,7 @@ from memagent_server.store.models.base import OF_RUN, Base, Id
 
 OPEN_ALERT_STATES = ("pending", "firing")
 ENDED_ALERT_STATES = ("averted", "finished", "oom", "lost_contact")
+UNCONFIRMED_STATES = ("pending", "ok")
 
 
 class ForecastRow(Base):

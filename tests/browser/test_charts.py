@@ -141,6 +141,10 @@ def test_a_slider_shows_what_the_forecast_said(server, replay, scenarios, open_p
     text = page.locator("#forecast-text")
     until(lambda: text.inner_text().startswith("Step 1,180: critical, leak"))
     slider = page.locator("#forecast-step")
+    newest = next(iter(scenarios.leaking().streams.values()))
+    # the first line begins on the curve, whatever the pace of the growth until the limit
+    chart = page.locator("#memory-chart")
+    assert chart.get_attribute("data-forecast-bytes") == str(newest["allocated_bytes"][-1])
     slider.focus()
     page.keyboard.press("ArrowLeft")
     assert text.inner_text() == ("Step 870: warning, leak, 93 % likely, limit at about step 1,610.")

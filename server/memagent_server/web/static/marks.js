@@ -50,8 +50,8 @@ function write(ctx, ratio, text, left, bottom, halo) {
   ctx.fillText(text, left, bottom);
 }
 
-// The line of memory up to the limit, and the interval of its end. It goes back from the limit with the forecast's growth, so it
-// includes the memory that a step needs temporarily. Without growth there is only a date.
+// The line of memory up to the limit, and the interval of its end. It begins at the peak that the forecast was made from, so on
+// the curve: with the growth alone it wouldn't, if that speeds up. Without growth there is only a date.
 export function drawForecast(u, facts, colors, toX) {
   const forecast = facts.forecast;
   if (!forecast || !facts.limit_bytes) return;
@@ -59,8 +59,7 @@ export function drawForecast(u, facts, colors, toX) {
     ctx.strokeStyle = ctx.fillStyle = colors[forecast.level] ?? colors.warning;
     ctx.lineWidth = 2 * ratio;
     const limit = facts.limit_bytes;
-    const growth = isOfThisLimit(forecast, facts) ? forecast.growth_bytes_per_step : null;
-    const first = growth ? Math.max(forecast.used_bytes ?? 0, limit - growth * (forecast.eta_step - forecast.step)) : null;
+    const first = firstBytes(forecast, facts);
     const bottom = u.bbox.top + u.bbox.height;
     const ray = (to) => (first ? slope([forecast.step, first], [to, limit], x, y) : [[x(to), bottom], [x(to), y(limit)]]);
     if (first && forecast.eta_low !== null && forecast.eta_high !== null) {
@@ -73,6 +72,12 @@ export function drawForecast(u, facts, colors, toX) {
     ctx.arc(x(forecast.eta_step), y(limit), 4 * ratio, 0, 2 * Math.PI);
     ctx.fill();
   }, toX);
+}
+
+// The bytes at which the line begins, null without growth.
+export function firstBytes(forecast, facts) {
+  const growth = isOfThisLimit(forecast, facts) ? forecast.growth_bytes_per_step : null;
+  return growth ? (forecast.used_bytes ?? facts.limit_bytes - growth * (forecast.eta_step - forecast.step)) : null;
 }
 
 // Points of steady growth from one [step, bytes] to another: a curve on a logarithmic scale.

@@ -1,7 +1,7 @@
 // The chart of the run page: memory over steps with limit, prediction, forecast and markers. It loads the scalars of scalars.js, too.
 // A curve is a band between the minimum and maximum of its buckets, so that no spike disappears. Zooming loads the window from the
 // server, down to single steps. Everything besides the series is in #chart-facts, refreshed by live.js.
-import { drawForecast, drawLevels, drawMarkers, drawPhases } from "./marks.js";
+import { drawForecast, drawLevels, drawMarkers, drawPhases, firstBytes } from "./marks.js";
 import { axis, entry, isMove, newest, property, selection, size, whenColorsChange } from "./plot.js";
 import { followForecasts } from "./forecast_history.js";
 import { bindKeys } from "./keys.js";
@@ -207,6 +207,7 @@ const forecast = () => (past === undefined ? facts.forecast : past);
 function showForecast(chosen) {
   past = chosen;
   container.dataset.forecast = chosen?.eta_step ?? "";
+  container.dataset.forecastBytes = (chosen && firstBytes(chosen, facts)) ?? "";
   chart?.setData(chart.data);
 }
 

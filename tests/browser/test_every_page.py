@@ -26,6 +26,7 @@ PAGES = {
     "compare": COMPARED,
     "alerts": "/alerts",
     "scoreboard": "/alerts/scoreboard",
+    "failures": "/failures?state=all",
     "waste": "/waste",
     "estimate": "/estimate?model=gpt2-xl&batch=4&gpu=rtx4090",
     "estimate-wrong": "/estimate?model=gpt2-xl&batch=x",

@@ -16,7 +16,13 @@ from flask import Blueprint, Response, request, url_for
 from memagent_server.files import resource_dir
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem
-from memagent_server.web.docs_search import MAX_QUERY_CHARACTERS, Section, search, sections_of
+from memagent_server.web.docs_search import (
+    MAX_QUERY_CHARACTERS,
+    Section,
+    corrected,
+    search,
+    sections_of,
+)
 from memagent_server.web.markdown import Document, anchor_of, render
 from memagent_server.web.rendering import render_page
 
@@ -40,10 +46,17 @@ def show_contents() -> Response:
     query = request.args.get("q", "").strip()[:MAX_QUERY_CHARACTERS]
     if not query:
         return _show(CONTENTS)
-    results = search(_sections(), query)
+    results, other = search(_sections(), query), ""
+    if not results and (nearest := corrected(_sections(), query)) != query.lower():
+        results, other = search(_sections(), nearest), nearest
     with current().database.read() as session:
         return render_page(
-            "manual_search.html", session, query=query, results=results, address_of=_section_address
+            "manual_search.html",
+            session,
+            query=query,
+            results=results,
+            other=other,
+            address_of=_section_address,
         )
 
 

@@ -4,7 +4,8 @@
 2. Every word of the query must begin a word of the page's title, the heading or the text, in any
    case. Words like "a" and "the" are left out if others remain.
 3. A word in the heading or the title counts more than any number of occurrences in the text, and
-   so does the whole query as a phrase.
+   so does the whole query as a phrase. Headings of HTTP routes don't count: a guide comes first.
+4. If nothing is found, words that the manual doesn't have are replaced by the nearest ones.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 MAX_QUERY_CHARACTERS = 100
 MAX_RESULTS = 30
@@ -27,6 +29,8 @@ _HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
 _FILLERS = frozenset(
     ["a", "an", "and", "can", "do", "for", "how", "i", "in", "is", "my", "of", "on", "the", "to"]
 )
+_ROUTE = re.compile(r"(GET|POST|PUT|PATCH|DELETE) /")
+_WORD = re.compile(r"[a-z]{3,}")
 _MARKUP = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
 
@@ -74,6 +78,19 @@ def search(sections: Sequence[Section], query: str) -> list[SearchResult]:
     ]
 
 
+def corrected(sections: Sequence[Section], query: str) -> str:
+    """Return the query with the nearest word of the manual for each word that it doesn't have."""
+    text = " ".join(f"{section.title} {section.heading} {section.text}" for section in sections)
+    vocabulary = sorted(set(_WORD.findall(text.lower())))
+    words = query[:MAX_QUERY_CHARACTERS].lower().split()
+    return " ".join(
+        word
+        if any(known.startswith(word) for known in vocabulary)
+        else next(iter(get_close_matches(word, vocabulary, n=1, cutoff=0.75)), word)
+        for word in words
+    )
+
+
 def _pattern_of(words: Sequence[str]) -> re.Pattern[str]:
     """Return a pattern of the words, where they begin one, or a part of CamelCase."""
     begin = "(?:(?<![A-Za-z0-9])|(?<=[a-z])(?=[A-Z]))"
@@ -87,12 +104,13 @@ def _score(section: Section, words: Sequence[str], phrase: Sequence[str]) -> int
     for word in words:
         pattern = _pattern_of([word])
         in_text = min(len(pattern.findall(section.text)), _MAX_TEXT_SCORE)
-        in_heading = _HEADING_SCORE * bool(pattern.search(section.heading))
+        is_in_heading = bool(pattern.search(section.heading))
+        in_heading = _HEADING_SCORE * (is_in_heading and not _ROUTE.match(section.heading))
         is_in_title = bool(pattern.search(section.title))
         in_title = _TITLE_SCORE * (is_in_title and section.is_page_start)
-        if not (in_text or in_heading or is_in_title):
+        if not (in_text or is_in_heading or is_in_title):
             return 0
-        found_here = found_here or bool(in_text or in_heading)
+        found_here = found_here or bool(in_text) or is_in_heading
         total += in_text + in_heading + in_title
     whole = " ".join(phrase)
     if len(phrase) > 1:

@@ -1,4 +1,4 @@
-"""Failures that runs share: the API, and what the pages of runs and alerts show of them."""
+"""Failures that runs share: the API, their page, and what pages of runs and alerts show of them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from memagent_server.store.failures import (
 )
 from memagent_server.web import query
 from memagent_server.web.labels import Badge
-from memagent_server.web.rendering import redirect_to
+from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
+from memagent_server.web.shared_pages import share_refreshes
 
 blueprint = Blueprint("failures", __name__)
 
@@ -43,6 +44,7 @@ _BADGES = {
         "critical", "regressed", "A run that began after the resolution ended by it"
     ),
 }
+_STATES = {"": "Unresolved", "resolved": "Resolved", "all": "All"}
 
 
 class FailureAction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +83,29 @@ def get_failure(fingerprint: str) -> Response:
     """Return a failure: how many runs and people had it, since when, and whether it's resolved."""
     with current().database.read() as session:
         return json_answer(_require(session, fingerprint))
+
+
+@blueprint.get("/failures")
+@share_refreshes()
+def show_failures() -> Response:
+    """Show the failures that were seen last: unresolved ones, resolved ones, or all."""
+    state = query.choice("state", tuple(_STATES)) or ""
+    project, now = query.text("project"), current().clock()
+    with current().database.read() as session:
+        failures = list_failures(session, project=project)
+        return render_page(
+            "failures.html",
+            session,
+            failures=[
+                (item, _shared(item, now))
+                for item in failures
+                if state == "all" or (item.state == "resolved") == (state == "resolved")
+            ],
+            states=_STATES,
+            state=state,
+            project=project,
+            refresh_s=REFRESH_S,
+        )
 
 
 @blueprint.post(f"{_API}/<fingerprint>/{_ACTION}")

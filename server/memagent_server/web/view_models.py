@@ -58,6 +58,8 @@ _FORECAST_FIELDS = (
 )
 _HIDDEN_EVENTS = ("phase", "attach", "finish", "hints", "diagnosis", SCRIPT_ALERT, COMMAND_REPLY)
 """Events of every run, too frequent for the chart, or there already: a script's are alerts."""
+_UNLISTED_EVENTS = ("hints", "alert", "command", COMMAND_REPLY)
+"""Events that a run's page has elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -271,6 +273,16 @@ def _label_of(alert: Alert, *, fires: bool) -> str:
     if alert.severity == "note":
         return humanize(alert.rule)
     return "warning" if fires else "averted"
+
+
+def listed_events(events: Sequence[RunEvent]) -> list[RunEvent]:
+    """Return what a run's page lists, newest first: of diagnoses only how the newest one stands."""
+    newest = next((event for event in events if event.kind == "diagnosis"), None)
+    return [
+        event
+        for event in events
+        if event.kind not in _UNLISTED_EVENTS and (event.kind != "diagnosis" or event is newest)
+    ]
 
 
 def step_of(event: RunEvent) -> int:

@@ -20,7 +20,7 @@ OOM_FIELDS = (
     "asked_bytes", "free_bytes", "phase", "devices", "largest_tensors", "last_peaks", "suspects",
     "suspect_search", "components", "error",
 )  # fmt: skip
-PAGES = ("/", "/alerts", "/alerts/scoreboard", "/waste?by=run", "/settings/retention",
+PAGES = ("/", "/alerts", "/alerts/scoreboard", "/failures", "/waste?by=run", "/settings/retention",
          "/compare?runs=largest,smallest", "/compare?runs=smallest,largest",
          "/compare?runs=largest,ill-typed-0")  # fmt: skip
 LISTS = ("/metrics", "/api/v1/runs", "/api/v1/alerts", "/api/v1/scoreboard", "/api/v1/waste?days=3650", "/api/v1/notifications",

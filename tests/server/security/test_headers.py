@@ -9,7 +9,7 @@ from memagent_server.app import create_app
 
 HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 PATHS = (
-    "/", "/runs/r", "/alerts", "/alerts/scoreboard", "/waste",
+    "/", "/runs/r", "/alerts", "/alerts/scoreboard", "/failures", "/waste",
     "/estimate", "/settings", "/settings/channels", "/api/v1/runs", "/api/v1/runs/r/series",
     "/api/v1/runs/r/export", "/metrics", "/healthz", "/readyz", "/static/memagent.css", "/static/run.js", "/static/mark.svg",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 
 from memagent_server.files import resource_dir
-from memagent_server.web.docs_search import MAX_RESULTS, Section, search, sections_of
+from memagent_server.web.docs_search import MAX_RESULTS, Section, corrected, search, sections_of
 
 PAGE = """# Colours
 
@@ -73,6 +73,22 @@ def test_3_a_phrase_counts_more_than_its_words():
     apart = Section("a", "A", "A", "memory out of out memory of memory")
     phrase = Section("b", "B", "B", "It ran out of memory.")
     assert search((apart, phrase), "out of memory")[0].section == phrase
+
+
+def test_3_a_guide_comes_before_the_reference_of_its_route():
+    route = Section("http", "HTTP", "POST /api/v1/alerts/{id}/snooze", "Mutes it: snooze.")
+    guide = Section("alerts", "Alerts", "Incidents", "Snooze mutes it. Then a snooze ends.")
+    assert [result.section for result in search((route, guide), "snooze")] == [guide, route]
+
+
+def test_4_a_misspelled_word_is_replaced_by_the_nearest():
+    assert corrected(SECTIONS, "Colour wrm") == "colour warm"
+    assert corrected(SECTIONS, "colou xyzzy") == "colou xyzzy"
+
+
+def test_4_a_misspelled_query_finds_what_was_meant(sqlite_client):
+    page = sqlite_client.get("/docs", query_string={"q": "slack webhok"}).text
+    assert ">slack webhook</a>:" in page and 'class="search-results"' in page
 
 
 def test_it_marks_the_words_in_the_snippet():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from urllib.parse import unquote_plus
 
 import pytest
@@ -73,6 +74,23 @@ def test_the_button_resolves_and_the_page_says_so(sqlite_client):
     assert (response.status_code, response.headers["Location"]) == (303, "/runs/a")
     text = text_of(sqlite_client.get("/runs/a", headers=HTML).text)
     assert "resolved First occurrence Reopen" in text
+
+
+def test_the_page_of_failures_lists_them_by_state(sqlite_client):
+    def titles(state=""):
+        html = sqlite_client.get("/failures", query_string={"state": state}, headers=HTML).text
+        return re.findall(r'<th scope="row"><a class="strong" href="([^"]+)">([^<]+)<', html)
+
+    assert titles() == []
+    out_of_memory, error = fail(sqlite_client, "a"), fail(sqlite_client, "b", status="failed")
+    ((address, _), _) = sorted(titles(), key=lambda item: out_of_memory not in item[0])
+    listed = sqlite_client.get(unescape(address).replace("/?", "/api/v1/runs?")).get_json()["runs"]
+    assert [run["id"] for run in listed] == ["a"]
+    form = {"next": "/failures"}
+    answer = sqlite_client.post(f"/failures/{error}/resolve", data=form)
+    assert answer.headers["Location"] == "/failures"
+    assert [len(titles(state)) for state in ("", "resolved", "all")] == [1, 1, 2]
+    assert sqlite_client.get("/failures?state=gone", headers=HTML).status_code == 422
 
 
 def test_the_message_and_the_card_of_a_regressed_failure_say_so(

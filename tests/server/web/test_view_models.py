@@ -261,6 +261,17 @@ def test_an_oom_event_is_shown_without_lists_and_exact_bytes():
     ]
 
 
+def test_the_newest_diagnosis_is_listed_and_no_event_of_another_place():
+    kinds = ("diagnosis", "oom", "hints", "diagnosis", "command_reply", "snapshot")
+    events = [an_event(kind, step=step) for step, kind in enumerate(kinds)]
+    listed = view_models.listed_events(events)
+    assert [(event.kind, event.step) for event in listed] == [
+        ("diagnosis", 0),
+        ("oom", 1),
+        ("snapshot", 5),
+    ]
+
+
 def test_warnings_are_marked_as_such_and_notes_by_their_rule():
     def fired_and_averted(first, last):
         return [replace(FIRED, step=first), replace(FIRED, step=last, to_state="averted")]

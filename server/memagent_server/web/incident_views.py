@@ -144,9 +144,22 @@ def _sentence_now(incident: Incident, run: RunSummary) -> str:
     return f"{forecast_sentence(run, forecast)}." if is_same and forecast.level != "ok" else ""
 
 
+def change_badge(change: Transition) -> Badge:
+    """Return the badge of a change: of one that made an alert worse, how bad it is now."""
+    badge = state_badge(change.to_state, change.severity)
+    if is_escalation(change):
+        return Badge(badge.tone, change.severity, "Firing, now as severe as this")
+    return badge
+
+
+def is_escalation(change: Transition) -> bool:
+    return change.from_state == change.to_state == "firing" and change.severity == "critical"
+
+
 def _without_repetition(change: Change, summary: str) -> Change:
     transition = change.transition
-    if transition.reason != summary:
+    # an escalation keeps its reason: without it, it would look like the same state twice
+    if transition.reason != summary or is_escalation(transition):
         return change
     return replace(change, transition=structs.replace(transition, reason=""))
 

@@ -57,6 +57,14 @@ def test_a_reason_that_the_summary_repeats_is_left_out():
     assert change.transition.reason == ""
 
 
+def test_an_escalation_is_called_by_its_severity_and_keeps_its_reason():
+    worse = replace(FIRED, from_state="firing", severity="critical", reason=ALERT.summary)
+    alert = replace(ALERT, transitions=[replace(FIRED, severity="warning"), worse])
+    changes = [item.transition for item in incident_views.incident_view(an_incident(alert)).changes]
+    assert [incident_views.change_badge(item).text for item in changes] == ["firing", "critical"]
+    assert changes[-1].reason == ALERT.summary
+
+
 def test_an_incident_shows_its_newest_changes():
     changes = [replace(FIRED, step=step) for step in range(incident_views.MAX_CHANGES_SHOWN + 3)]
     view = incident_views.incident_view(an_incident(replace(ALERT, transitions=changes)))

@@ -35,6 +35,7 @@ class Estimate:
     - intervals: (low, high) of each known level: "allocated", "reserved", "device". Nine peaks of
       ten lie within, one of twenty below and one above.
     - assumptions: what was assumed about the training.
+    - context_interval: (low, high) of a context that wasn't measured.
     - fits_by_replay: the simulated allocator's result; `gives_back`: it fits only because the
       allocator returns cached segments to the driver.
     """
@@ -54,6 +55,7 @@ class Estimate:
     fits_by_replay: bool | None = None
     gives_back: bool = False
     error_group: str = ""
+    context_interval: Interval | None = None
 
     @property
     def is_bound(self) -> bool:
@@ -142,7 +144,7 @@ class Estimate:
 
     @property
     def surely_too_large(self) -> bool:
-        """Return True if even the lower bound of tensors and context exceeds the limit."""
+        """Return True if even the lower ends of tensors and context exceed the limit."""
         if self.limit_bytes is None or self.fits_by_replay:
             return False
         return self._bounds_without_cache()[0] > self.limit_bytes
@@ -159,11 +161,13 @@ class Estimate:
 
     def _bounds_without_cache(self) -> tuple[int, int, int]:
         """Return low, middle and high of tensors and context, without the allocator's cache."""
-        # on a host the tensors' level includes the process's own memory
-        context = 0 if self.peak_device_bytes is None else self.components.get("context", 0)
         peak = self.peak_allocated_bytes
         low, high = self.intervals.get("allocated", (peak, peak))
-        return low + context, peak + context, high + context
+        if self.peak_device_bytes is None:
+            return low, peak, high  # on a host these include the process's own memory
+        context = self.components.get("context", 0)
+        smallest, largest = self.context_interval or (context, context)
+        return low + smallest, peak + context, high + largest
 
     def verdict(self) -> str:
         """Return one line for people; it begins with the outcome."""

@@ -99,6 +99,7 @@ def estimate_of(
         fits_by_replay=fits,
         gives_back=replayed is not unlimited,
         error_group=group,
+        context_interval=context_interval,
     )
 
 

@@ -12,6 +12,7 @@ from memagent.fitting.budget import TIMEOUT_S, TraceBudget
 from memagent.fitting.changes import ALLOWED
 from memagent.fitting.plan import FitPlan
 from memagent.fitting.search import Search, applied
+from memagent.probe.nvml import DeviceNvml, EmptyNvml
 from memagent.units import format_bytes
 
 
@@ -112,16 +113,23 @@ def fit_request(
 
 
 def memory_here(option: str) -> int:
-    """Return the bytes that this process can have of its GPU.
+    """Return the bytes that this process can have of its GPU, those that it has included.
 
-    Raises EstimateError without a GPU; it names the option that gives a limit.
+    Its context is among them if NVML can be read, since estimates count the whole context. Raises
+    EstimateError without a GPU; it names the option that gives a limit.
     """
     import torch
 
     if not torch.cuda.is_available():
         raise EstimateError(f'there is no GPU here: pass {option}="24GiB" or gpu="RTX 4090"')
-    free, _ = torch.cuda.mem_get_info()
-    return int(free + torch.cuda.memory_reserved())
+    free, _ = torch.cuda.mem_get_info()  # makes the context, if there is none
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    nvml = DeviceNvml(f"GPU-{uuid}") if uuid is not None else EmptyNvml()
+    try:
+        process_bytes = nvml.reading().process_bytes or 0
+    finally:
+        nvml.close()
+    return int(free + max(process_bytes, torch.cuda.memory_reserved()))
 
 
 def _failure(search: Search) -> str:

@@ -7,10 +7,18 @@ copies of the model don't have them.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
+
+
+class _Calls(threading.local):
+    """The open calls of a thread: torch's hooks for saved tensors are a thread's, too."""
+
+    def __init__(self) -> None:
+        self.contexts: list[ExitStack] = []
 
 
 def keep_saved_on_host(model: Any) -> Callable[[], None]:
@@ -18,16 +26,16 @@ def keep_saved_on_host(model: Any) -> Callable[[], None]:
     from torch.nn.modules import module as modules
 
     reference = weakref.ref(model)
-    contexts: list[ExitStack] = []
+    calls = _Calls()
 
     def enter(module: Any, _: Any) -> None:
         if module is reference():
-            contexts.append(ExitStack())
-            contexts[-1].enter_context(_on_host(module))
+            calls.contexts.append(ExitStack())
+            calls.contexts[-1].enter_context(_on_host(module))
 
     def leave(module: Any, *_: Any) -> None:
-        if module is reference() and contexts:
-            contexts.pop().close()
+        if module is reference() and calls.contexts:
+            calls.contexts.pop().close()
 
     hooks = ExitStack()
     hooks.callback(modules.register_module_forward_pre_hook(enter).remove)

@@ -40,6 +40,16 @@ def test_only_tensors_and_context_count_if_the_cache_is_released() -> None:
     assert estimate_with(limit_bytes=64 * GB, fits_by_replay=False).fit_probability < 0.05
 
 
+def test_a_context_that_was_not_measured_counts_by_its_end_on_the_safe_side() -> None:
+    context = {"context_interval": (GB // 2, 3 * GB)}
+    assert estimate_with(limit_bytes=int(58.4 * GB), **context).surely_too_large
+    assert not estimate_with(limit_bytes=int(58.7 * GB), **context).surely_too_large
+    released = {"fits_by_replay": True, "gives_back": True}
+    assert estimate_with(limit_bytes=65 * GB, **released).outcome == "fits"
+    assert estimate_with(limit_bytes=65 * GB, **released, **context).outcome == "tight"
+    assert estimate_with(limit_bytes=66 * GB, **released, **context).outcome == "fits"
+
+
 def test_it_is_surely_too_large_only_if_no_cache_could_help() -> None:
     assert estimate_with(limit_bytes=58 * GB).surely_too_large
     assert not estimate_with(

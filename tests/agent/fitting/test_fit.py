@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import types
 from dataclasses import replace
 
 import pytest
@@ -16,14 +17,17 @@ from memagent.errors import EstimateError, TraceError
 from memagent.estimator.api import device_fields
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.request import TraceRequest
+from memagent.fitting.api import memory_here
 from memagent.fitting.blocks import ModelBlock
 from memagent.fitting.budget import BudgetSpentError, TraceBudget
 from memagent.fitting.changes import Changes
 from memagent.fitting.pasted_code import code_of
 from memagent.fitting.plan import FitPlan
 from memagent.fitting.search import Search
+from memagent.probe.nvml import NvmlReading
 from tests.agent.fitting.conftest import BATCH, Residual, convnet, gradients_of, named_gradients
 
+GIB = 2**30
 TARGETS = torch.randint(0, 4, (BATCH, 256), generator=torch.Generator().manual_seed(2))
 
 
@@ -295,3 +299,22 @@ def test_a_cheaper_choice_that_fails_leaves_the_one_that_fits(
     monkeypatch.setattr(search, "estimate", fail)
     assert search._with_cheaper_blocks(fitting) == fitting
     assert failures
+
+
+@pytest.mark.parametrize(("process_bytes", "limit"), [(3 * GIB, 13 * GIB), (None, 12 * GIB)])
+def test_the_memory_here_has_the_context_that_is_there_already(monkeypatch, process_bytes, limit):
+    class Board:
+        def reading(self):
+            return NvmlReading(process_bytes=process_bytes)
+
+        def close(self):
+            pass
+
+    gpu = types.SimpleNamespace(uuid="1-2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10 * GIB, 16 * GIB))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 2 * GIB)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
+    monkeypatch.setattr("memagent.fitting.api.DeviceNvml", lambda _: Board())
+    assert memory_here("limit") == limit

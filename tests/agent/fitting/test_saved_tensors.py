@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -74,6 +75,34 @@ def test_an_error_in_forward_leaves_no_hooks(residual: Residual, copies: Copies)
     nn.functional.gelu(torch.randn(4, requires_grad=True)).sum().backward()
     undo()
     assert copies.sizes == []
+
+
+def test_each_thread_has_its_own_calls(copies: Copies) -> None:
+    """A second thread evaluates, and is inside the model while the first leaves it."""
+    inside, has_left = threading.Event(), threading.Event()
+
+    class Waits(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            if threading.current_thread() is not threading.main_thread():
+                inside.set()
+                has_left.wait()
+            else:
+                second.start()
+                inside.wait()
+            return super().forward(rows).square()
+
+    model = Waits(8, 8)
+    undo = keep_saved_on_host(model)
+    second = threading.Thread(target=torch.no_grad()(lambda: model(torch.ones(4, 8))))
+    try:
+        model(torch.ones(4, 8))
+        copies.sizes.clear()
+        nn.functional.gelu(torch.ones(4, requires_grad=True)).sum().backward()
+        assert copies.sizes == []  # the first thread's hooks are gone
+    finally:
+        has_left.set()
+        second.join()
+        undo()
 
 
 def test_a_saved_model_has_nothing_of_it(residual: Residual) -> None:

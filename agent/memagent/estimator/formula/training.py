@@ -95,6 +95,7 @@ def estimate_training(
         phases=phases,
         terms=terms | _nccl_term(context, outside),
         error_group=group,
+        context_interval=context.interval if context else None,
     )
 
 

@@ -1,4 +1,7 @@
-"""Products and convolutions take operands of one dtype: fake tensors don't check it, kernels do."""
+"""Products and convolutions take operands of one dtype, and norms don't mix float64 with others.
+
+Fake tensors don't check it, kernels do.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,15 @@ _OPERANDS = {
 }
 """The first arguments that need one dtype (at::native::cublasCommonArgs, `check_same_dtype`)."""
 
+_OPERANDS_OF_NORMS = {
+    "aten::cudnn_batch_norm": (0, 1, 2),
+    "aten::native_batch_norm": (0, 1, 2),
+    "aten::native_group_norm": (0, 1, 2),
+    "aten::native_layer_norm": (0, 2, 3),
+}
+"""Input, weight and bias: either all or none are float64 (at::native::check_mixed_data_type). Some
+kernels take 16-bit inputs with fp32 weights, so other mixtures pass."""
+
 
 class OperandError(RuntimeError):
     """The operands of a kernel have different `dtypes`."""
@@ -34,7 +46,8 @@ class OperandError(RuntimeError):
 
 def check_operands(op: str, args: tuple[Any, ...], module_path: Callable[[], str]) -> None:
     """Raise OperandError if the kernel would refuse these arguments of the running module."""
-    operands = [each for each in args[: _OPERANDS.get(op, 0)] if each is not None]
-    dtypes = list(dict.fromkeys(each.dtype for each in operands))
-    if len(dtypes) > 1:
+    norm = _OPERANDS_OF_NORMS.get(op, ())
+    operands = [args[place] for place in norm if place < len(args)] or args[: _OPERANDS.get(op, 0)]
+    dtypes = list(dict.fromkeys(each.dtype for each in operands if each is not None))
+    if len(dtypes) > 1 and (not norm or any(dtype.itemsize > 4 for dtype in dtypes)):
         raise OperandError(f"{module_path()} ({op})".lstrip(), dtypes)

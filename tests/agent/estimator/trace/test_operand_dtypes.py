@@ -50,6 +50,24 @@ def test_inputs_of_another_dtype_are_refused(op: str, dtype: torch.dtype) -> Non
         memagent.estimate(model, rows(dtype), gpu="a100")
 
 
+NORMS = {
+    "native_layer_norm": lambda: nn.LayerNorm(8),
+    "native_group_norm": lambda: nn.GroupNorm(2, 8),
+    "native_batch_norm": lambda: nn.BatchNorm1d(8),
+}
+
+
+@pytest.mark.parametrize("op", NORMS)
+def test_a_norm_refuses_float64_and_takes_16_bits(op: str) -> None:
+    model = NORMS[op]()
+    with pytest.raises(RuntimeError):
+        model(rows(torch.float64))
+    with pytest.raises(OptionError, match=f"inputs and .*aten::{op}.*: its operands are float64"):
+        memagent.estimate(model, rows(torch.float64), gpu="a100")
+    model(rows(torch.bfloat16))
+    assert memagent.estimate(model, rows(torch.bfloat16), gpu="a100").method == "trace"
+
+
 def test_a_model_that_mixes_dtypes_is_to_blame_and_its_module_is_named() -> None:
     text = "^model fails in its forward at second \\(aten::mm\\): its operands are"
     with pytest.raises(OptionError, match=text):

@@ -247,7 +247,7 @@ def test_the_prediction_reaches_the_forecaster(training):
     model, optimizer, step = training
     run = memagent.attach(model, optimizer)
     step()
-    wait_until(lambda: run.prediction)
+    wait_until(lambda: run.prediction and not run.prediction.is_bound)
     run.finish()
     forecaster = run._pipeline.forecast.monitor._forecasts["host"].forecaster
     assert forecaster._knowledge.predicted_peak_bytes == run.prediction.peak_allocated_bytes

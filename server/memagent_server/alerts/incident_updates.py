@@ -2,7 +2,8 @@
 
 1. Alerts open and move one by one, each move is a transition. A move that another worker has made
    already is ignored.
-2. `flush` gives each incident that changed the worst state and severity of its alerts.
+2. `flush` gives each incident that changed the worst state of its alerts, and the worst severity of
+   those that are open: of all once none is.
 3. An incident notifies when it starts to fire, when it escalates, and when it ends, if its start
    was notified or its end is a death. An incident that fires and ends within one transaction
    notifies no one. The end of a rule without `tells_end` notifies no one either.
@@ -29,7 +30,14 @@ from memagent_server.store.alerts import add_transition, change_alert, find_open
 from memagent_server.store.engine import Session
 from memagent_server.store.growth import GrowthSpan
 from memagent_server.store.incidents import alerts_of, change_incident, first_step_of, join_incident
-from memagent_server.store.models import AlertRow, IncidentRow, RunRow, TransitionRow
+from memagent_server.store.models import (
+    OPEN_ALERT_STATES,
+    AlertRow,
+    IncidentRow,
+    RunRow,
+    TransitionRow,
+)
+from memagent_server.store.reopening import reopen_averted
 from memagent_server.store.routes import channels_told, list_routes
 from memagent_server.store.schedules import list_schedules, replace_held
 
@@ -98,13 +106,7 @@ class IncidentTransaction:
     ) -> AlertRow:
         """Open a pending alert."""
         incident = join_incident(
-            self._session,
-            run_id=run_id,
-            rule=rule,
-            cause=cause,
-            severity=severity,
-            now=self._now,
-            growth=growth_of(data, stream_id),
+            self._session, run_id=run_id, rule=rule, cause=cause, severity=severity, now=self._now
         )
         changes = self._changes_of(incident)
         summary = RULES[rule].summarize(dict(data))
@@ -144,7 +146,19 @@ class IncidentTransaction:
         }
         if alert.state == "pending":
             columns["first_step"] = step  # no notification has mentioned an earlier one
+            self._reopen_averted(alert, growth_of(data, alert.stream_id))
         self._move(alert, "firing", reason or summary, columns)
+
+    def _reopen_averted(self, alert: AlertRow, growth: GrowthSpan | None) -> None:
+        """Let a pending alert fire in the averted incident of the same growth, if there is one."""
+        incident = self._session.get(IncidentRow, alert.incident_id) if growth else None
+        if growth is None or incident is None:
+            return
+        incident_id = incident.id
+        averted = reopen_averted(self._session, incident, growth)
+        if averted is not None:
+            changes = self._changes.pop(incident_id, None)
+            self._changes_of(averted).moves.extend(changes.moves if changes else ())
 
     def end(self, alert: AlertRow, state: str, *, step: int, reason: str) -> None:
         """Close an alert with a final state, or with `ok` if it was never confirmed."""
@@ -167,7 +181,8 @@ class IncidentTransaction:
         changes = self._changes_of(incident)
         incident.snoozed_until = None
         alerts = alerts_of(self._session, incident)
-        alert = next(alert for alert in alerts if alert.state == "firing")
+        firing = [alert for alert in alerts if alert.state == "firing"]
+        alert = max(firing, key=lambda alert: SEVERITIES.index(alert.severity))
         reason = "the snooze is over, and the alert is still firing"
         transition = self._add_transition(alert, "firing", "firing", reason)
         changes.before = ("ok", changes.before[1])  # as if it started to fire now
@@ -179,7 +194,9 @@ class IncidentTransaction:
             incident = changes.incident
             alerts = alerts_of(self._session, incident)
             state = worst_state(*(alert.state for alert in alerts))
-            severity = worst_severity(*(alert.severity for alert in alerts))
+            # an ended alert must not make a mere note of the others notify people
+            of_state = [alert for alert in alerts if alert.state in OPEN_ALERT_STATES] or alerts
+            severity = worst_severity(*(alert.severity for alert in of_state))
             if (state, severity) != (incident.state, incident.severity):
                 change_incident(incident, state=state, severity=severity, now=self._now)
             after = (state, severity)

@@ -7,23 +7,26 @@
    is already closed. That holds for each launch, and for each silence of a launch that came back.
 4. A pending alert closes without a notification, except for oom: then it was right, if late.
 5. Without an open alert, a death is that of an averted warning whose growth began before it and
-   goes on at the end.
+   goes on at the end, if it filled the device that ran out of memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from memagent.forecast.overhead import MAX_UNUSABLE_RATIO
 from memagent_server.alerts.incident_updates import IncidentTransaction
 from memagent_server.alerts.rule_config import Policies, Policy
 from memagent_server.alerts.rule_input import RuleInput
 from memagent_server.alerts.state import RuleState, state_after_run
 from memagent_server.store.alerts import averted_warning, open_alerts
 from memagent_server.store.engine import Session
+from memagent_server.store.events import oom_events
 from memagent_server.store.forecasts import growing_since
 from memagent_server.store.growth import GrowthSpan
 from memagent_server.store.models import RankRow, RunRow, StreamRow
 from memagent_server.store.streams import current_streams
+from memagent_server.store.summaries import nearest_to_limit
 from memagent_server.store.unreported import unreported_ends, was_warned
 
 RECENT_S = 86_400.0
@@ -91,13 +94,33 @@ def _end_of_older_launch(session: Session, stream: StreamRow) -> tuple[str, int,
 
 def _rate_averted(session: Session, incidents: IncidentTransaction, run: RunRow) -> None:
     """Close averted warnings again if the growth that they were about ended in the death (5)."""
-    for stream in current_streams(session, [run.id]):
+    for stream in _full_streams(session, run):
         since = growing_since(session, run.id, stream.id)
         if since is None:
             continue
         alert = averted_warning(session, run.id, stream.id, since)
         if alert is not None and GrowthSpan(stream.id, since, run.step).went_on(session, run.id):
             incidents.end(alert, "oom", step=run.step, reason=_reason(run))
+
+
+def _full_streams(session: Session, run: RunRow) -> list[StreamRow]:
+    """Return the fullest device of each rank that ran out of memory, if it was full.
+
+    Those are the ranks with an `oom` event, or all if none has one. Full is what is usual in
+    messages of such errors: all but the share that can't be used.
+    """
+    streams = current_streams(session, [run.id])
+    dead = {event.rank for event in oom_events(session, run.id)} or {item.rank for item in streams}
+    fullest = [
+        nearest_to_limit([item for item in streams if item.rank == rank]) for rank in sorted(dead)
+    ]
+    return [
+        item
+        for item in fullest
+        if item is not None
+        and item.limit_bytes
+        and (item.peak_bytes or 0) >= (1 - MAX_UNUSABLE_RATIO) * item.limit_bytes
+    ]
 
 
 def _report_death(

@@ -27,7 +27,7 @@ class GrowthSpan:
         """Return True if the growth had no end in between.
 
         It ends with a pause of twice the share of its age from which the forecaster takes it for
-        over: what is judged in hindsight needs no haste.
+        over: what is judged in hindsight needs no haste. So a handful of points says nothing.
         """
         stream = session.get_one(StreamRow, (run_id, self.stream_id))
         chart = series(
@@ -46,16 +46,18 @@ class GrowthSpan:
         pairs = zip(chart.step, floors, strict=False)
         points = [(step, low) for step, low in pairs if step is not None and low]
         age = self.step - self.since_step
-        return bool(points) and longest_pause(points) <= 2 * PAUSE_RATIO * age
+        return bool(points) and self.longest_pause(points) <= 2 * PAUSE_RATIO * age
 
+    def longest_pause(self, points: Sequence[tuple[int, float]]) -> float:
+        """Return for how many steps values reached no new high. `points`: (step, value), in order.
 
-def longest_pause(points: Sequence[tuple[int, float]]) -> float:
-    """Return for how many steps values stayed below a high. `points`: (step, value), in order."""
-    values = [value for _, value in points]
-    step_up = MIN_STEP_UP * (max(values) - values[0])
-    (since, high), longest = points[0], 0.0
-    for step, value in points:
-        if value > high + step_up:
-            high, since = value, step
-        longest = max(longest, step - since)
-    return longest
+        Steps without points count: what happened in them isn't known.
+        """
+        values = [value for _, value in points]
+        step_up = MIN_STEP_UP * (max(values) - values[0])
+        since, high, longest = self.since_step, values[0], 0
+        for step, value in points:
+            longest = max(longest, step - since)
+            if value > high + step_up:
+                high, since = value, step
+        return max(longest, self.step - since)

@@ -1,9 +1,9 @@
 """Incidents: the alerts of one launch with the same rule and cause, which people handle as one.
 
 1. An alert joins the open incident of its run, rule and cause, or opens one.
-2. The incident has the worst state and the highest severity of its alerts. It closes with the last.
-3. An averted incident opens again if its growth never ended: that is, if the growth of the new
-   alert began before the averted one warned. So one leak has one first warning.
+2. The incident has the worst state of its alerts, and the highest severity of those that are open.
+   It closes with the last, and has the highest severity of all from then on.
+3. An averted incident opens again if its growth never ended (`store/reopening.py`).
 4. People's feedback is stored twice: with the incident, and as rows that outlive the run.
 """
 
@@ -16,8 +16,8 @@ from sqlalchemy import ColumnElement, delete, func, or_, select
 from sqlalchemy.orm import Session
 
 from memagent_server.schemas import alerts as schemas
+from memagent_server.settings import SEVERITIES
 from memagent_server.store.alerts import describe_alerts, wanted_states
-from memagent_server.store.growth import GrowthSpan
 from memagent_server.store.models import (
     OPEN_ALERT_STATES,
     UNCONFIRMED_STATES,
@@ -26,6 +26,7 @@ from memagent_server.store.models import (
     IncidentRow,
     RunRow,
     StreamRow,
+    TransitionRow,
 )
 from memagent_server.store.reading import newest_page, to_schema
 
@@ -38,17 +39,10 @@ class IncidentClosedError(Exception):
 
 
 def join_incident(
-    session: Session,
-    *,
-    run_id: str,
-    rule: str,
-    cause: str | None,
-    severity: str,
-    now: float,
-    growth: GrowthSpan | None = None,
+    session: Session, *, run_id: str, rule: str, cause: str | None, severity: str, now: float
 ) -> IncidentRow:
     """Return the incident that an alert belongs to, or open one. The run's row must be locked."""
-    is_of_launch = _is_of_newest_launch(AlertRow.incident_id == IncidentRow.id)
+    is_of_launch = is_of_newest_launch(AlertRow.incident_id == IncidentRow.id)
     incident = session.scalar(
         select(IncidentRow)
         .where(
@@ -61,11 +55,6 @@ def join_incident(
         .order_by(IncidentRow.id.desc())
         .limit(1)
     )
-    if incident is None:
-        incident = _averted_incident(session, run_id, rule, cause, growth) if growth else None
-        if incident is not None:
-            # whoever handled it before took it for mended
-            incident.acked_at = incident.acked_by = None
     if incident is None:
         incident = IncidentRow(
             run_id=run_id,
@@ -81,37 +70,13 @@ def join_incident(
     return incident
 
 
-def _averted_incident(
-    session: Session, run_id: str, rule: str, cause: str | None, growth: GrowthSpan
-) -> IncidentRow | None:
-    """Return the launch's newest averted incident of this growth (3)."""
-    has_warned_of_it = _is_of_newest_launch(
-        AlertRow.incident_id == IncidentRow.id,
-        AlertRow.state == "averted",
-        AlertRow.first_step >= growth.since_step,
-    )
-    incident = session.scalar(
-        select(IncidentRow)
-        .where(
-            IncidentRow.run_id == run_id,
-            IncidentRow.rule == rule,
-            IncidentRow.cause == cause,
-            IncidentRow.state == "averted",
-            has_warned_of_it,
-        )
-        .order_by(IncidentRow.id.desc())
-        .limit(1)
-    )
-    return incident if incident is not None and growth.went_on(session, run_id) else None
-
-
 def first_step_of(alerts: Iterable[AlertRow | schemas.Alert]) -> int | None:
     """Return the step of the first warning of an incident, None if none was confirmed."""
     steps = [alert.first_step for alert in alerts if alert.state not in UNCONFIRMED_STATES]
     return min(steps, default=None)
 
 
-def _is_of_newest_launch(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+def is_of_newest_launch(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
     """Return the condition that there is an alert of the newest launch with these conditions."""
     return (
         select(AlertRow.id)
@@ -228,14 +193,38 @@ def mark_false(
 
 
 def take_back(session: Session, incident: IncidentRow, *, now: float) -> None:
-    """Take back what people did about an incident, their notes and feedback included."""
+    """Take back what people did about an incident, their notes and feedback included.
+
+    A snooze ends now instead, with a reminder, if it or a false alarm held a notification back.
+    """
+    incident.snoozed_until = now if _has_held_back(session, incident) else None
     incident.acked_at = None
     incident.acked_by = None
-    incident.snoozed_until = None
     incident.false_alarm_at = None
     incident.note = None
     incident.updated_at = now
     session.execute(delete(FeedbackRow).where(FeedbackRow.incident_id == incident.id))
+
+
+def _has_held_back(session: Session, incident: IncidentRow) -> bool:
+    """Return True if an incident is worse than it was when somebody muted it."""
+    muted_at = [incident.false_alarm_at] if incident.false_alarm_at is not None else []
+    if incident.snoozed_until is not None:
+        muted_at += [item.at for item in feedback_on(session, incident.id) if item.kind == "snooze"]
+    if not muted_at or incident.state != "firing":
+        return False
+    query = (
+        select(TransitionRow.severity)
+        .join(AlertRow, AlertRow.id == TransitionRow.alert_id)
+        .where(
+            AlertRow.incident_id == incident.id,
+            AlertRow.state == "firing",
+            TransitionRow.to_state == "firing",
+            TransitionRow.at <= min(muted_at),
+        )
+    )
+    known = max(map(SEVERITIES.index, session.scalars(query)), default=SEVERITIES.index("note"))
+    return SEVERITIES.index(incident.severity) > known
 
 
 def ended_snoozes(session: Session, now: float) -> list[IncidentRow]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from memagent_server.schemas.alerts import Delivery, Incident, Transition
+from memagent_server.schemas.alerts import Alert, Delivery, Incident, Transition
 from memagent_server.schemas.runs import RunSummary
+from memagent_server.settings import SEVERITIES
 from memagent_server.store.incidents import first_step_of
 from memagent_server.web.labels import Badge, count, forecast_sentence, humanize
 
@@ -94,10 +95,14 @@ def _is_note(incident: Incident) -> tuple[bool, bool]:
 
 @dataclass(frozen=True)
 class Change:
-    """A transition of one or several alerts of an incident, and their ranks as text."""
+    """A transition of one or several alerts of an incident, and their ranks as text.
+
+    is_escalation: the alert had fired before, with a lower severity.
+    """
 
     transition: Transition
-    ranks: str
+    ranks: str = ""
+    is_escalation: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,8 +128,8 @@ def incident_view(incident: Incident, run: RunSummary | None = None) -> Incident
     run is given, the forecast is evaluated at the run's newest step.
     """
     alerts = incident.alerts
-    changes = [(change, alert.rank) for alert in alerts for change in alert.transitions]
-    merged = _merge_changes(sorted(changes, key=lambda change: change[0].at))
+    changes = [(change, alert.rank) for alert in alerts for change in _changes(alert)]
+    merged = _merge_changes(sorted(changes, key=lambda item: item[0].transition.at))
     leading = next((alert for alert in alerts if alert.state == incident.state), alerts[0])
     notifications = [item for alert in alerts for item in alert.notifications]
     hidden_changes = max(0, len(merged) - MAX_CHANGES_SHOWN)
@@ -144,22 +149,34 @@ def _sentence_now(incident: Incident, run: RunSummary) -> str:
     return f"{forecast_sentence(run, forecast)}." if is_same and forecast.level != "ok" else ""
 
 
-def change_badge(change: Transition) -> Badge:
+def _changes(alert: Alert) -> list[Change]:
+    """Return an alert's changes, in order."""
+    before = [None, *alert.transitions]
+    return [
+        Change(change, is_escalation=old is not None and _is_worse(old, change))
+        for old, change in zip(before, alert.transitions, strict=False)
+    ]
+
+
+def _is_worse(old: Transition, change: Transition) -> bool:
+    """Return True if a firing alert became more severe: a reminder leaves it as it was."""
+    is_firing = old.to_state == change.from_state == change.to_state == "firing"
+    return is_firing and SEVERITIES.index(change.severity) > SEVERITIES.index(old.severity)
+
+
+def change_badge(change: Change) -> Badge:
     """Return the badge of a change: of one that made an alert worse, how bad it is now."""
-    badge = state_badge(change.to_state, change.severity)
-    if is_escalation(change):
-        return Badge(badge.tone, change.severity, "Firing, now as severe as this")
+    transition = change.transition
+    badge = state_badge(transition.to_state, transition.severity)
+    if change.is_escalation:
+        return Badge(badge.tone, transition.severity, "Firing, now as severe as this")
     return badge
-
-
-def is_escalation(change: Transition) -> bool:
-    return change.from_state == change.to_state == "firing" and change.severity == "critical"
 
 
 def _without_repetition(change: Change, summary: str) -> Change:
     transition = change.transition
     # an escalation keeps its reason: without it, it would look like the same state twice
-    if transition.reason != summary or is_escalation(transition):
+    if transition.reason != summary or change.is_escalation:
         return change
     return replace(change, transition=structs.replace(transition, reason=""))
 
@@ -180,16 +197,17 @@ def name_ranks(ranks: Collection[int | None]) -> str:
     )
 
 
-def _merge_changes(changes: Iterable[tuple[Transition, int | None]]) -> list[Change]:
+def _merge_changes(changes: Iterable[tuple[Change, int | None]]) -> list[Change]:
     """Merge changes of several ranks to the same state at the same step.
 
     The merged change has the first one's reason.
     """
-    merged: dict[tuple[str, str, int], tuple[Transition, set[int | None]]] = {}
+    merged: dict[tuple[str, str, int], tuple[Change, set[int | None]]] = {}
     for change, rank in changes:
-        key = (change.to_state, change.severity, change.step)
+        transition = change.transition
+        key = (transition.to_state, transition.severity, transition.step)
         merged.setdefault(key, (change, set()))[1].add(rank)
-    return [Change(transition, name_ranks(ranks)) for transition, ranks in merged.values()]
+    return [replace(change, ranks=name_ranks(ranks)) for change, ranks in merged.values()]
 
 
 def step_of_change(change: Transition) -> str:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import asdict
 from sqlalchemy import select
 
+from memagent.forecast import Forecast
 from memagent.wire.messages import Batch, Chunk, Device, Event, Finish, RunStart
+from memagent_server.alerts.incident_updates import IncidentTransaction
+from memagent_server.alerts.rule_input import RuleResult
+from memagent_server.alerts.state import RuleState
+from memagent_server.alerts.stream_state import AlertChange
 from memagent_server.schemas.alerts import Alert, Incident
 from memagent_server.store.alerts import list_alerts
 from memagent_server.store.incidents import list_incidents
-from memagent_server.store.models import ForecastRow, NotificationRow, TransitionRow
+from memagent_server.store.models import ForecastRow, NotificationRow, StreamRow, TransitionRow
 from memagent_server.store.runs import finish_run, start_run
 from memagent_server.store.samples import add_batch
 from memagent_server.worker import Worker
@@ -66,6 +72,29 @@ class Bench:
     def finish(self, status: str, step: int = 0, run_id: str = "r") -> None:
         with self.database.write() as session:
             finish_run(session, run_id, Finish(status=status, step=step), self.now, live=self.live)
+
+    def warn(
+        self, step: int, *, since: int, level: str = "critical", state: str = "firing"
+    ) -> None:
+        """Let an alert fire that growth since a step leads to an OOM."""
+        forecast = Forecast(
+            step=step, level=level, cause="leak", eta_step=1300.0, growing_since_step=since
+        )
+        result = RuleResult(level, "leak", asdict(forecast))
+        self.apply(AlertChange("oom_forecast", RuleState(state, level), result, step))
+
+    def avert(self, step: int, state: str = "averted") -> None:
+        """Close the open alert: `averted` if it fires, `ok` if it is pending."""
+        result = RuleResult("ok", "leak")
+        self.apply(AlertChange("oom_forecast", RuleState(state, "critical"), result, step))
+
+    def apply(self, change: AlertChange, run_id: str = "r") -> None:
+        self.now += 100
+        with self.database.write() as session:
+            stream_id = session.scalar(select(StreamRow.id).where(StreamRow.run_id == run_id))
+            incidents = IncidentTransaction(session, ["webhook"], self.now)
+            incidents.apply(run_id, stream_id, change)
+            incidents.flush()
 
     def be_silent(self, seconds: float) -> None:
         """Let time pass without samples; the worker continues."""

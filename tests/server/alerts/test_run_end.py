@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import asdict
 from sqlalchemy import select
 
-from memagent.forecast import Forecast
-from memagent_server.alerts.incident_updates import IncidentTransaction
-from memagent_server.alerts.rule_input import RuleResult
-from memagent_server.alerts.state import RuleState
-from memagent_server.alerts.stream_state import AlertChange
+from memagent.wire.messages import Batch, Device, Event, Finish, RunStart
 from memagent_server.notify.message_data import load_message
 from memagent_server.notify.message_text import plain_text
 from memagent_server.store.alert_accuracy import scoreboard
-from memagent_server.store.models import NotificationRow, StreamRow
+from memagent_server.store.models import NotificationRow
+from memagent_server.store.runs import finish_run, start_run
+from memagent_server.store.samples import add_batch
 from memagent_server.web import incident_views, view_models
+from tests.server.alerts.conftest import LIMIT
 from tests.server.web.schema_examples import LEAK
 
 
 def leak(step: int) -> float:
-    return 1 + step / 1000
+    """End at 85 % of the limit: as full as a device is at an error, but far from it for long."""
+    return 32.8 + step / 1000
 
 
 def leak_with_a_pause(step: int) -> float:
     """Stand still from step 200 to 700."""
-    return 1 + (min(step, 200) + max(0, step - 700)) / 1000
+    return 32.8 + (min(step, 200) + max(0, step - 700)) / 1000
 
 
 def test_a_leak_that_was_averted_too_early_has_one_incident_and_one_lead_time(bench):
@@ -61,39 +60,45 @@ def test_growth_that_ended_in_between_was_averted(bench, gib, again_since):
     assert _ratings(bench)[:3] == ((2, 1, 1) if again_since else (1, 0, 1))
 
 
+def far_below_the_limit(step: int) -> float:
+    return leak(step) - 31
+
+
+def test_a_death_far_below_the_limit_is_none_of_an_averted_warning(bench):
+    _warned_run(bench, far_below_the_limit)
+    _die(bench, 1266)
+    assert [item.state for item in bench.incidents()] == ["oom", "averted"]
+
+
+@pytest.mark.parametrize(("dead", "states"), [(0, ["oom"]), (1, ["oom", "averted"])])
+def test_a_death_is_that_of_the_rank_that_ran_out_of_memory(bench, dead, states):
+    _warned_run(bench, leak)
+    device = Device(id="host", kind="host", name="host", limit_bytes=LIMIT)
+    with bench.database.write() as session:
+        message = RunStart(run_id="r", rank=1, world_size=2, devices=[device])
+        start_run(session, message, bench.now)
+        event = Event(kind="oom", step=1266, time_s=bench.now, data={})
+        add_batch(session, "r", Batch(rank=dead, seq=9, events=[event]), bench.now)
+        finish_run(session, "r", Finish(status="oom", step=1266, rank=1), bench.now)
+    _die(bench, 1266)
+    assert [item.state for item in bench.incidents()] == states
+
+
 def _warned_run(bench, gib, *, again_since: int | None = None) -> None:
-    """Feed a run that grows far below its limit, and alerts like those of one that is near."""
+    """Feed a run that grows too slowly for a page, and alerts like those of one that is near."""
     bench.start()
     bench.feed(0, 1267, gib, seq=0)
     bench.worker.evaluate()
-    _warn(bench, 193, since=12)
-    result = RuleResult("ok", "leak")
-    _apply(bench, AlertChange("oom_forecast", RuleState("averted", "critical"), result, 464))
+    bench.warn(193, since=12)
+    bench.avert(464)
     if again_since is not None:
-        _warn(bench, 740, since=again_since)
-
-
-def _warn(bench, step: int, *, since: int) -> None:
-    forecast = Forecast(
-        step=step, level="critical", cause="leak", eta_step=1300.0, growing_since_step=since
-    )
-    result = RuleResult("critical", "leak", asdict(forecast))
-    _apply(bench, AlertChange("oom_forecast", RuleState("firing", "critical"), result, step))
+        bench.warn(740, since=again_since)
 
 
 def _die(bench, step: int) -> None:
     bench.now += 1000
     bench.finish("oom", step)
     bench.worker.evaluate()
-
-
-def _apply(bench, change: AlertChange) -> None:
-    bench.now += 100
-    with bench.database.write() as session:
-        stream_id = session.scalar(select(StreamRow.id))
-        incidents = IncidentTransaction(session, ["webhook"], bench.now)
-        incidents.apply("r", stream_id, change)
-        incidents.flush()
 
 
 def _ratings(bench) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from memagent_server.schemas.alerts import Incident, IncidentSummary
@@ -57,12 +58,24 @@ def test_a_reason_that_the_summary_repeats_is_left_out():
     assert change.transition.reason == ""
 
 
-def test_an_escalation_is_called_by_its_severity_and_keeps_its_reason():
-    worse = replace(FIRED, from_state="firing", severity="critical", reason=ALERT.summary)
-    alert = replace(ALERT, transitions=[replace(FIRED, severity="warning"), worse])
-    changes = [item.transition for item in incident_views.incident_view(an_incident(alert)).changes]
-    assert [incident_views.change_badge(item).text for item in changes] == ["firing", "critical"]
-    assert changes[-1].reason == ALERT.summary
+@pytest.mark.parametrize(
+    ("severities", "texts"),
+    [
+        (("warning", "critical"), ["firing", "critical"]),
+        (("note", "warning"), ["noted", "warning"]),
+        (("critical", "critical"), ["firing", "firing"]),  # a reminder after a snooze
+    ],
+)
+def test_an_escalation_is_called_by_its_severity_and_keeps_its_reason(severities, texts):
+    before, after = severities
+    later = replace(
+        FIRED, from_state="firing", severity=after, reason=ALERT.summary, step=FIRED.step + 1
+    )
+    alert = replace(ALERT, transitions=[replace(FIRED, severity=before), later])
+    changes = incident_views.incident_view(an_incident(alert)).changes
+    assert [incident_views.change_badge(item).text for item in changes] == texts
+    is_kept = texts[1] != "firing"
+    assert changes[-1].transition.reason == (ALERT.summary if is_kept else "")
 
 
 def test_an_incident_shows_its_newest_changes():

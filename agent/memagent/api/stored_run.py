@@ -140,10 +140,9 @@ class StoredRun:
 
     @property
     def prediction(self) -> Fields | None:
-        """The newest prediction of the most exact method; bounds don't count."""
+        """The newest prediction of the most exact method."""
         predictions = self._store.part(self.id, "predictions")["predictions"]
-        known = [item for item in predictions if item["method"] in _METHODS]
-        return min(known, key=lambda item: _METHODS.index(item["method"]), default=None)
+        return min(predictions, key=lambda item: _METHODS.index(item["method"]), default=None)
 
     @property
     def forecasts(self) -> list[Fields]:

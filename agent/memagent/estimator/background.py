@@ -34,7 +34,7 @@ from memagent.diagnostics import ErrorGuard
 from memagent.errors import EstimateError, TraceError
 from memagent.estimator.trace.isolation import ForkedProcess, can_fork
 from memagent.hooks.phase import tensor_shapes
-from memagent.probe import Probe
+from memagent.probe import Probe, torch_device_name
 from memagent.probe.detached import forks_wait
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ class BackgroundEstimator:
             bound = least_needs(
                 _alive(models),
                 _alive(optimizers),
+                device=torch_device_name(self._probe.device),
                 inputs=shapes,
                 limit_bytes=self._probe.limit_bytes,
                 device_kind=self._probe.device.kind,

@@ -23,7 +23,7 @@ class Estimate:
     """The needs of one step, in bytes.
 
     - method: a "bound" is the least that a step needs whose activations are not known: parameters,
-      gradients, optimizer state and context.
+      buffers, context, and the optimizer's state as far as it exists.
     - components: by the names of `memagent.wire.fields.COMPONENTS`, as a run's readings define
       them. Gradients are those that the optimizer's step reads, and the peak may hold fewer, so
       their sum may exceed the peak.
@@ -85,8 +85,13 @@ class Estimate:
 
     @property
     def margin_bytes(self) -> int | None:
-        """Return the room below the limit: negative if it won't fit, None without a limit."""
-        return None if self.limit_bytes is None else self.limit_bytes - self.needed_bytes
+        """Return the room below the limit: negative if it won't fit.
+
+        None without a limit, and for a bound.
+        """
+        if self.limit_bytes is None or self.is_bound:
+            return None
+        return self.limit_bytes - self.needed_bytes
 
     @property
     def outcome(self) -> FitVerdict | None:
@@ -211,8 +216,10 @@ class Estimate:
             ],
         }
 
-    def to_message(self, *, rank: int, device: str) -> PredictionMessage:
-        """Return the prediction as the wire's message."""
+    def to_message(self, *, rank: int, device: str) -> PredictionMessage | None:
+        """Return the prediction as the wire's message; None for a bound, which predicts no peak."""
+        if self.method == "bound":
+            return None
         return PredictionMessage(
             method=self.method,
             rank=rank,

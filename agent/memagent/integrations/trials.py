@@ -60,14 +60,16 @@ def trial_values(result: Estimate) -> dict[str, Any]:
 def excess_gib(values: Mapping[str, Any]) -> float:
     """Return how far a trial's need exceeds its limit, in GiB: positive if it doesn't fit.
 
-    A trial that ran out of memory exceeds it, whatever was estimated; one that was never checked
-    doesn't.
+    A trial that ran out of memory exceeds it, whatever was estimated. Nothing is known, so it's 0,
+    of one that was never checked or cannot be traced.
     """
     needed, limit = values.get("memagent_needed_bytes"), values.get("memagent_limit_bytes")
     excess = (needed - limit) / GIB if needed is not None and limit is not None else 0.0
     verdict = values.get("memagent_verdict")
     if verdict == "out of memory":
         return max(excess, sys.float_info.epsilon)
+    if verdict == "unknown":
+        return 0.0
     return excess if verdict == "won't fit" else min(excess, 0.0)
 
 

@@ -403,7 +403,8 @@ class Pipeline:
             if self.mirror is not None:
                 self.mirror.note_prediction(prediction.peak_allocated_bytes)
         device = self._probes[0].device.id
-        self._send(prediction.to_message(rank=self._identity.rank, device=device))
+        if (message := prediction.to_message(rank=self._identity.rank, device=device)) is not None:
+            self._send(message)
         if prediction.surely_too_large and not self._has_warned_of_size:
             self._has_warned_of_size = True
             notify_user(prediction.verdict())

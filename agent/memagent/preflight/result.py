@@ -35,7 +35,7 @@ class DeviceNeed:
 
     others_bytes: held by other processes and the CUDA context.
     step_bytes: what a training step takes above what will be held, by the estimator.
-    step_is_least: without its activations, since no input is known yet.
+    step_is_least: gradients only, since its activations are not known (yet).
     gradients_bytes: not allocated yet; they stay during an evaluation if the script keeps them.
     """
 

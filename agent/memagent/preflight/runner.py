@@ -10,9 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from memagent.estimator.devices import ContextSize
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.lower_bound import least_needs
 from memagent.estimator.formula.state_sizes import missing_gradients_bytes, missing_state_bytes
 from memagent.hooks.exit import describe_error, status_of
 from memagent.hooks.oom_observer import parse_failure
@@ -58,10 +56,11 @@ def run_preflight(
         _need(probe, trials, optimizers, held_bytes=held_bytes, others_bytes=others_bytes)
         for probe, held_bytes, others_bytes in zip(probes, used, others, strict=True)
     ]
-    estimate = prediction or _estimate_without_input(probes, models, optimizers)
-    if estimate is not None:
-        step_bytes = estimate.peak_allocated_bytes - used[0] - needs[0].optimizer_state_bytes
-        needs[0] = replace(needs[0], step_bytes=max(0, step_bytes), step_is_least=estimate.is_bound)
+    if prediction is None or prediction.is_bound:
+        needs[0] = replace(needs[0], step_bytes=needs[0].gradients_bytes, step_is_least=True)
+    else:
+        step_bytes = prediction.peak_allocated_bytes - used[0] - needs[0].optimizer_state_bytes
+        needs[0] = replace(needs[0], step_bytes=max(0, step_bytes))
     return Preflight(step, tuple(needs), trials)
 
 
@@ -183,24 +182,6 @@ def _need(
         gradients_bytes=missing_gradients_bytes(optimizers).get(torch_name, 0),
         eval_bytes=more.get("eval"),
         checkpoint_bytes=more.get("checkpoint"),
-    )
-
-
-def _estimate_without_input(
-    probes: Sequence[Probe], models: Sequence[Any], optimizers: Sequence[Any]
-) -> Estimate | None:
-    """Estimate gradients and the optimizer's step, without activations: no input is known yet.
-
-    None for models on several devices: the estimate doesn't say which one holds how much.
-    """
-    if sum(probe.device.kind != "host" for probe in probes) > 1:
-        return None
-    first = probes[0]
-    return least_needs(
-        models,
-        optimizers,
-        device_kind=first.device.kind,
-        context=ContextSize(first.context_bytes or 0),
     )
 
 

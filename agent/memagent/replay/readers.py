@@ -86,8 +86,9 @@ def _read_run_file(path: Path) -> ReplayTrace:
     for kind, body in frames[1:]:
         if kind == "prediction":
             prediction = decode(body, PredictionMessage)
-            if (peak := prediction.predicted_peak_bytes) is not None:
-                hints = hints.merged_with({"predicted_peak_bytes": {prediction.device: peak}})
+            hints = hints.merged_with(
+                {"predicted_peak_bytes": {prediction.device: prediction.peak_allocated_bytes}}
+            )
         elif kind == "finish":
             status = decode(body, Finish).status
         elif kind == "batch":

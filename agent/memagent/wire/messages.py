@@ -235,12 +235,9 @@ class AdviceItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
 
 
 class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """`POST /api/v1/runs/{id}/predictions`: an estimate for one rank and device.
+    """`POST /api/v1/runs/{id}/predictions`: an estimate for one rank and device."""
 
-    A `bound` is the least that the step needs: its activations are not known.
-    """
-
-    method: Literal["formula", "trace", "rehearsal", "bound"]
+    method: Literal["formula", "trace", "rehearsal"]
     rank: Rank = 0
     device: Label = "host"
     peak_allocated_bytes: Bytes
@@ -253,11 +250,6 @@ class PredictionMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults
     terms: dict[str, Bytes] = {}
     assumptions: dict[str, Any] = {}
     advice: Annotated[list[AdviceItem], Meta(max_length=50)] = []
-
-    @property
-    def predicted_peak_bytes(self) -> int | None:
-        """Return the expected peak of tensors; None for a bound."""
-        return None if self.method == "bound" else self.peak_allocated_bytes
 
 
 class RehearsalMessage(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -22,9 +22,7 @@ from memagent_server.schemas.base import (
 )
 
 METHODS = ("rehearsal", "trace", "formula")
-"""The most exact first: a rehearsal is torch's own allocator, a formula knows sizes only.
-
-A bound isn't among them, since the real peak may be far above."""
+"""The most exact first: a rehearsal is torch's own allocator, a formula knows sizes only."""
 
 
 def precedence(method: str) -> int:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from memagent.wire.codec import to_builtins
 from memagent.wire.messages import PredictionMessage
 from memagent_server.schemas import predictions as schemas
-from memagent_server.schemas.predictions import METHODS, precedence
+from memagent_server.schemas.predictions import precedence
 from memagent_server.store.models import PredictionRow, StreamRow
 from memagent_server.store.reading import newest_page, text_keys, to_schema
 from memagent_server.store.runs import lock_run
@@ -74,19 +74,6 @@ def prediction_for(session: Session, run_id: str, stream: StreamRow | None) -> P
     return best_prediction(_predictions_of(session, run_id, stream))
 
 
-def bound_for(session: Session, run_id: str, stream: StreamRow | None) -> PredictionRow | None:
-    """Return the newest bound for a stream's device, or of a run without a stream."""
-    place = None if stream is None else (stream.rank, stream.device)
-    return next(
-        (
-            item
-            for item in list_predictions(session, run_id)
-            if item.method == "bound" and place in (None, (item.rank, item.device))
-        ),
-        None,
-    )
-
-
 def advice_for(session: Session, run_id: str, stream: StreamRow | None) -> list[Any]:
     """Return the advice of the best prediction that has some: a rehearsal's has none."""
     advised = [item for item in _predictions_of(session, run_id, stream) if item.advice]
@@ -101,10 +88,7 @@ def _predictions_of(
 
 
 def predictions_after(session: Session, last_ids: Mapping[str, int]) -> Iterable[PeakRow]:
-    """Return (run, id, rank, device, method, peak) of each run's predictions after the given id.
-
-    Bounds are left out, here and by the other functions that compare.
-    """
+    """Return (run, id, rank, device, method, peak) of each run's predictions after the given id."""
     keys = text_keys(session, last_ids.items())
     query = (
         select(
@@ -120,7 +104,6 @@ def predictions_after(session: Session, last_ids: Mapping[str, int]) -> Iterable
             PredictionRow,
             (PredictionRow.run_id == keys.c.first) & (PredictionRow.id > keys.c.second),
         )
-        .where(PredictionRow.method.in_(METHODS))
     )
     return session.execute(query.order_by(PredictionRow.id))
 
@@ -141,7 +124,6 @@ def newest_components(
         )
         .select_from(keys)
         .join(PredictionRow, PredictionRow.run_id == keys.c.first)
-        .where(PredictionRow.method.in_(METHODS))
         .order_by(PredictionRow.id)
     )
     # the last one of a key stays

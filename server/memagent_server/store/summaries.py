@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, load_only
 from memagent.forecast.types import LEVELS
 from memagent_server.schemas import alerts as alert_schemas
 from memagent_server.schemas import runs as schemas
-from memagent_server.schemas.predictions import METHODS, ForecastSummary, precedence
+from memagent_server.schemas.predictions import ForecastSummary, precedence
 from memagent_server.settings import GpuPrices
 from memagent_server.store.events import list_events
 from memagent_server.store.models import ForecastRow, PredictionRow, RunRow, StreamRow
@@ -119,11 +119,7 @@ def nearest_to_limit(streams: Collection[StreamRow]) -> StreamRow | None:
 def predictions_of(
     stream: StreamRow | None, predictions: Sequence[PredictionRow]
 ) -> Sequence[PredictionRow]:
-    """Return the predictions for a stream's device; those of other ranks if it has none.
-
-    Bounds are left out, since they say only what a step needs at least.
-    """
-    predictions = [item for item in predictions if item.method in METHODS]
+    """Return the predictions for a stream's device; those of other ranks if it has none."""
     if stream is None:
         return predictions
     place, is_host = (stream.rank, stream.device), stream.kind == "host"

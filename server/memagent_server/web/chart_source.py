@@ -20,7 +20,7 @@ from memagent_server.store.engine import Session
 from memagent_server.store.forecasts import first_warning, forecasts_of
 from memagent_server.store.incidents import list_incidents
 from memagent_server.store.models import PredictionRow, RunRow, StreamRow
-from memagent_server.store.predictions import bound_for, prediction_for
+from memagent_server.store.predictions import prediction_for
 from memagent_server.store.runs import get_run
 from memagent_server.store.streams import current_streams
 from memagent_server.store.summaries import describe
@@ -96,7 +96,6 @@ def variables_of(session: Session, source: ChartSource) -> dict[str, Any]:
         "streams": source.streams,
         "stream": stream,
         "prediction": prediction,
-        "bound": bound_for(session, run.id, source.row) if prediction is None else None,
         "chart": view_models.chart_facts(run, subject, source.forecasts, warning, predicted)
         if subject
         else None,

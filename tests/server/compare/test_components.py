@@ -96,15 +96,6 @@ def test_the_newest_prediction_counts_and_a_trace_before_a_formula(observe):
     assert (result.method, result.peak.predicted_bytes) == ("trace", 3)
 
 
-def test_a_bound_is_no_prediction(observe):
-    bound = PredictionMessage(method="bound", device="D", peak_allocated_bytes=90)
-    result = observe(predictions=[bound])
-    assert (result.method, result.peak.predicted_bytes, result.peak.residual_bytes) == (None,) * 3
-    assert all(level.predicted_bytes is None for level in result.levels)
-    trace = PredictionMessage(method="trace", rank=1, device="E", peak_allocated_bytes=95)
-    assert observe(predictions=[bound, trace]).peak.predicted_bytes == 95
-
-
 def test_a_rank_without_a_prediction_takes_that_of_another(observe):
     message = PredictionMessage(method="formula", rank=1, device="E", peak_allocated_bytes=9)
     result = observe(predictions=[message])

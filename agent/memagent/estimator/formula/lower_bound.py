@@ -1,20 +1,18 @@
-"""The least that a step of a live model and optimizer needs.
+"""The least that a step of a model needs which cannot be traced: what exists before it.
 
-A model that cannot be traced has activations that nothing knows: its operations outside of modules,
-autocast and checkpointing are in its code. The objects have the rest: parameters, buffers,
-gradients, and the optimizer's state and temporaries. Nothing runs, no tensor's data is touched, and
-torch is never imported.
+Its operations outside of modules, autocast and checkpointing are in its code, so nothing knows its
+activations. Nor which parameters backward reaches: only those get a gradient, and with it the
+optimizer's state and temporaries. Nothing runs, and no tensor's data is touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from memagent.components import distinct, modules_of, parameters_of
+from memagent.components import EMPTY, distinct, measure_by_device, modules_of, parameters_of
 from memagent.estimator.devices import ContextSize
 from memagent.estimator.estimate import Estimate
-from memagent.estimator.formula.state_sizes import KNOWN_OPTIMIZERS, bytes_of, trained_parameters
 from memagent.estimator.input_specs import TensorSpec
 
 NO_CONTEXT = ContextSize(0)
@@ -24,36 +22,28 @@ def least_needs(
     models: Sequence[Any],
     optimizers: Sequence[Any],
     *,
+    device: str | None = None,
     inputs: tuple[TensorSpec, ...] | None = None,
     limit_bytes: int | None = None,
     device_kind: str = "host",
     context: ContextSize = NO_CONTEXT,
 ) -> Estimate:
-    """Return the bytes of the optimizer's step; activations come on top at another time.
+    """Return the bytes that exist before the step; whatever the step makes comes on top.
 
-    `inputs` are recorded. An optimizer of an unknown class counts without state. Of a context that
+    device: torch's name of the device that they are on. None: the models will be moved to one, and
+    the optimizer's state begins empty, as a trace has it. `inputs` are recorded. Of a context that
     wasn't measured the lower end counts.
     """
-    parameters = parameters_of(models, optimizers)
-    known = [each for each in optimizers if type(each).__name__ in KNOWN_OPTIMIZERS]
-    unknown = sorted({type(each).__name__ for each in optimizers} - KNOWN_OPTIMIZERS)
     components = {
-        "parameters": sum(map(bytes_of, parameters)),
-        "gradients": sum(bytes_of(each) for each in parameters if each.requires_grad),
-        "optimizer_state": int(sum(size(each) for each, size in trained_parameters(known))),
-        "buffers": sum(map(bytes_of, _buffers(models))),
-        "workspace": _temporaries_bytes(known, device_kind),
+        **(
+            _movable(models, optimizers)
+            if device is None
+            else _resident_sizes(models, optimizers, device)
+        ),
         "context": context.interval[0] if context.interval else context.size_bytes,
     }
     on_gpu = device_kind == "cuda"
     everything = sum(components.values())
-    assumptions: dict[str, Any] = {
-        "optimizer": [type(optimizer).__name__ for optimizer in optimizers],
-        "inputs": [{"shape": list(shape), "dtype": dtype} for shape, dtype in inputs or ()],
-        "activations": "not known, and not counted",
-    }
-    if unknown:
-        assumptions["optimizer_state"] = f"not counted for {', '.join(unknown)}"
     return Estimate(
         method="bound",
         # on a GPU the context is outside of the allocator
@@ -61,33 +51,61 @@ def least_needs(
         peak_device_bytes=everything if on_gpu else None,
         components=components,
         limit_bytes=limit_bytes,
-        assumptions=assumptions,
+        assumptions={
+            "optimizer": [type(optimizer).__name__ for optimizer in optimizers],
+            "inputs": [{"shape": list(shape), "dtype": dtype} for shape, dtype in inputs or ()],
+            "activations": "not counted, nor are gradients and what the optimizer's step allocates",
+        },
     )
 
 
-def _buffers(models: Sequence[Any]) -> list[Any]:
-    return list(
-        distinct(
-            buffer
-            for module in modules_of(models)
-            for buffer in module._buffers.values()
-            if buffer is not None
-        )
+def _resident_sizes(
+    models: Sequence[Any], optimizers: Sequence[Any], device: str
+) -> dict[str, int]:
+    """Return what a device holds; gradients are left out, as the script may drop them first."""
+    # a paged state is in the driver's memory, and may be on the host
+    resident = [each for each in optimizers if not getattr(each, "is_paged", False)]
+    sizes = measure_by_device(models, resident, busy=None).get(device, EMPTY)
+    return {
+        "parameters": sizes.parameters_bytes,
+        "optimizer_state": sizes.optimizer_state_bytes,
+        "buffers": sizes.buffers_bytes,
+    }
+
+
+def _movable(models: Sequence[Any], optimizers: Sequence[Any]) -> dict[str, int]:
+    parameters = parameters_of(models, optimizers)
+    buffers = distinct(
+        buffer
+        for module in modules_of(models)
+        for buffer in module._buffers.values()
+        if buffer is not None
     )
+    return {"parameters": _stored_bytes(parameters), "buffers": _stored_bytes(buffers)}
 
 
-def _temporaries_bytes(optimizers: Sequence[Any], device_kind: str) -> int:
-    """Return the temporaries of the first step of an optimizer.
+def _stored_bytes(tensors: Iterable[Any]) -> int:
+    """Return the least that tensors take on any device, where views may share their storage.
 
-    foreach (the default on GPUs) copies all parameters of a group once; the loop copies one
-    parameter at a time, twice; a fused step copies none.
+    Tensors without a storage, such as sparse ones, don't count.
     """
-    largest = 0
-    for group in (group for optimizer in optimizers for group in optimizer.param_groups):
-        sizes = [bytes_of(parameter) for parameter in group["params"] if parameter.requires_grad]
-        if not sizes or group.get("fused"):
+    views: dict[int, int] = {}
+    capacities: dict[int, int] = {}
+    for tensor in (part for each in tensors for part in _parts(each)):
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError, ValueError):
             continue
-        foreach = group.get("foreach")
-        uses_foreach = foreach if foreach is not None else device_kind == "cuda"
-        largest = max(largest, sum(sizes) if uses_foreach else 2 * max(sizes))
-    return largest
+        capacities[storage._cdata] = storage.nbytes()
+        size = tensor.numel() * tensor.element_size()
+        views[storage._cdata] = views.get(storage._cdata, 0) + size
+    return sum(min(size, capacities[storage]) for storage, size in views.items())
+
+
+def _parts(tensor: Any) -> Iterator[Any]:
+    """Yield the tensors inside a tensor of a wrapper class (DTensor, torchao), or the tensor."""
+    if not hasattr(type(tensor), "__tensor_flatten__"):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:
+        yield from _parts(getattr(tensor, name))

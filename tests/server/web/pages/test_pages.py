@@ -207,24 +207,6 @@ def test_a_run_page_shows_predicted_and_observed_memory(client):
     assert "allocated 1.00 GiB 3.00 GiB +2.00 GiB" in text
 
 
-def test_a_run_page_shows_a_bound_as_what_is_needed_at_least(client):
-    start(client)
-    sample(client, allocated_bytes=[3 * GIB])
-    bound = {
-        "method": "bound",
-        "device": client.get("/api/v1/runs/r").get_json()["streams"][0]["device"],
-        "peak_allocated_bytes": GIB,
-        "assumptions": {"trace": "not traced at aten::sum: <b>it</b> reads a value"},
-    }
-    client.post("/api/v1/runs/r/predictions", json=bound)
-    shown = page(client, "/runs/r")
-    text = text_of(shown)
-    assert "Predicted peak – at least 1.00 GiB" in text
-    assert "The step needs at least 1.00 GiB: parameters, gradients and optimizer state." in text
-    assert "No prediction was made." in text and "<b>it</b>" not in str(shown)
-    assert "+2.00 GiB" not in text
-
-
 def test_a_run_page_without_samples_waits(client):
     start(client, devices=[])
     text = text_of(page(client, "/runs/r"))

@@ -15,6 +15,7 @@ comparisons, so that neither the parser nor a database that gets the result can 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import cast
@@ -68,6 +69,25 @@ def parse(text: str) -> Expression:
     expression = parser.disjunction(0)
     parser.expect("end", "`and`, `or` or the end")
     return expression
+
+
+def rename_columns(text: str, names: Mapping[RunColumn, str]) -> str:
+    """Return a valid filter's text with other names for some columns. Texts in quotes stay."""
+    pieces, position = [], 0
+    for match in _TOKEN.finditer(text):
+        column = _column_or_none(match["name"]) if match["name"] else None
+        if column is not None and (other := names.get(column)) is not None:
+            start, end = match.span("name")
+            pieces += [text[position:start], other]
+            position = end
+    return "".join((*pieces, text[position:]))
+
+
+def _column_or_none(name: str) -> RunColumn | None:
+    try:
+        return column_of(name)
+    except FilterError:  # a keyword
+        return None
 
 
 def _tokens(text: str) -> list[Lexeme]:

@@ -38,7 +38,8 @@ TOKEN_SCALARS = (
     "train/num_input_tokens_seen",
 )
 """Names of trainers for a count of all tokens; the first one that a run logs is used."""
-_STEP_POINTS = 200
+MEDIAN_STEPS = 200
+"""Newest steps of which the median time is shown: few chunks have to be decoded."""
 _MAX_SCALARS = 200
 
 
@@ -131,7 +132,7 @@ def _by_run(
 
 
 def median_step_s(session: Session, stream: StreamRow) -> float | None:
-    """Return the median step time over parts of the run: one slow evaluation has no effect."""
+    """Return the median time of the newest steps: one slow evaluation has no effect."""
     chart = series(
         session,
         stream.run_id,
@@ -139,7 +140,8 @@ def median_step_s(session: Session, stream: StreamRow) -> float | None:
         rank=stream.rank,
         device=stream.device,
         attempt=stream.attempt,
-        points=_STEP_POINTS,
+        first=max(0, (stream.last_step or 0) - MEDIAN_STEPS + 1),
+        points=MEDIAN_STEPS,
     )
     values = [value for value in chart.series["step_s"].last if value is not None]
     return float(median(values)) if values else None

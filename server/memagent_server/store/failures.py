@@ -97,10 +97,13 @@ def _text(value: Any) -> str:
 def list_failures(
     session: Session, *, project: str | None = None, state: FailureState | None = None
 ) -> list[Failure]:
-    """Return the failures that were seen last, at most MAX_FAILURES of all states."""
+    """Return the failures that were seen last, at most MAX_FAILURES, of one state or all."""
     query = _grouped().order_by(func.max(RunRow.finished_at).desc()).limit(MAX_FAILURES)
     if project is not None:
         query = query.where(RunRow.project == project)
+    if state is not None:
+        has_resolution = RunRow.failure.in_(select(ResolvedFailureRow.fingerprint))
+        query = query.where(has_resolution if state != "open" else ~has_resolution)
     failures = _describe(session, session.execute(query).all())
     return [item for item in failures if state is None or item.state == state]
 

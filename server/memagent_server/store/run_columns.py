@@ -59,20 +59,18 @@ def column_names(session: Session, run_ids: Collection[str]) -> list[str]:
 
 def similar_columns(
     session: Session, run_ids: Collection[str], expression: Expression
-) -> dict[str, str]:
+) -> dict[RunColumn, str]:
     """Return the columns of a filter that none of these runs has, each with one that ends alike:
     `config.optimizer.lr` for `config.lr`.
     """
     known = {column_of(name): name for name in column_names(session, run_ids)}
     wrong = [column for column in columns_of(expression) if column not in known]
     similar = {
-        ".".join((column.source, *column.path)): next(
-            (name for other, name in known.items() if _ends_alike(column, other)), None
-        )
+        column: next((name for other, name in known.items() if _ends_alike(column, other)), None)
         for column in wrong
         if column.source != "run"
     }
-    return {name: other for name, other in similar.items() if other is not None}
+    return {column: other for column, other in similar.items() if other is not None}
 
 
 def _ends_alike(column: RunColumn, other: RunColumn) -> bool:

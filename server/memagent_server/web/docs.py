@@ -22,6 +22,7 @@ from memagent_server.web.docs_search import (
     corrected,
     search,
     sections_of,
+    vocabulary_of,
 )
 from memagent_server.web.markdown import Document, anchor_of, render
 from memagent_server.web.rendering import render_page
@@ -47,7 +48,7 @@ def show_contents() -> Response:
     if not query:
         return _show(CONTENTS)
     results, other = search(_sections(), query), ""
-    if not results and (nearest := corrected(_sections(), query)) != query.lower():
+    if not results and (nearest := corrected(_vocabulary(), query)) != query.lower():
         results, other = search(_sections(), nearest), nearest
     with current().database.read() as session:
         return render_page(
@@ -124,6 +125,11 @@ def _sections() -> tuple[Section, ...]:
             path.relative_to(folder).with_suffix("").as_posix(), path.read_text(encoding="utf-8")
         )
     )
+
+
+@lru_cache(maxsize=1)
+def _vocabulary() -> list[str]:
+    return vocabulary_of(_sections())
 
 
 def _section_address(section: Section) -> str:

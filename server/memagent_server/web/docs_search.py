@@ -17,6 +17,7 @@ from difflib import get_close_matches
 
 MAX_QUERY_CHARACTERS = 100
 MAX_RESULTS = 30
+MAX_CORRECTED = 6
 SNIPPET_CHARACTERS = 180
 _TITLE_SCORE = 100
 _HEADING_SCORE = 40
@@ -78,11 +79,18 @@ def search(sections: Sequence[Section], query: str) -> list[SearchResult]:
     ]
 
 
-def corrected(sections: Sequence[Section], query: str) -> str:
-    """Return the query with the nearest word of the manual for each word that it doesn't have."""
+def vocabulary_of(sections: Sequence[Section]) -> list[str]:
+    """Return the words of all sections."""
     text = " ".join(f"{section.title} {section.heading} {section.text}" for section in sections)
-    vocabulary = sorted(set(_WORD.findall(text.lower())))
-    words = query[:MAX_QUERY_CHARACTERS].lower().split()
+    return sorted(set(_WORD.findall(text.lower())))
+
+
+def corrected(vocabulary: Sequence[str], query: str) -> str:
+    """Return the query with the nearest word of the manual for each word that it doesn't have.
+
+    It has at most MAX_CORRECTED words: each is compared with the whole vocabulary.
+    """
+    words = query[:MAX_QUERY_CHARACTERS].lower().split()[:MAX_CORRECTED]
     return " ".join(
         word
         if any(known.startswith(word) for known in vocabulary)

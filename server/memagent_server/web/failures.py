@@ -19,7 +19,7 @@ from memagent_server.http.problems import Problem, json_answer
 from memagent_server.ingest.body import read_message
 from memagent_server.schemas import runs
 from memagent_server.schemas.queries import FailuresQuery
-from memagent_server.schemas.runs import Failure
+from memagent_server.schemas.runs import Failure, FailureState
 from memagent_server.store.engine import Session
 from memagent_server.store.failures import (
     failures_by_run,
@@ -45,6 +45,12 @@ _BADGES = {
     ),
 }
 _STATES = {"": "Unresolved", "resolved": "Resolved", "all": "All"}
+_STATES_OF: dict[str, tuple[FailureState | None, ...]] = {
+    "": ("open", "regressed"),
+    "resolved": ("resolved",),
+    "all": (None,),
+}
+MAX_LISTED = 100
 
 
 class FailureAction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -92,15 +98,17 @@ def show_failures() -> Response:
     state = query.choice("state", tuple(_STATES)) or ""
     project, now = query.text("project"), current().clock()
     with current().database.read() as session:
-        failures = list_failures(session, project=project)
+        failures = [
+            item
+            for name in _STATES_OF[state]
+            for item in list_failures(session, project=project, state=name)
+        ]
+        failures.sort(key=lambda item: item.last_seen_at, reverse=True)
         return render_page(
             "failures.html",
             session,
-            failures=[
-                (item, _shared(item, now))
-                for item in failures
-                if state == "all" or (item.state == "resolved") == (state == "resolved")
-            ],
+            failures=[(item, _shared(item, now)) for item in failures[:MAX_LISTED]],
+            is_cut=len(failures) > MAX_LISTED,
             states=_STATES,
             state=state,
             project=project,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from memagent.errors import FilterError
+from memagent.filters.columns import column_of
 from memagent.filters.expression import Condition, Conjunction, Disjunction, Negation, RunColumn
-from memagent.filters.parser import MAX_COMPARISONS, MAX_DEPTH, MAX_LENGTH, parse
+from memagent.filters.parser import MAX_COMPARISONS, MAX_DEPTH, MAX_LENGTH, parse, rename_columns
 
 LR = RunColumn("config", ("lr",))
 PEAK = RunColumn("run", ("peak_ratio",))
@@ -112,3 +113,19 @@ def test_the_largest_filter_is_read():
     assert isinstance(parse(deep), Negation)
     wide = parse(" or ".join(["step=1"] * MAX_COMPARISONS))
     assert isinstance(wide, Disjunction) and len(wide.terms) == MAX_COMPARISONS
+
+
+@pytest.mark.parametrize(
+    ("text", "renamed"),
+    [
+        (
+            "config.lr < 1 and config.lr_decay > 0",
+            "config.optimizer.lr < 1 and config.lr_decay > 0",
+        ),
+        ("not config.'lr' in (1, 2)", "not config.optimizer.lr in (1, 2)"),
+        ("name = 'config.lr' or config.x = 'not'", "name = 'config.lr' or config.x = 'not'"),
+    ],
+)
+def test_columns_are_renamed_and_texts_are_not(text, renamed):
+    parse(text)
+    assert rename_columns(text, {column_of("config.lr"): "config.optimizer.lr"}) == renamed

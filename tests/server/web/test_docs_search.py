@@ -8,7 +8,14 @@ from html import unescape
 import pytest
 
 from memagent_server.files import resource_dir
-from memagent_server.web.docs_search import MAX_RESULTS, Section, corrected, search, sections_of
+from memagent_server.web.docs_search import (
+    MAX_RESULTS,
+    Section,
+    corrected,
+    search,
+    sections_of,
+    vocabulary_of,
+)
 
 PAGE = """# Colours
 
@@ -82,8 +89,8 @@ def test_3_a_guide_comes_before_the_reference_of_its_route():
 
 
 def test_4_a_misspelled_word_is_replaced_by_the_nearest():
-    assert corrected(SECTIONS, "Colour wrm") == "colour warm"
-    assert corrected(SECTIONS, "colou xyzzy") == "colou xyzzy"
+    assert corrected(vocabulary_of(SECTIONS), "Colour wrm") == "colour warm"
+    assert corrected(vocabulary_of(SECTIONS), "colou xyzzy") == "colou xyzzy"
 
 
 def test_4_a_misspelled_query_finds_what_was_meant(sqlite_client):

@@ -12,6 +12,7 @@ from memagent_server.alerts.rule_config import Policies
 from memagent_server.alerts.run_end import end_alerts
 from memagent_server.notify.message_data import load_message
 from memagent_server.notify.message_text import plain_text
+from memagent_server.store import failures
 from memagent_server.store.models import NotificationRow
 from memagent_server.store.runs import lock_run
 
@@ -76,7 +77,7 @@ def test_the_button_resolves_and_the_page_says_so(sqlite_client):
     assert "resolved First occurrence Reopen" in text
 
 
-def test_the_page_of_failures_lists_them_by_state(sqlite_client):
+def test_the_page_of_failures_lists_them_by_state(sqlite_client, monkeypatch):
     def titles(state=""):
         html = sqlite_client.get("/failures", query_string={"state": state}, headers=HTML).text
         return re.findall(r'<th scope="row"><a class="strong" href="([^"]+)">([^<]+)<', html)
@@ -90,6 +91,8 @@ def test_the_page_of_failures_lists_them_by_state(sqlite_client):
     answer = sqlite_client.post(f"/failures/{error}/resolve", data=form)
     assert answer.headers["Location"] == "/failures"
     assert [len(titles(state)) for state in ("", "resolved", "all")] == [1, 1, 2]
+    monkeypatch.setattr(failures, "MAX_FAILURES", 1)
+    assert [len(titles(state)) for state in ("", "resolved")] == [1, 1], "cut within a state"
     assert sqlite_client.get("/failures?state=gone", headers=HTML).status_code == 422
 
 

@@ -14,7 +14,7 @@ from flask import Blueprint, Response, request
 from memagent.errors import FilterError
 from memagent.filters.columns import order_of
 from memagent.filters.expression import Expression
-from memagent.filters.parser import parse
+from memagent.filters.parser import parse, rename_columns
 from memagent_server.http import auth, credentials
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
@@ -31,6 +31,7 @@ from memagent_server.store.run_columns import (
     column_names,
     column_table,
     similar_columns,
+    spelling_of,
     split_names,
 )
 from memagent_server.store.run_edits import MAX_NOTES, archive, change_tags, edit_runs
@@ -115,7 +116,9 @@ def show_runs() -> Response:
             statuses=RUN_STATUSES,
             sorts=SORT_NAMES,
             is_filtered=is_filtered,
-            similar=_similar_columns(session, expression) if expression and not runs else {},
+            similar=_similar_columns(session, expression, where)
+            if expression and where and not runs
+            else [],
             endangered=endangered[:MAX_SHOWN_ENDANGERED],
             more_endangered=len(endangered[MAX_SHOWN_ENDANGERED:]),
             next_cursor=page.next_cursor,
@@ -129,10 +132,18 @@ def show_runs() -> Response:
         )
 
 
-def _similar_columns(session: Session, expression: Expression) -> dict[str, str]:
-    """Return what the newest runs have instead of columns that a filter names in vain."""
+def _similar_columns(
+    session: Session, expression: Expression, where: str
+) -> list[tuple[str, str, str]]:
+    """Return columns that a filter names in vain, what the newest runs have instead of each, and
+    the filter with that.
+    """
     newest = list_runs(session, RunQuery(limit=MAX_RUNS_FOR_COLUMNS)).runs
-    return similar_columns(session, [run.id for run in newest], expression)
+    similar = similar_columns(session, [run.id for run in newest], expression)
+    return [
+        (spelling_of(column), other, rename_columns(where, {column: other}))
+        for column, other in similar.items()
+    ]
 
 
 def _endangered(session: Session, now: float) -> list[RunSummary]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import pytest
 
@@ -43,6 +43,13 @@ def test_a_filter_without_runs_names_the_setting_that_they_have(client):
     (link,) = re.findall(r'href="([^"]+)"><code>config.optimizer.lr', page)
     assert "config.optimizer.lr" in link
     assert "group-status" in client.get(unescape(link), headers=HTML).text
+    quoted = client.get(
+        "/", query_string={"where": "config.lr > 1 and name = 'config.lr x'"}, headers=HTML
+    ).text
+    (link,) = re.findall(r'href="([^"]+)"><code>config.optimizer.lr', quoted)
+    assert parse_qs(unescape(link).partition("?")[2])["where"] == [
+        "config.optimizer.lr > 1 and name = 'config.lr x'"
+    ]
     for known in ("config.optimizer.lr > 1", "config.width > 1", "peak_bytes > 1"):
         assert (
             "Did you mean" not in client.get("/", query_string={"where": known}, headers=HTML).text

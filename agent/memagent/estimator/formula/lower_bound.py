@@ -64,13 +64,22 @@ def _resident_sizes(
 ) -> dict[str, int]:
     """Return what a device holds; gradients are left out, as the script may drop them first."""
     # a paged state is in the driver's memory, and may be on the host
-    resident = [each for each in optimizers if not getattr(each, "is_paged", False)]
+    resident = [each for each in optimizers if not _is_paged(each)]
     sizes = measure_by_device(models, resident, busy=None).get(device, EMPTY)
     return {
         "parameters": sizes.parameters_bytes,
         "optimizer_state": sizes.optimizer_state_bytes,
         "buffers": sizes.buffers_bytes,
     }
+
+
+def _is_paged(optimizer: Any) -> bool:
+    """Return True for a paged optimizer of bitsandbytes, without running the script's code."""
+    try:
+        attributes = object.__getattribute__(optimizer, "__dict__")
+    except (AttributeError, TypeError):
+        return False
+    return isinstance(attributes, dict) and attributes.get("is_paged") is True
 
 
 def _movable(models: Sequence[Any], optimizers: Sequence[Any]) -> dict[str, int]:

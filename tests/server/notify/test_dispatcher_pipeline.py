@@ -184,7 +184,7 @@ def test_a_death_is_reported_in_the_thread_and_to_the_webhook(
     for words in (
         "8.0 MiB were requested with 3.0 MiB free; 39.99 GiB of 40.00 GiB were used.",
         "It happened in backward, where gradients are created while activations still exist: the peak of most models.",
-        "Held: activations 20.00 GiB, parameters 4.00 GiB",
+        "Held: activations 20.00 GiB, everything else 5.98 GiB, parameters 4.00 GiB",
         "Suspect: train.py:42: history: list of 412.",
         "Change: Fix the leak first, at train.py:42. Append a number.",
         "Change: Use bf16 (saves 9.00 GiB, leaving about 31.00 GiB of 40.00 GiB)",

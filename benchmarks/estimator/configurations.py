@@ -119,7 +119,7 @@ def beside_formula(row: Traced) -> Measured:
     name, program = f"{row.model} {row.options}", CONFIGS[row.model]["model_type"]
     try:
         predictions = {
-            "shape": prediction_of(estimate(request_of(row.model, row.options, "formula")))
+            "formula": prediction_of(estimate(request_of(row.model, row.options, "formula")))
         }
     except EstimateError:
         predictions = {}

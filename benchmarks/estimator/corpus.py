@@ -29,8 +29,7 @@ from benchmarks.estimator.workload import Case
 FILE = Path(__file__).with_name("corpus.json")
 METHODS: dict[str, Callable[..., Prediction]] = {
     "trace": estimators.ours_by_trace,
-    "modules": estimators.ours_by_formula,
-    "shape": estimators.ours_by_shape,
+    "formula": estimators.ours_by_formula,
 }
 _TIMEOUT_S = 240.0
 _TYPES = {"mistral7b": "mistral", "mixtral8x7b": "mixtral", "santacoder": "gpt_bigcode"}
@@ -61,7 +60,7 @@ def main(out: Path, only: str = "") -> int:
     for truth, source, row in _sources():
         if only not in f"{source} {truth.case.name}":
             continue
-        if not truth.is_shape_only and (truth.case.family, truth.case.lora) not in ready:
+        if not truth.is_formula_only and (truth.case.family, truth.case.lora) not in ready:
             ready.add((truth.case.family, truth.case.lora))
             estimators.warm_up_without_cuda(truth.case)
         rows.append(_predicted(truth, source, row))
@@ -109,9 +108,9 @@ def _predicted(truth: Truth, source: str, row: Mapping[str, Any]) -> Measured:
         where = replace(where, capability=(9, 0), torch_version=_RECORDED_TORCH)
     predictions = {}
     for name, estimate in METHODS.items():
-        if name != "shape" and (truth.is_shape_only or zoo.missing(case)):
+        if name != "formula" and (truth.is_formula_only or zoo.missing(case)):
             continue
-        extra = (truth.spec,) if name == "shape" and truth.spec is not None else ()
+        extra = (truth.spec,) if name == "formula" and truth.spec is not None else ()
         call = partial(_shortened, estimate, case, where, *extra)
         outcome = isolated.call(call, timeout_s=_TIMEOUT_S)
         if outcome.value is not None:

@@ -18,7 +18,6 @@ from torch import nn
 
 from benchmarks.estimator import zoo
 from benchmarks.estimator.workload import STEPS, Case, Where, Workload, train_step
-from memagent.estimator.devices import CUBLAS_HANDLES, cublas_workspace_bytes
 from memagent.estimator.estimate import Estimate
 from memagent.estimator.formula.spec import TrainingSpec
 
@@ -66,30 +65,7 @@ def ours_by_trace(case: Case, where: Where) -> Prediction:
     return traced.predict(case, where)
 
 
-def ours_by_formula(case: Case, where: Where) -> Prediction:
-    """Estimate as `attach` does at once: sizes from the model and its optimizer, activations by
-    module and input shape.
-    """
-    from memagent.estimator.formula import from_model
-
-    workload = meta(case)
-    shapes = tuple(
-        (tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        for tensor in workload.batch()[0].values()
-    )
-    is_cuda = where.kind == "cuda"
-    return prediction_of(
-        from_model.predict(
-            [workload.model],
-            [workload.optimizer],
-            inputs=shapes,
-            device_kind="cuda" if is_cuda else "host",
-            workspace_bytes=CUBLAS_HANDLES * cublas_workspace_bytes(where.capability) * is_cuda,
-        )
-    )
-
-
-def ours_by_shape(case: Case, where: Where, spec: TrainingSpec | None = None) -> Prediction:
+def ours_by_formula(case: Case, where: Where, spec: TrainingSpec | None = None) -> Prediction:
     """Apply the formula to a transformer's shape and training setup, without the model's code."""
     from benchmarks.estimator import shapes
 
@@ -188,7 +164,6 @@ def sixteen_bytes(case: Case, _: Where) -> Prediction:
 ESTIMATORS: dict[str, Callable[[Case, Where], Prediction]] = {
     "memagent, trace": ours_by_trace,
     "memagent, formula": ours_by_formula,
-    "memagent, shape": ours_by_shape,
     "torch MemTracker": mem_tracker,
     "accelerate": accelerate_rule,
     "DeepSpeed ZeRO-2": deepspeed_zero2_rule,

@@ -1,11 +1,11 @@
 """Published measurements of trainings, with the models rebuilt from their configs.
 
 `truth/public_a100_80gb_sft.json` holds facts from foundation-model-stack/fms-acceleration
-(Apache-2.0) and names it. The shape formula gets what the libraries of these rows did (transformers
+(Apache-2.0) and names it. The formula gets what the libraries of these rows did (transformers
 4.48.1, accelerate 1.0.1, peft 0.13.2), according to their code: `spec_of`. For the trace, the
 installed `transformers` builds the models, with the loss and the cache of 4.48.1: `as_of_4_48`.
 Rows with quantised weights or with kernels that replace parts of the model (`foak`) can't be
-rebuilt without those libraries and are for the shape formula alone.
+rebuilt without those libraries and are for the formula alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIB = 2**20
 
 @dataclass(frozen=True)
 class Row:
-    """One row. `spec` is the training for the shape formula; `is_shape_only` if the model can't be
+    """One row. `spec` is the training for the formula; `is_formula_only` if the model can't be
     rebuilt.
     """
 
@@ -42,7 +42,7 @@ class Row:
     steady_bytes: int | None = None
     died_at_bytes: int | None = None
     device_bytes: int | None = None
-    is_shape_only: bool = False
+    is_formula_only: bool = False
 
 
 def rows(path: Path) -> Iterator[Row]:
@@ -70,7 +70,7 @@ def rows(path: Path) -> Iterator[Row]:
         facts: dict[str, Any] = {
             "spec": spec_of(row),
             "device_bytes": content["device_bytes"],
-            "is_shape_only": bool(row["quantised"] or row["fused_kernels"]),
+            "is_formula_only": bool(row["quantised"] or row["fused_kernels"]),
         }
         if row["peak_allocated_bytes"] is None:
             yield Row(content["source"], case, died_at_bytes=content["device_bytes"], **facts)

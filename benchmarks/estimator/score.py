@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from benchmarks.estimator import isolated
-from benchmarks.estimator.estimators import ESTIMATORS, LeftOutError, Prediction, ours_by_shape
+from benchmarks.estimator.estimators import ESTIMATORS, LeftOutError, Prediction, ours_by_formula
 from benchmarks.estimator.truths import LEVELS, Truth
 from benchmarks.estimator.workload import Case
 
@@ -160,9 +160,9 @@ def _compared(
 
 
 def _predict(truth: Truth, estimate: Callable[..., Prediction]) -> Prediction:
-    if truth.spec is not None and estimate is ours_by_shape:
-        return ours_by_shape(truth.case, truth.where, truth.spec)
-    if truth.is_shape_only:
+    if truth.spec is not None and estimate is ours_by_formula:
+        return ours_by_formula(truth.case, truth.where, truth.spec)
+    if truth.is_formula_only:
         raise LeftOutError("the model cannot be rebuilt without the libraries it ran on")
     return estimate(truth.case, truth.where)
 

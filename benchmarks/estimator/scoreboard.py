@@ -66,7 +66,7 @@ class Standing:
 def main(out: Path | None = None, *, write: bool = False) -> int:
     """Predict all published runs by all estimators, and print the table."""
     rows = list(truths.published())
-    warm_up([truth.case for truth in rows if not truth.is_shape_only])
+    warm_up([truth.case for truth in rows if not truth.is_formula_only])
     results = [result for result in score.estimates(rows, _say) if result.level == "allocated"]
     card_bytes = {truth.case.name: truth.device_bytes or 0 for truth in rows}
     table = printed(standings(results, card_bytes))

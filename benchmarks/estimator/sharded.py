@@ -206,7 +206,7 @@ def _measured(case: Case, versions: str, phases: Mapping[str, int]) -> Measured:
         f"{case.name}, {versions}",
         case.family,
         {"allocated": peak},
-        predictions={"shape": predicted},
+        predictions={"formula": predicted},
     )
 
 

@@ -24,7 +24,7 @@ _HEAD = (
 )
 _ALIKE = 1e-4
 _SHORT = {
-    "memagent, trace": "trace", "memagent, formula": "formula", "memagent, shape": "shape", "torch MemTracker": "MemTracker",
+    "memagent, trace": "trace", "memagent, formula": "formula", "torch MemTracker": "MemTracker",
     "DeepSpeed ZeRO-2": "ZeRO-2", "DeepSpeed ZeRO-3": "ZeRO-3", "parameters x 16": "x 16",
 }  # fmt: skip
 

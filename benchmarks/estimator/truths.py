@@ -43,7 +43,7 @@ class Truth:
     device_bytes: int | None = None
     spec: TrainingSpec | None = None
     """Training for the shape formula, if its options don't follow from the case."""
-    is_shape_only: bool = False
+    is_formula_only: bool = False
     note: str = ""
 
     @property
@@ -113,5 +113,5 @@ def published(folder: Path = FOLDER) -> Iterator[Truth]:
     for row in public.rows(folder / public.FILE):
         yield Truth(
             row.source, "cuda", row.case, row.levels, died_at_bytes=row.died_at_bytes, device_bytes=row.device_bytes, spec=row.spec,
-            is_shape_only=row.is_shape_only,
+            is_formula_only=row.is_formula_only,
         )  # fmt: skip

@@ -56,7 +56,7 @@ run.finish()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     later = {
-        *("memagent.estimator.engine", "memagent.estimator.formula.from_model"),
+        *("memagent.estimator.engine", "memagent.estimator.formula.lower_bound"),
         *("memagent.leaks.finder", "memagent.leaks.largest_tensors", "memagent.oom.report"),
         *("memagent.preflight.runner", "memagent.mirror.trackers", "memagent.live.supervisor"),
         *("memagent.lifecycle.run_report", "memagent.probe.cuda", "memagent.probe.nvml"),

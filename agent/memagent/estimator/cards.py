@@ -254,7 +254,7 @@ def _known_card(name: str) -> Card | None:
 def card_named(text: str, prefix: str = "") -> Card:
     """Return the card. Raises EstimateError that lists the nearest names.
 
-    prefix: what stands before a memory where a memory may be given.
+    prefix: the words before a memory where a memory may be given.
     """
     card = find_card(text)
     if card is not None:

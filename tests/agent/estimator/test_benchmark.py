@@ -82,13 +82,13 @@ def test_an_estimate_has_a_result_or_a_reason(quick):
         assert (row["error_ratio"] is None) == (row["predicted_bytes"] is None)
 
 
-def test_the_formula_and_the_peers_answer_for_a_plain_mlp(quick):
+def test_the_peers_answer_for_a_plain_mlp(quick):
     answered = {
         row["estimator"]
         for row in quick[1]["results"]
         if row["case"] == "mlp" and row["predicted_bytes"]
     }
-    assert answered >= set(ESTIMATORS) - {"memagent, trace", "memagent, shape"}
+    assert answered >= set(ESTIMATORS) - {"memagent, trace", "memagent, formula"}
 
 
 def test_the_profiler_agrees_with_the_storages_counted(quick):
@@ -335,9 +335,9 @@ def test_published_rows_are_complete_and_can_be_rebuilt():
     assert by_name["santacoder x 4"].levels["allocated"] == 11_267_745_280
     assert by_name["mixtral8x7b x 8"].died_at_bytes == 80 * 2**30
     assert by_name["mistral7b lora x 4"].levels["device"] == 29576 * 2**20
-    assert len(by_name) == 40 and sum(row.is_shape_only for row in rows) == 30
+    assert len(by_name) == 40 and sum(row.is_formula_only for row in rows) == 30
     assert all(
-        row.is_shape_only for row in rows if "nf4" in row.case.name or "foak" in row.case.name
+        row.is_formula_only for row in rows if "nf4" in row.case.name or "foak" in row.case.name
     )
 
 

@@ -33,7 +33,7 @@ def test_the_package_has_the_table_of_this_corpus():
     assert intervals.calibrate(SEEN, intervals.corpus_hash()) == ratio_table()
 
 
-@pytest.mark.parametrize("method", ["trace", "formula", "modules"])
+@pytest.mark.parametrize("method", ["trace", "formula"])
 def test_nine_of_ten_peaks_of_other_programs_lie_within(method):
     held = defaultdict(list)
     for score in intervals.scores(UNSEEN, ratio_table()):
@@ -47,7 +47,7 @@ def test_nine_of_ten_peaks_of_other_programs_lie_within(method):
 def row(program: str, error: int, group: str = "trace, others") -> Measured:
     prediction = Prediction(1000, passing_bytes=1000, group=group)
     levels = {"allocated": 1000 + error}
-    return Measured("here", program, program, levels, predictions={"shape": prediction})
+    return Measured("here", program, program, levels, predictions={"formula": prediction})
 
 
 def test_ratios_are_the_quantiles_of_5_and_95_percent():

@@ -13,7 +13,7 @@ CARDS = {"one": 80 * GIB, "two": 80 * GIB, "died": 80 * GIB}
 
 def result(case: str, predicted: float | None, true: float | None, **facts) -> Result:
     sizes = [None if size is None else round(size * GIB) for size in (true, predicted)]
-    return Result("strangers", "allocated", case, "memagent, shape", *sizes, **facts)
+    return Result("strangers", "allocated", case, "memagent, formula", *sizes, **facts)
 
 
 def test_a_prediction_below_the_need_fails_and_conserves_nothing():
@@ -47,8 +47,8 @@ def test_an_estimator_without_a_prediction_has_no_measures():
 def test_the_upper_end_is_judged_too_where_there_is_an_interval():
     rows = [result("one", 38, 40, low_bytes=36 * GIB, high_bytes=42 * GIB)]
     by_name = {one.estimator: one for one in scoreboard.standings(rows, CARDS)}
-    assert by_name["memagent, shape"].failure_ratio == 1
-    assert by_name["memagent, shape, upper end"].failure_ratio == 0
+    assert by_name["memagent, formula"].failure_ratio == 1
+    assert by_name["memagent, formula, upper end"].failure_ratio == 0
     assert by_name["torch MemTracker"].runs == 0
 
 

@@ -64,7 +64,7 @@ def test_a_group_without_ratios_takes_those_of_its_method():
 
 def test_every_method_has_ratios_and_the_corpus_is_named():
     table = ratio_table()
-    assert {"trace", "formula", "modules"} <= set(table.groups) and len(table.corpus) == 64
+    assert {"trace", "formula"} <= set(table.groups) and len(table.corpus) == 64
     for ratios in table.groups.values():
         assert ratios.trainings and ratios.programs
         assert all(each >= 0 for each in (*ratios.allocated, *ratios.reserved, *ratios.device))

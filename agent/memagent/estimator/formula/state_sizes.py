@@ -31,7 +31,6 @@ _STATE_TENSORS = {
 (torch/optim/*.py, `_init_group`)."""
 _DEFAULT_STATE_TENSORS = 2
 _EIGHT_BIT = ("Adam8bit", "AdamW8bit", "PagedAdam8bit", "PagedAdamW8bit")
-KNOWN_OPTIMIZERS = frozenset((*_STATE_TENSORS, *_EIGHT_BIT, "Adafactor"))
 
 
 def missing_state_bytes(optimizers: Sequence[Any]) -> dict[str, int]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from memagent.errors import EstimateError
-from memagent.estimator.formula.from_model import StepSizes, estimate_step
 from memagent.estimator.formula.optimizers import optimizer_named, state_bytes
 from memagent.estimator.formula.saved_tensors import layer_saved
 from memagent.estimator.formula.shapes import ModelShape
@@ -105,30 +104,6 @@ def test_fp32_takes_four_bytes_for_each_and_eight_for_adam():
     parts = estimate_training(replace(mixed(GPT2), precision="fp32")).components
     assert parts["parameters"] == parts["gradients"] == 4 * GPT2.parameter_count()
     assert parts["optimizer_state"] == 8 * GPT2.parameter_count()
-
-
-def test_the_peak_is_the_largest_phase_and_lies_in_its_interval():
-    estimate = estimate_step(
-        StepSizes(100, 100, 200, activations_bytes=1000, temporaries_bytes=50), limit_bytes=1300
-    )
-    assert estimate.peak_allocated_bytes == 300 + 1000 + 25
-    low, high = estimate.intervals["allocated"]
-    assert low < estimate.peak_allocated_bytes < high
-    assert estimate.outcome == "tight" and low < 1300 < high
-    small = estimate_step(StepSizes(100, 100, 200, activations_bytes=10, temporaries_bytes=50))
-    assert small.peak_allocated_bytes == 300 + 100 + 50 and small.fits is None
-
-
-def test_it_converts_to_a_message_and_a_dict():
-    estimate = estimate_step(StepSizes(1, 2, 3), limit_bytes=100, assumptions={"a": 1})
-    message = estimate.to_message(rank=2, device="GPU-1")
-    assert (message.rank, message.device, message.components["gradients"], message.limit_bytes) == (
-        2,
-        "GPU-1",
-        2,
-        100,
-    )
-    assert estimate.to_dict()["fits"] is None and estimate.to_dict()["assumptions"] == {"a": 1}
 
 
 def test_an_invalid_value_is_named():

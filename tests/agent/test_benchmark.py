@@ -33,7 +33,6 @@ ONCE = {
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_it_prints_every_row_and_writes_the_same_as_json(tmp_path):
     out = tmp_path / "figures.json"
     done = run_benchmark("--quick", "--json", str(out))

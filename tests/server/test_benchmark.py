@@ -19,7 +19,6 @@ IN_PROCESS = ("in_process", "cycle", "scrape", "disk")
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_it_prints_every_group_and_writes_the_same_as_json(tmp_path):
     out = tmp_path / "figures.json"
     output = subprocess.run(

@@ -12,7 +12,6 @@ import json
 import math
 import subprocess
 import sys
-import time
 import tracemalloc
 import types
 import weakref
@@ -27,12 +26,15 @@ from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
 from memagent.leaks.suspect import KINDS, build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 
-QUICK_STEPS = 1000
-
 
 @pytest.fixture(autouse=True)
-def small_world():
-    """Exclude objects of other tests: searching them could exceed the time budget."""
+def small_world(monkeypatch):
+    """Exclude objects of other tests, and let no result depend on the machine's speed.
+
+    A test of a limit sets its own, with a clock of its own.
+    """
+    for limit in ("finder_state.ALLOWANCE_S", "finder.MAX_SEARCH_CPU_S", "referrers._MAX_SAMPLE_S"):
+        monkeypatch.setattr(f"memagent.leaks.{limit}", math.inf)
     gc.collect()
     gc.freeze()
 
@@ -177,16 +179,11 @@ def test_another_diagnosis_waits_until_the_first_is_within_the_share_of_the_run(
 
 
 def run_until_done(finder, step=1, train_step=lambda: None):
-    """Make steps until there is a new diagnosis, and return the last one.
-
-    A search may wait for its share of the time: later steps take some, or they leak gigabytes.
-    """
+    """Make steps until there is a new diagnosis, and return the last one."""
     while True:
         train_step()
         if finder.after_step(step) is not None:
             return step
-        if step > QUICK_STEPS:
-            time.sleep(0.002)
         step += 1
 
 
@@ -245,6 +242,7 @@ def test_a_holder_among_a_hundred_thousand_objects_of_the_script_is_named():
 MANY_OBJECTS = """
 import gc, time, torch
 from memagent.leaks.finder import Finder
+from memagent.leaks.time_budgets import Budget
 
 class Keeper:
     tensors = []
@@ -256,14 +254,13 @@ gc.collect()  # so that none is due in a step
 began_s = time.thread_time()
 set(map(type, gc.get_objects()))
 pass_s = time.thread_time() - began_s
-keeper, finder, costs_s = Keeper(), Finder(), []
+keeper, finder, costs_s = Keeper(), Finder(budget=Budget(allowance_s=600.0)), []
 finder.request()
 while finder.diagnosis is None:
     keeper.step()
     began_s = time.thread_time()
     finder.after_step(len(costs_s) + 1)
     costs_s.append(time.thread_time() - began_s)
-    time.sleep(0.002)  # a search that waits for its share of the time leaks no gigabytes
 print(finder.suspects[0].holder.partition(":")[0], max(costs_s) / pass_s)
 """
 
@@ -443,14 +440,14 @@ class Writer:
 
 
 def test_a_buffer_that_is_flushed_after_the_window_is_no_suspect():
-    finder = Finder()
+    finder = Finder(max_slice_s=60.0)
     finder.request()
     step = run_until_done(finder, train_step=Writer(33).step)
     assert finder.suspects == () and step > 100
 
 
 def test_a_buffer_that_is_never_flushed_is_named_after_a_longer_window():
-    finder = Finder()
+    finder = Finder(max_slice_s=60.0)
     finder.request()
     run_until_done(finder, train_step=Writer(math.inf).step)
     assert finder.suspects[0].holder.startswith("Writer.rows")
@@ -459,7 +456,7 @@ def test_a_buffer_that_is_never_flushed_is_named_after_a_longer_window():
 
 @pytest.mark.parametrize(("flushed_every", "is_named"), [(150, False), (math.inf, True)])
 def test_what_was_withdrawn_returns_only_if_it_grows_beyond_that(flushed_every, is_named):
-    finder, writer = Finder(), Writer(flushed_every)
+    finder, writer = Finder(max_slice_s=60.0), Writer(flushed_every)
     finder.request()
     step = run_until_done(finder, train_step=writer.step)
     assert finder.suspects[0].holder.startswith("Writer.rows")
@@ -476,7 +473,7 @@ def test_what_was_withdrawn_returns_only_if_it_grows_beyond_that(flushed_every, 
 
 
 def test_what_was_withdrawn_stays_so_beside_another_leak():
-    finder, writer, others = Finder(), Writer(150), []
+    finder, writer, others = Finder(max_slice_s=60.0), Writer(150), []
 
     def train_step():
         writer.step()
@@ -496,7 +493,7 @@ def test_what_was_withdrawn_stays_so_beside_another_leak():
 
 
 def test_a_run_that_ends_before_a_suspect_is_confirmed_names_it():
-    finder, writer = Finder(), Writer(math.inf)
+    finder, writer = Finder(max_slice_s=60.0), Writer(math.inf)
     finder.request()
     for step in range(1, 60):
         writer.step()
@@ -505,7 +502,7 @@ def test_a_run_that_ends_before_a_suspect_is_confirmed_names_it():
 
 
 def test_a_run_that_ends_after_a_buffer_was_flushed_names_nobody():
-    finder, writer = Finder(), Writer(33)
+    finder, writer = Finder(max_slice_s=60.0), Writer(33)
     finder.request()
     for step in range(1, 60):
         writer.step()
@@ -688,7 +685,7 @@ def test_the_end_of_a_run_concludes_a_search_at_once(hidden):
 
 
 def test_a_request_may_go_beyond_the_budget():
-    finder = Finder(clock=lambda: 0.0, window=5)
+    finder = Finder(clock=lambda: 0.0, window=5, budget=Budget())
     finder.budget.spend(10.0)
     finder.request()
     finder.after_step(1)

@@ -341,7 +341,7 @@ def test_methods_that_are_too_dear_wait_until_a_warning(watched, recording, a_tr
 
 def test_a_diagnosis_that_was_cut_short_uses_up_no_retry(watched, recording, monkeypatch):
     trainer, run = watched(leaks=True)
-    monkeypatch.setattr("memagent.leaks.finder.MAX_SEARCH_CPU_S", -1.0)
+    monkeypatch.setattr("memagent.leaks.finder.MAX_SEARCH_CPU_S", -math.inf)
     trainer.train(5)
     run._pipeline.leaks.suspect("it grows")
     trainer.train(50)

@@ -66,7 +66,6 @@ def two_messages(database, queue_alert):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_it_loses_nothing_wherever_it_is_killed(database, receiver, run_and_kill, two_messages):
     now, twice, before = 1000.0, 0, 0
     for kill_at in range(1, MAX_LINES):
@@ -91,7 +90,6 @@ def test_it_loses_nothing_wherever_it_is_killed(database, receiver, run_and_kill
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_a_killed_edit_loses_no_message(database, receiver, run_and_kill, two_messages):
     """The warning was sent and acknowledged. The edit is killed before line k; then the end follows."""
     now, edited = 1000.0, 0
@@ -148,7 +146,6 @@ def test_a_killed_edit_loses_no_message(database, receiver, run_and_kill, two_me
 
 
 @pytest.mark.long
-@pytest.mark.timeout(900)
 def test_it_opens_an_alert_with_its_message_or_not_at_all(database, run_and_kill, two_messages):
     counts = set()
     for kill_at in range(1, MAX_LINES):

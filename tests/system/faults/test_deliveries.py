@@ -10,7 +10,6 @@ from tests.server.notify.test_dispatcher_channels import KINDS
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", KINDS)
 def test_no_fault_at_a_line_loses_a_message_or_repeats_it_twice(name):
     outcome = measured(name, COUNT // 10)
@@ -19,7 +18,6 @@ def test_no_fault_at_a_line_loses_a_message_or_repeats_it_twice(name):
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_the_programme_notices_a_message_that_was_never_sent(monkeypatch):
     monkeypatch.setattr(dispatcher.Dispatcher, "_lease", lambda self, now: [])
     assert measured("webhook", 1).wrong

@@ -154,16 +154,17 @@ def _of_device(
     device.pop("host_memory", None)
     if "input" in device and _inputs_will_fit(signals, limit_bytes, max_input_size):
         del device["input"]
-    if growth.fits(signals.floor, headroom):
+    has_no_end = growth.counts_as(signals.floor, signals.most_headroom(limit_bytes)) == "list"
+    if "leak" in device and has_no_end:
+        device["leak"] = device["leak"].without_bend()
+    elif growth.fits(signals.floor, headroom):
         device.pop("leak", None)
     nearest = project(
         device, headroom, limit_bytes, signals.need_bounds, is_device=signals.is_device
     )
     if nearest is not None:
-        if nearest.may_die_out and nearest.cause == "leak":
-            most = signals.most_headroom(limit_bytes)
-            if growth.counts_as(signals.floor, most) == "list":
-                nearest = nearest.without_end()
+        if has_no_end and nearest.cause == "leak":
+            nearest = nearest.without_end()
         trend = device[nearest.cause]
         if trend.period and len(device) == 1:
             left = limit_bytes - signals.need_at_fit(nearest.cause)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from math import inf
+from math import exp, inf
 from typing import Literal, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from memagent.forecast.running_statistics import growth_in
 
@@ -67,6 +68,13 @@ class Trend(msgspec.Struct, frozen=True, gc=False):
     has_like_jumps: bool = False
     """Sizes and gaps of the jumps are alike."""
     last_jump_step: float = 0.0
+
+    def without_bend(self) -> Trend:
+        """Return the trend read straight, as its newer half runs, if it slows down."""
+        if self.rate >= 0:
+            return self
+        # the newer half's slope is that of its middle, a quarter of the window ago
+        return replace(self, slope=self.slope * exp(-self.rate * self.span_steps / 4), rate=0.0)
 
     def level_at(self, step: float) -> float:
         """Return the expected level at `step`, with the usual excess over the line."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import exp
+
 import pytest
 
 from memagent.forecast import Forecaster
@@ -85,3 +87,32 @@ def test_the_end_counts_for_a_buffer_only(later):
     assert not known.fits(250, 1000) and known.counts_as(250, 10) == later
     again = known.learn("buffer", 300, 250)
     assert again.fits(250, 1000) and again.error_bytes == pytest.approx(100 / 9)
+
+
+def warming_up(named: str, *, tau: float = 30.0, warm_up: int = 100) -> list:
+    """Return the forecasts of a list that fills 1267 steps beside a warm-up, named at step 60."""
+
+    def held(step: int) -> int:
+        return round((100 + warm_up * (1 - exp(-step / tau)) + step / 2) * MIB)
+
+    forecaster, forecasts = Forecaster(held(1267)), []
+    for step in range(1267):
+        forecasts.append(forecaster.update(step, allocated_bytes=held(step)))
+        if step == 60:
+            forecaster.learn(grows=named)
+    return forecasts
+
+
+@pytest.mark.parametrize(("tau", "warm_up"), [(30.0, 100), (40.0, 60), (80.0, 300)])
+def test_a_list_is_read_straight_behind_the_bend_of_a_warm_up(tau, warm_up):
+    forecasts = warming_up("list", tau=tau, warm_up=warm_up)
+    page = first_page(forecasts)
+    assert page is not None and page < 0.5 * 1267
+    assert forecasts[page].eta_step == pytest.approx(1267, abs=0.1 * (1267 - page))
+    assert {one.level for one in forecasts[page:]} <= set(PAGING_LEVELS), "it's never averted"
+
+
+def test_what_may_end_is_read_with_its_bend():
+    """Growth that slows down is paged later if nobody knows that nothing clears it."""
+    unnamed, listed = first_page(warming_up("unknown")), first_page(warming_up("list"))
+    assert unnamed is not None and listed is not None and listed < 0.8 * unnamed

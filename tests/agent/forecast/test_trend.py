@@ -575,3 +575,19 @@ def test_rule_4_growth_pauses_after_its_longest_pause_and_half_of_it():
     assert trend.pauses_after == 84 + 1.5 * 12 < trend.expires_step
     straight = find_trend(steps, [2.0 * step for step in range(96)], TRIFLE)
     assert straight.pauses_after <= 95 + 3
+
+
+def test_5_without_its_bend_growth_continues_as_the_newer_half_runs():
+    """Of 1 - exp(-t / 100), the newer half's mean slope is that of its middle."""
+    trend = trend_of(lambda step: 1e4 * (1 - math.exp(-step / 100)), 200)
+    assert trend is not None and trend.rate < 0
+    straight = trend.without_bend()
+    middle = 199 - trend.span_steps / 2
+    newer = (math.exp(-middle / 100) - math.exp(-1.99)) * 1e4 / (199 - middle)
+    assert straight.slope == pytest.approx(newer, rel=0.05) and straight.rate == 0
+    assert straight.without_bend() == straight
+
+
+def test_5_growth_that_accelerates_has_no_bend_to_leave_out():
+    trend = trend_of(lambda step: 1e3 * math.exp(step / 100), 200)
+    assert trend is not None and trend.rate > 0 and trend.without_bend() == trend

@@ -15,6 +15,7 @@ from memagent.leaks.syntax import (
     function_name,
     is_key,
     is_mention,
+    mention_of,
     uses,
 )
 
@@ -43,6 +44,8 @@ def growth_strength(node: ast.stmt, names: set[str], parents: Parents, name: str
         strength = GROWS * any(is_mention(part, names) for part in assignment_targets(node))
     elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         strength = _assignment_strength(node, node.value, names, parents, name)
+    elif isinstance(node, ast.Raise):
+        strength = _raise_strength(node, names, name)
     return strength or GROWS * any(_adds(call, names) for call in _own_calls(node))
 
 
@@ -113,6 +116,17 @@ def _assignment_strength(
     is_computed = uses(value, names) and not is_reference(value, names)
     is_computed |= any(_copies_self(part) for part in ast.walk(value))
     return GROWS if is_computed else SETS * runs_often(parents)
+
+
+def _raise_strength(node: ast.Raise, names: set[str], name: str) -> int:
+    """Return GROWS for a kept error that is raised again: each time adds to its traceback.
+
+    One of a list is less sure: what appends to the list makes that grow.
+    """
+    error = node.exc
+    if error is None or isinstance(error, ast.Call) or not is_mention(error, names):
+        return 0
+    return GROWS if mention_of(error) == name and not isinstance(error, ast.Subscript) else PASSES
 
 
 def _copies_self(value: ast.AST) -> bool:

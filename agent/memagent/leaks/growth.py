@@ -7,7 +7,7 @@ surely they make the named object grow:
 1. GROWS: a method that adds (`name.append(x)`, `name[key].append(x)`, `name.setdefault(key,
    []).add(x)`), that method as a callback (`register_hook(name.append)`), `name[key] = x`, `name +=
    ...`, `heappush(name, x)`; `name = name + x`, `name = torch.cat([name, x])`, `a, name = cell(x,
-   name)`, `register_buffer("name", ...)`.
+   name)`, `register_buffer("name", ...)`; `raise name`: its traceback grows.
 2. PASSES: `name` is passed to a function or class that makes its parameter grow (that function's
    line), or is asked to take something in (`metric.update(x)`), or a constant key of it is set.
 3. SETS: `name = x` inside a loop or a function other than `__init__`.

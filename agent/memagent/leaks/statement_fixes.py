@@ -152,7 +152,9 @@ def _closure(item: StoringStatement) -> str:
 
 
 def _exception(item: StoringStatement) -> str:
-    if isinstance(item.value, ast.Name):
+    if isinstance(item.node, ast.Raise):
+        how = f"Raise a new error each time instead of {item.holder}"
+    elif isinstance(item.value, ast.Name):
         name = item.value.id
         how = f"Keep `str({name})` in {item.holder}, or call `{name}.with_traceback(None)`"
     else:

@@ -111,6 +111,11 @@ GROWING = {
         "log",
         "for x in xs:\n    log.resize_(log.numel() + 9)  #!\n    log[-9:] = x\n",
     ),
+    "a kept error that is raised": (
+        ".error",
+        "class A:\n    error = ValueError()\n    def check(self, x):\n        if x < 0:\n"
+        "            raise self.error  #!\n",
+    ),
     "asynchronous": (
         "kept",
         "async def f():\n    async for x in xs:\n        await kept.put(x)  #!\n",
@@ -136,6 +141,9 @@ WEAKER = {
         "log", PASSES, "log = StringIO()\nfor x in xs:\n    print(x, file=log)  #!\n",
     ),
     "a library's metric": ("metric", PASSES, "metric = Metric()\nfor x in xs:\n    metric.observe(x)  #!\n"),
+    "a kept error, raised from a list": (
+        "errors", PASSES, "errors = [ValueError()]\ndef check(x):\n    raise errors[x]  #!\n",
+    ),
     "set in a loop": ("last", SETS, "last = None\nfor x in xs:\n    last = f(x)  #!\n"),
 }  # fmt: skip
 
@@ -214,6 +222,7 @@ def test_an_uncertain_line_has_a_lower_confidence(case, tmp_path):
     [
         *("kept = []\n", "other.append(1)\n", "print(kept)\n", "save(kept, f)\n", "def broken(:\n"),
         *('print("n", kept)\n', 'print("loss", kept[-1])\n', "print(1, sep=kept)\n"),
+        *("raise kept()\n", "raise ValueError(kept)\n"),
         *('np.save("x.npy", kept)\n', 'np.save(f"{n}.npy", kept)\n', "dump(x, indent=kept)\n"),
         "np.save(path, kept)\n",
     ],

@@ -53,6 +53,7 @@ def fix(tmp_path):
         ("hook", "m.register_forward_hook(f)", HOST, "Call `m.register_forward_hook` once only"),
         ("hook", "acts.append(out)", HOST, "Clear `acts` before each forward, or remove the hook, or store less"),
         ("exception", "errors.append(e)", HOST, "Keep `str(e)` in `errors`, or call `e.with_traceback(None)`"),
+        ("exception", "raise self.error", HOST, "Raise a new error each time instead of `self.rows`: a traceback"),
         ("autograd_function", "ctx.y = y", HOST, "Use `ctx.save_for_backward(y)` instead of `ctx.y`"),
         ("view", "rows.append(out[0])", HOST, "Keep `out[0].clone()` instead"),
         ("optimizer", "o.add_param_group({'params': [w]})", HOST, "Add each parameter group to `self.rows` only once"),

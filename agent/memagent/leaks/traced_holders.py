@@ -61,8 +61,16 @@ def candidates_of_lines(
     for site in ((item.file, item.line) for item in lines):
         growth = _any_growth if site in lengthening else growth_of
         holders = [] if budget.is_over() else _candidates(scopes, site, budget, growth)
-        candidates[site] = [item for item in holders if item.name and item.name.is_in_script]
+        candidates[site] = [item for item in holders if _is_filled_by_script(scopes, item)]
     return candidates
+
+
+def _is_filled_by_script(scopes: UserScopes, holder: HolderPath) -> bool:
+    """Return True for a container of the script, and a library's if a line visibly fills it."""
+    if holder.name is None or holder.name.is_in_script:
+        return holder.name is not None
+    line = _line_of(scopes, holder)
+    return line is not None and line.strength >= PASSES
 
 
 def sites_in_old_entries(

@@ -160,7 +160,8 @@ class VariableWalk:
         are_plain = map(self._plain_ids.__contains__, map(id, map(type, parts)))
         are_wanted = map(wanted.__contains__, map(id, parts))
         parts = list(compress(parts, map(operator.le, are_plain, are_wanted)))
-        if self._find_owners is not None and (owners := self._find_owners(chunk)):
+        if self._find_owners is not None and len(self.reached) < self._count:
+            owners = self._find_owners(chunk)
             self.reached.update((id(item), item) for item in chunk if id(item) in owners)
         for part in parts:
             key = id(part)

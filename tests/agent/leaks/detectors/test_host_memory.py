@@ -6,10 +6,12 @@ import ast
 import ctypes
 import gc
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
 import tracemalloc
+import weakref
 from collections import deque
 from pathlib import Path
 
@@ -258,6 +260,35 @@ print(first.line, first.holder)
         [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True
     ).stdout
     assert output == f"{tower.__code__.co_firstlineno + 2} Tower.top: Link\n"
+
+
+class Shard:
+    def __init__(self, number):
+        self.rows = numpy.full(90, number)
+        weakref.finalize(self, self.close)
+
+    def close(self):
+        self.rows = None
+
+
+def open_shard(number):
+    Shard(number)
+
+
+def test_it_names_the_finalizers_that_keep_the_arrays_of_a_line():
+    """They refer to the object whose end they wait for, from a table of the library's."""
+    code = f"""
+from memagent.leaks import traced_holders
+from {__name__} import open_shard, suspects_of
+traced_holders._MAX_CPU_S = 600.0
+first = suspects_of(open_shard)[0]
+print(first.line, first.holder)
+"""
+    output = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True
+    ).stdout
+    line = Shard.__init__.__code__.co_firstlineno + 2
+    assert re.fullmatch(rf"{line} weakref\.finalize\._registry: dict of \d+\n", output), output
 
 
 class Report:

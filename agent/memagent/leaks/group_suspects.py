@@ -29,7 +29,7 @@ from memagent.leaks.detectors.base import CodePosition, Work
 from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.loop_iterators import loop_of
 from memagent.leaks.object_names import ObjectName
-from memagent.leaks.pattern_fixes import with_call_fix, with_pattern_fix
+from memagent.leaks.pattern_fixes import with_call_fix, with_chain_fix, with_pattern_fix
 from memagent.leaks.reachability import holders_from_variables, ids_below
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.registrations import passing_call, receiver_of, registering_line
@@ -134,7 +134,8 @@ class GroupSearch:
         suspect = suspect_at(
             holder_name, line, text, kind, rate, confidence, _traits(growth, holder)
         )
-        suspect = self.bounds.with_fix(with_pattern_fix(suspect, holder.objects), holder)
+        suspect = with_chain_fix(with_pattern_fix(suspect, holder.objects), holder)
+        suspect = self.bounds.with_fix(suspect, holder)
         # numbers that vary may rise by chance
         return [] if growth.is_rare and limits.may_stop_growing(suspect) else [suspect]
 

@@ -9,7 +9,7 @@ import re
 import sys
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import CellType
@@ -21,6 +21,8 @@ from memagent.leaks.user_code import namespace
 _MAX_KEYS = 1_000_000
 """Dicts with more keys aren't searched."""
 _MAX_LABELS = 12
+_MIN_LINKS = 3
+"""References by one attribute that make objects of one class a chain."""
 _MAX_INDEX = 8
 _MAX_THREADS = 1_000
 _TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -69,6 +71,29 @@ def identifiers_of(path: Sequence[Any]) -> tuple[str, ...]:
         if isinstance(name, str) and name.isidentifier():
             names.append(f".{name}")
     return tuple(names)
+
+
+def link_of(path: Sequence[Any]) -> str | None:
+    """Return the attribute by which objects of the class of the path's end refer to each other.
+
+    None if they aren't a chain: `node.parent.parent.parent`.
+    """
+    kind = type(path[-1])
+    places = [place for place, item in enumerate(path) if type(item) is kind]
+    links = Counter(
+        str(link)
+        for inner, outer in pairwise(places)
+        if (link := _link_between(path[inner : outer + 1])) is not None
+    )
+    attribute, count = next(iter(links.most_common(1)), (None, 0))
+    return attribute if count >= _MIN_LINKS else None
+
+
+def _link_between(way: Sequence[Any]) -> Any:
+    """Return the attribute of a way's end that is its first object itself, None if it's further."""
+    owner = way[-1]
+    is_direct = len(way) == 2 or (len(way) == 3 and way[1] is namespace(owner))
+    return attribute_of(owner, way[0]) if is_direct else None
 
 
 def is_namespace_of(item: Any, owner: Any) -> bool:

@@ -26,6 +26,8 @@ from memagent.leaks.user_code import UserScopes, is_script, is_script_class, mai
 
 _MODULE_ATTRIBUTES = frozenset(name for name in globals() if name.startswith("__"))
 """Names that every module has."""
+_GENERATED = "<string>"
+"""File of functions that a library makes by `exec`, as `dataclass` does."""
 MODULE_REGISTRIES = ("_buffers", "_parameters", "_modules")
 
 
@@ -100,12 +102,14 @@ def name_from(scopes: UserScopes, holder: Any, path: Sequence[Any]) -> ObjectNam
 def file_of(kind: type) -> str:
     """Return the file that defines a class.
 
-    Its functions know best: a module that was started by name may have no file.
+    Its functions know best: a module that was started by name may have no file. What `dataclass`
+    makes has none, either.
     """
     for value in safe_reads.items_of(kind.__dict__.values()).others:
         function = getattr(value, "__func__", value)
-        if isinstance(function, FunctionType) and is_script(function.__code__.co_filename):
-            return function.__code__.co_filename
+        file = function.__code__.co_filename if isinstance(function, FunctionType) else ""
+        if file != _GENERATED and is_script(file):
+            return file
     if kind.__module__ == "__main__":
         return main_file() or ""
     return str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")

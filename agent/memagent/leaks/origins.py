@@ -28,6 +28,7 @@ from memagent.leaks.aliases import ADDING_METHODS
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.growth import growing_lines, lines_adding_to_self
 from memagent.leaks.library_calls import library_calls
+from memagent.leaks.object_labels import link_of
 from memagent.leaks.object_names import MODULE_REGISTRIES, ObjectName, file_of
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SourceLine, SourceScope
@@ -59,9 +60,25 @@ def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> Source
     line = _line_that_fills(scopes, holder, holder.name, kind)
     if line is None or line.strength < GROWS or _overrides_adding(type(holder.container)):
         line = _line_in_collection(holder) or line
+    line = _line_of_link(holder, line) or line
     if line is None or line.strength < PASSES:
         line = origin_line(holder, scopes.files) or line
     return line
+
+
+def _line_of_link(holder: HolderPath, line: SourceLine | None) -> SourceLine | None:
+    """Return the line that links an object to the one before it, if the holder ends a chain.
+
+    line: what fills the holder. If that makes a link itself, it's the line: `top = Node(top)`.
+    """
+    link, kind = link_of((*holder.below[::-1], holder.container)), type(holder.container)
+    if link is None or (line is not None and source_lines.calls(line, kind.__name__)):
+        return None
+    file = file_of(kind)
+    lines = source_lines.attribute_assignments(file, kind.__name__, link)
+    lines = lines or source_lines.attribute_assignments(file, "", link)
+    set_lines = [item for item in lines if not item.text.endswith(" None")]
+    return next(iter([*set_lines, *_calls_of(kind.__name__, [file])]), None)
 
 
 def _overrides_adding(kind: type) -> bool:

@@ -20,6 +20,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from memagent.leaks.object_labels import link_of
+from memagent.leaks.referrers import HolderPath
 from memagent.leaks.suspect import is_cache
 from memagent.leaks.syntax import assigned_name
 from memagent.leaks.variable_walk import finalizers
@@ -86,6 +88,10 @@ _FIXES: tuple[tuple[Callable[[Any], bool], str], ...] = (
     ),
 )
 _AT_EXIT = "Register one function, once: it stays until the process ends, with its arguments."
+_CHAIN = (
+    "Set `{0}` of an older `{1}` to None once it isn't needed, or store only what is needed of it: "
+    "each one keeps all before it by `{0}`."
+)
 _WAITING_TASK = (
     "Let the event loop run, and wait for its tasks: "
     "each one keeps its arguments and variables until it's done."
@@ -101,6 +107,14 @@ _FINALIZER = (
 def with_call_fix(suspect: Suspect, text: str) -> Suspect:
     """Return the suspect with the fix for the call that its line makes."""
     return replace(suspect, fix=_AT_EXIT) if "atexit.register(" in text else suspect
+
+
+def with_chain_fix(suspect: Suspect, holder: HolderPath) -> Suspect:
+    """Return the suspect with the fix that cuts a chain, if its holder is the end of one."""
+    link = link_of((*holder.below[::-1], holder.container))
+    if link is None:
+        return suspect
+    return replace(suspect, fix=_CHAIN.format(link, type(holder.container).__name__))
 
 
 def with_pattern_fix(suspect: Suspect, objects: Iterable[Any]) -> Suspect:

@@ -158,6 +158,13 @@ def attribute_assignments(file: str, class_name: str, attribute: str) -> list[So
     ]
 
 
+def calls(line: SourceLine, name: str) -> bool:
+    """Return True if a statement at a line calls a function or class of that name."""
+    statements = (node for node, _ in content(line.file).by_line.get(line.line, ()))
+    parts = (part for node in statements for part in ast.walk(node))
+    return any(isinstance(part, ast.Call) and function_name(part) == name for part in parts)
+
+
 def later_uses(file: str, node: ast.stmt, parents: Parents) -> Iterator[tuple[ast.stmt, Parents]]:
     """Yield the later statements of a function, or a module, that use what one of them sets.
 

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from memagent.leaks.census import GroupGrowth
 from memagent.leaks.detectors.base import StackAllocation
+from memagent.leaks.object_labels import link_of
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SETS, SourceLine
@@ -276,10 +277,15 @@ def classify(holder: HolderPath, growth: GroupGrowth) -> Kind:
 
 
 def describe_container(container: Any, kind: Kind, below: Sequence[Any] = ()) -> str:
-    """Return "list of 412", with the function of a coroutine or generator that it leads to."""
+    """Return "list of 412", with the function of a coroutine or generator that it leads to.
+
+    An object that refers to others of its class in turn is a "chain of Node by parent".
+    """
     if kind == "cache":
         return "lru_cache"
     name = type(container).__name__
+    if (link := link_of((*below[::-1], container))) is not None:
+        return f"chain of {name} by {link}"
     waiting = next((item for item in below if isinstance(item, WAITING)), None)
     by = f", which {waiting.__qualname__}() waits for" if waiting is not None else ""
     try:

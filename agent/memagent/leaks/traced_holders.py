@@ -22,7 +22,7 @@ from memagent.leaks.free_memory import BoundCheck
 from memagent.leaks.library_calls import library_calls
 from memagent.leaks.object_sizes import item_bytes
 from memagent.leaks.origins import line_of_holder
-from memagent.leaks.pattern_fixes import with_pattern_fix
+from memagent.leaks.pattern_fixes import with_chain_fix, with_pattern_fix
 from memagent.leaks.reachability import holders_of_kept
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.source_lines import GROWS, PASSES, SourceLine
@@ -199,12 +199,12 @@ def _suspect(scopes: UserScopes, holder: HolderPath, traced: Suspect) -> Suspect
     certainty = _CONFIDENCE * CERTAINTIES[line.strength]
     suspect = suspect_at(holder.name, line, text, "host", None, certainty)
     suspect = replace(suspect, bytes_per_step=traced.bytes_per_step)
-    return with_pattern_fix(suspect, holder.objects)
+    return with_chain_fix(with_pattern_fix(suspect, holder.objects), holder)
 
 
 def _text(holder: HolderPath) -> str:
     expression = "" if holder.name is None else holder.name.expression
-    return f"{expression}: {describe_container(holder.container, 'host')}"
+    return f"{expression}: {describe_container(holder.container, 'host', holder.below)}"
 
 
 def _line_of(scopes: UserScopes, holder: HolderPath) -> SourceLine | None:

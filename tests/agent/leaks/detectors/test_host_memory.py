@@ -259,7 +259,7 @@ print(first.line, first.holder)
     output = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True
     ).stdout
-    assert output == f"{tower.__code__.co_firstlineno + 2} Tower.top: Link\n"
+    assert output == f"{tower.__code__.co_firstlineno + 2} Tower.top: chain of Link by below\n"
 
 
 class Shard:

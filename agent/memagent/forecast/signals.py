@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from math import inf
 
-from memagent.forecast.bucketed_series import BucketedSeries
+from memagent.forecast.bucketed_series import TOOTH_END_FALL_RATIO, BucketedSeries
 from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.running_statistics import ExcessStatistics
@@ -262,8 +262,13 @@ class Signals:
             self._new_buckets += cause in LEAK_CAUSES
             if cause in self.trends:
                 self._drop_stopped(cause, step, series.values[-1])
-        if series.fell_at == step:
-            self._drop(cause)  # its growth is gone
+        if series.fell_at == step and self._is_undone(cause, value):
+            self._drop(cause)
+
+    def _is_undone(self, cause: Cause, value: float) -> bool:
+        """Return True if a fall to this value undoes half of the growth."""
+        trend = self.trends.get(cause)
+        return trend is not None and value < trend.value - TOOTH_END_FALL_RATIO * trend.rise
 
     def _drop_stopped(self, cause: Cause, step: int, value: float) -> None:
         trend = self.trends[cause]

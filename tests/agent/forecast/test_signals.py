@@ -146,6 +146,23 @@ def test_a_fall_ends_the_trend_of_its_series_at_once():
     }
 
 
+def test_a_fall_of_noise_leaves_the_growth_below_it():
+    """Teeth of 20 MiB on a line: each fall ends one, none undoes half of the growth."""
+    signals, held = Signals(LIMIT, None, LIMIT), []
+    for step in range(300):
+        floor = (100 + step + 20 * (7 * step % 12) / 12) * MIB
+        signals.update(step, **{**NOTHING, "floor": floor}, is_settled=True, is_training=True)
+        held.append("leak" in signals.trends)
+    assert held.index(True) < 150 and all(held[held.index(True) :])
+
+
+@pytest.mark.parametrize(("value", "is_held"), [(31, True), (29, False)])
+def test_a_fall_undoes_growth_by_half_of_it(value, is_held):
+    signals = climbing("floor")
+    # fitted at step 59: it has risen by 59 MiB
+    assert signals._is_undone("leak", value * MIB) != is_held
+
+
 def test_the_expected_need_follows_the_trends_above_the_readings():
     signals = fed({"floor": 150, "peak": 160, "split": 20, "reserved": 180, "device_used": 210})
     need = signals.need

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from memagent.errors import UnknownModelError
-from memagent.estimator.formula.presets import CONFIGS, PRESETS, canonical_name, preset
+from memagent.estimator.formula.presets import ALIASES, CONFIGS, PRESETS, canonical_name, preset
 from memagent.estimator.huggingface import ConfiguredModel, load_class
 
 HUB_NAMES = {
@@ -82,6 +82,46 @@ MORE_HUB_NAMES = {
 """Written down before they were tried, with those below: 21 of 75 were known. Gemma 3's text model
 alone, mT5 with tied embeddings.
 """
+LATER_HUB_NAMES = {
+    "tiiuae/Falcon3-1B-Base": 1.67, "tiiuae/Falcon3-3B-Instruct": 3.23,
+    "tiiuae/Falcon3-10B-Base": 10.3, "upstage/SOLAR-10.7B-Instruct-v1.0": 10.7,
+    "allenai/OLMo-1B-hf": 1.18, "allenai/OLMo-7B-hf": 6.89, "allenai/OLMoE-1B-7B-0924": 6.92,
+    "allenai/OLMo-2-0425-1B": 1.48, "allenai/Olmo-3-7B-Instruct": 7.3,
+    "CohereForAI/c4ai-command-r-v01": 35.0, "CohereLabs/aya-expanse-8b": 8.03,
+    "nvidia/Nemotron-Mini-4B-Instruct": 4.19, "zai-org/GLM-4-9B-0414": 9.4,
+    "stabilityai/stablelm-zephyr-3b": 2.8, "bigscience/bloom-1b1": 1.07, "facebook/opt-66b": 65.7,
+    "state-spaces/mamba-1.4b-hf": 1.37, "state-spaces/mamba-2.8b-hf": 2.77,
+    "Salesforce/codegen-2B-multi": 2.78, "openai-community/openai-gpt": 0.1165,
+    "openai/gpt-oss-120b": 117, "deepseek-ai/DeepSeek-R1": 671,
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": 8.19, "deepseek-ai/deepseek-math-7b-instruct": 6.91,
+    "mistralai/Mathstral-7B-v0.1": 7.25, "google/codegemma-7b-it": 8.54,
+    "nvidia/Llama-3.1-Nemotron-70B-Instruct-HF": 70.6, "HuggingFaceTB/SmolLM-1.7B": 1.71,
+    "microsoft/DialoGPT-medium": 0.355, "Llama 3.1 8B": 8.03,
+    "google-bert/bert-base-chinese": 0.103, "nlptown/bert-base-multilingual-uncased-sentiment":
+    0.168, "prajjwal1/bert-tiny": 0.0044, "google/bert_uncased_L-8_H-512_A-8": 0.0414,
+    "sentence-transformers/LaBSE": 0.471, "distilbert/distilbert-base-multilingual-cased": 0.135,
+    "distilbert-base-cased": 0.0658, "almanach/camembert-base": 0.111, "vinai/bertweet-base": 0.135,
+    "xlnet/xlnet-base-cased": 0.117, "microsoft/deberta-base": 0.139,
+    "microsoft/mdeberta-v3-base": 0.279, "google/electra-large-discriminator": 0.335,
+    "jhu-clsp/mmBERT-base": 0.307,
+    "sentence-transformers/all-MiniLM-L12-v2": 0.0334, "BAAI/bge-reranker-v2-m3": 0.568,
+    "microsoft/codebert-base": 0.125, "dmis-lab/biobert-v1.1": 0.108,
+    "cross-encoder/ms-marco-MiniLM-L-6-v2": 0.0227, "google/t5-v1_1-base": 0.223,
+    "google/byt5-base": 0.582, "facebook/nllb-200-3.3B": 3.34, "facebook/m2m100_418M": 0.484,
+    "sshleifer/distilbart-cnn-12-6": 0.306, "facebook/blenderbot-400M-distill": 0.365,
+    "facebook/bart-large-mnli": 0.407, "openai/whisper-small.en": 0.242,
+    "distil-whisper/distil-large-v3": 0.756, "facebook/wav2vec2-xls-r-300m": 0.315,
+    "facebook/wav2vec2-xls-r-1b": 0.963, "facebook/hubert-large-ll60k": 0.316,
+    "microsoft/wavlm-base-plus": 0.0944, "microsoft/wavlm-large": 0.315,
+    "google/vit-base-patch16-384": 0.0869, "facebook/deit-tiny-patch16-224": 0.0057,
+    "facebook/dino-vits16": 0.0221, "facebook/dinov2-giant": 1.14,
+    "facebook/dinov2-with-registers-base": 0.0866, "facebook/convnextv2-tiny-1k-224": 0.0286,
+    "microsoft/swinv2-tiny-patch4-window8-256": 0.0283, "google/efficientnet-b0": 0.00529,
+    "google/efficientnet-b7": 0.0663, "google/mobilenet_v2_1.0_224": 0.0035,
+    "openai/clip-vit-large-patch14-336": 0.428, "laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 0.986,
+    "google/siglip-so400m-patch14-384": 0.878, "google/siglip2-base-patch16-224": 0.375
+}  # fmt: skip
+"""Of 503 names, written down before they were tried, with their published sizes."""
 UNKNOWN_HUB_NAMES = (
     "meta-llama/Llama-3.2-11B-Vision-Instruct",
     "Qwen/Qwen2.5-VL-7B-Instruct",
@@ -107,7 +147,9 @@ def test_there_are_the_most_used_names():
     assert len(HUB_NAMES) >= 63 and len(MORE_HUB_NAMES.keys() - HUB_NAMES.keys()) >= 60
 
 
-@pytest.mark.parametrize(("name", "billions"), (HUB_NAMES | MORE_HUB_NAMES).items())
+@pytest.mark.parametrize(
+    ("name", "billions"), (HUB_NAMES | MORE_HUB_NAMES | LATER_HUB_NAMES).items()
+)
 def test_a_name_of_the_hub_is_a_model_of_its_published_size(name, billions):
     key = canonical_name(name)
     assert key is not None
@@ -120,12 +162,31 @@ def test_a_name_of_the_hub_is_a_model_of_its_published_size(name, billions):
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt9", "mistral-7b-openorca", "llama-3-9b", "instruct", "", *UNKNOWN_HUB_NAMES]
+    "name",
+    [
+        "gpt9",
+        "nickypro/tinyllama-15M",
+        "mistral-7b-openorca",
+        "llama-3-9b",
+        "instruct",
+        "",
+        *UNKNOWN_HUB_NAMES,
+    ],
 )
 def test_no_model_is_guessed(name):
     assert canonical_name(name) is None
     with pytest.raises(UnknownModelError, match="is not known"):
         preset(name)
+
+
+def test_the_name_that_keeps_most_words_counts():
+    assert canonical_name("mistralai/Mistral-7B-Instruct-v0.3") == "mistral-7b-v0.3"
+    assert canonical_name("mistralai/Mistral-7B-Instruct-v0.2") == "mistral-7b"
+    assert canonical_name("bert-base-multilingual-uncased") == "bert-base-multilingual-uncased"
+
+
+def test_every_alias_is_of_a_known_model():
+    assert set(ALIASES.values()) <= set(CONFIGS) and not set(ALIASES) & set(CONFIGS)
 
 
 def test_a_family_that_only_a_trace_knows_says_what_to_install():

@@ -79,7 +79,7 @@ def config_of(zoo, shape: ModelShape):
         return config, transformers.AutoModelForSeq2SeqLM
     if family == "vit":
         return transformers.ViTConfig(
-            **sizes, patch_size=shape.patch, num_labels=1000
+            **sizes, patch_size=shape.patch, image_size=shape.image, num_labels=1000
         ), transformers.AutoModelForImageClassification
     if family == "bert":
         kind = transformers.RobertaConfig if "roberta" in shape.name else transformers.BertConfig

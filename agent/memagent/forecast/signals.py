@@ -17,6 +17,7 @@ from __future__ import annotations
 from math import inf
 
 from memagent.forecast.bucketed_series import TOOTH_END_FALL_RATIO, BucketedSeries
+from memagent.forecast.growth_start import GrowthStart
 from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.running_statistics import ExcessStatistics
@@ -57,6 +58,8 @@ class Signals:
             cause: BucketedSeries(max if cause == "input" else min) for cause in self._min_rise
         }
         self.trends: dict[Cause, Trend] = {}
+        self._starts: dict[Cause, GrowthStart] = {}
+        """Start of the growth that each cause's newest trend shows, even if it has ended."""
         self.revision = 0
         """Number of changes of `trends`."""
         self.has_stopped = False
@@ -125,6 +128,10 @@ class Signals:
                 value = self._value(cause)
                 more += trend.level_above(value, step) - value
         return self.need + more
+
+    def growing_since(self, cause: Cause) -> int:
+        """Return the step at which the growth of `cause` began."""
+        return int(self._starts[cause].step)
 
     def pauses(self, cause: Cause, step: int) -> bool:
         """Return True if the growth of `cause` pauses for longer than it ever did."""
@@ -290,6 +297,8 @@ class Signals:
             buckets = max(len(self._series[cause].values) for cause in self.trends)
             self._next_fit = max(self._next_fit, buckets // REFIT_SHARE)
         self._attribute_floor_to_inputs()
+        for cause, trend in self.trends.items():
+            self._starts[cause] = GrowthStart.of(trend, self._starts.get(cause))
 
     def _fit(self, cause: Cause, start: int = 0) -> Trend | None:
         """Return the trend of a series from the bucket `start` on."""

@@ -18,6 +18,7 @@ import msgspec
 from memagent.forecast.bucketed_series import BucketedSeries
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GarbageCheck, later
+from memagent.forecast.growth_start import GrowthStart
 from memagent.forecast.hysteresis import CalmGrowth, ForecastHysteresis
 from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.knowledge import Knowledge
@@ -42,6 +43,7 @@ _CLASSES = {
         ForecastHysteresis,
         Forecaster,
         GarbageCheck,
+        GrowthStart,
         InputHighWaterModel,
         Knowledge,
         KnownGrowth,

@@ -45,6 +45,10 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
     factory = _FACTORY.fullmatch(model)
     if factory is not None:
         return _factory_request(arguments, Path(factory["path"]))
+    if model.endswith(".py"):
+        raise SettingError(
+            f"--model {model} names no function: {model}:FACTORY is one that returns the model"
+        )
     if arguments.input:
         raise SettingError(
             "--input is for path.py:factory: a model by name takes --batch and --sequence"
@@ -58,7 +62,7 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
         if config is None and (vision := vision_model(model)) is not None:
             return _vision_request(arguments, vision)
     if config is None:
-        preset(model)  # raises: no such model
+        _raise_unknown(model)
     elif not (reason := _untraced_reason(arguments)):
         fallback = _fallback(arguments, config)
         try:
@@ -74,6 +78,18 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
     by_shape = _formula_request(arguments, config)
     by_shape.spec.check_positions()
     return replace(by_shape, untraced=untraced)
+
+
+def _raise_unknown(model: str) -> None:
+    try:
+        preset(model)
+    except UnknownModelError as error:
+        is_classifier = re.search(r"_|^vgg|net\d*$", model) and "did you mean" in str(error)
+        if not is_classifier or find_spec("torchvision") or find_spec("timm"):
+            raise
+        raise UnknownModelError(
+            f"{error} Image classifiers of torchvision and timm need these libraries."
+        ) from None
 
 
 def _from_hub(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -163,9 +163,7 @@ def _estimate_untraceable(request: TraceRequest, error: TraceError) -> Estimate:
     kind = request.model.config["model_type"] if isinstance(request.model, ConfiguredModel) else ""
     if kind and ALIASES.get(kind, kind) not in FAMILIES:
         raise TraceError(
-            f"{error}; the formula doesn't know {kind}: allow more time (--timeout), or trace it "
-            "by path.py:factory",
-            op=error.op,
+            f"{error}; the formula, which would answer instead, doesn't know {kind}", op=error.op
         ) from error
     model = _build_model(request.model, error)
     _check_initialized(model, error)

@@ -7,6 +7,7 @@ adds adapters. Nothing is fetched from the hub, and no weight is loaded.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,9 +111,23 @@ class ConfiguredModel:
             adapters = LoraConfig(r=self.lora_rank or 8, target_modules=targets)
             return get_peft_model(model, adapters).train()
         except ValueError as error:
-            raise EstimateError(
-                f"peft cannot add adapters to {targets or 'its default layers'}: {error}"
-            ) from error
+            if targets is None:
+                raise OptionError("lora_targets", _missing_targets(model)) from error
+            raise EstimateError(f"peft cannot add adapters to {targets}: {error}") from error
+
+
+def _missing_targets(model: Any) -> str:
+    """Say that peft has no default layers for a model, and which layers it has most of."""
+    kinds = ("Linear", "Conv2d", "Conv1D")
+    names = Counter(
+        path.rpartition(".")[2]
+        for path, module in model.named_modules()
+        if type(module).__name__ in kinds
+    )
+    layers = ", ".join(name for name, _ in names.most_common(4))
+    return (
+        f"is missing, and peft has no default for {model.config.model_type}: give some of {layers}"
+    )
 
 
 def _check_targets(model: Any, targets: list[str]) -> None:

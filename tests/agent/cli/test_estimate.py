@@ -419,7 +419,8 @@ def test_a_factory_is_swept_over_its_batch(estimate, factory):
         ),
         (["--model", "gpt2", "--dtype", "fp3"], "fp3"),
         (["--model", "gpt2", "--optimizer", "adamm"], "adamm"),
-        (["--model", "missing/config.json"], "cannot be read"),
+        (["--model", "missing/config.json"], "missing/config.json does not exist"),
+        (["--model", "train.py"], "--model train.py names no function: train.py:FACTORY is one"),
         (["--model", "x.py:make", "--input", "8x8"], "x.py does not exist"),
     ],
 )
@@ -462,6 +463,31 @@ def test_an_unknown_model_gets_no_number_and_exit_status_1(estimate, name):
         "did you mean" in err
         and "give its config.json (--hub fetches it), or path.py:factory" in err
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("Qwen/Qwen2.5-VL-7B-Instruct", "images within a text are traced only by path.py:factory"),
+        ("meta-llama/Llama-4-Scout-17B-16E", "images within a text"),
+        ("stabilityai/stable-diffusion-xl-base-1.0", "a diffusion pipeline"),
+        ("facebook/detr-resnet-50", "detectors are traced only by path.py:factory"),
+    ],
+)
+def test_a_model_whose_inputs_no_config_describes_is_not_taken_for_its_text_model(
+    estimate, name, words
+):
+    status, out, err = estimate("--model", name, "--gpu", "a10")
+    assert (status, out) == (1, "") and words in err and "did you mean" not in err
+
+
+@traced
+def test_adapters_without_a_default_of_peft_name_the_models_layers(estimate):
+    pytest.importorskip("peft", reason="peft is not installed")
+    command = ["--lora", "8", "--gpu", "a10"]
+    status, out, err = estimate("--model", "microsoft/resnet-18", *command)
+    assert (status, out) == (2, "") and err.count("\n") == 1
+    assert "--lora-targets is missing, and peft has no default for resnet: give some of conv" in err
 
 
 @traced
@@ -513,7 +539,7 @@ def test_no_number_without_activations_replaces_a_trace_that_fails(estimate):
     pytest.importorskip("transformers", reason="transformers is not installed")
     status, out, err = estimate("--model", "facebook/hubert-base-ls960", "--timeout", "0.000001")
     assert (status, out) == (1, "")
-    assert "the formula doesn't know hubert: allow more time (--timeout)" in err
+    assert "--timeout" in err and "the formula, which would answer instead, doesn't know" in err
 
 
 def test_an_older_transformers_copies_the_logits_of_its_loss(by_formula):

@@ -45,6 +45,8 @@ def read_config(config: str | Path | Config) -> dict[str, Any]:
         path = path / "config.json" if path.is_dir() else path
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise EstimateError(f"{path} does not exist") from None
         except (OSError, ValueError) as error:
             raise EstimateError(f"{path} cannot be read as a config.json: {error}") from error
         if not isinstance(content, dict):

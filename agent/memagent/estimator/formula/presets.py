@@ -43,6 +43,14 @@ _VARIANT = re.compile(
 )
 """Words in a name that leave the shape as it is."""
 _MAX_VARIANT_WORDS = 6
+_OUTSIDE = {
+    r"\bvl\b|vision|vlm|llava|internvl|paligemma|blip|florence|idefics|gemma-3n|llama-4": (
+        "models that take images within a text are traced"
+    ),
+    r"diffusion|sdxl|\bsd-|flux": "the networks of a diffusion pipeline are traced",
+    r"yolo|detr|rcnn|retinanet|mask2former": "detectors are traced",
+}
+"""Words of names by whose models' inputs a config doesn't describe a step."""
 
 
 @cache
@@ -81,6 +89,11 @@ def preset(name: str) -> ModelShape:
             f"{name} is a {CONFIGS[key]['model_type']}, which the formula doesn't know. It can be "
             "traced: pip install torch transformers"
         )
+    for pattern, what in _OUTSIDE.items():
+        if re.search(pattern, name.lower()):
+            raise UnknownModelError(
+                f"model {name!r} is not known: {what} only by path.py:factory with --input"
+            )
     near = get_close_matches(name.lower().rpartition("/")[2], [*CONFIGS, *ALIASES], 4, 0.4)
     raise UnknownModelError(
         f"model {name!r} is not known: did you mean {', '.join(near or ['gpt2', 'llama-3-8b'])}? "

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from memagent.errors import OptionError, TraceError
+from memagent.errors import EstimateError, OptionError, TraceError
 from memagent.estimator.trace.events import MemoryEvent, Trace
 from memagent.estimator.trace.isolation import ForkedProcess, can_fork
 from memagent.estimator.trace.session import CPU, CUDA, CUDA_ON_CPU, TraceJob, run_trace_in_process
@@ -178,6 +178,8 @@ def _run_and_encode(job: TraceJob) -> bytes:
         return marshal.dumps(("error", str(error), error.op))
     except OptionError as error:
         return marshal.dumps(("option", error.option, error.problem))
+    except EstimateError as error:
+        return marshal.dumps(("error", str(error), ""))
     except BaseException as error:  # noqa: BLE001  # user code may raise anything, even SystemExit
         return marshal.dumps(("error", f"{type(error).__name__}: {error}"[:1000], ""))
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from memagent.leaks.library_containers import finalizers
 from memagent.leaks.object_labels import link_of
 from memagent.leaks.referrers import HolderPath
 from memagent.leaks.suspect import is_cache
 from memagent.leaks.syntax import assigned_name
-from memagent.leaks.variable_walk import finalizers
 from memagent.wire.messages import Suspect
 
 

@@ -11,7 +11,6 @@ enough.
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -19,18 +18,13 @@ from functools import partial
 from itertools import groupby, pairwise
 from typing import Any
 
+from memagent.leaks.library_containers import name_of_root
 from memagent.leaks.object_labels import key_of
 from memagent.leaks.object_names import ObjectName, name_from, variable_names
 from memagent.leaks.referrers import HolderPath, ReferrerSearch
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import UserScopes, is_script_class
-from memagent.leaks.variable_walk import (
-    CONTAINERS,
-    MAX_OBJECTS,
-    VariableWalk,
-    finalizers,
-    parts_with_arrays,
-)
+from memagent.leaks.variable_walk import CONTAINERS, MAX_OBJECTS, VariableWalk, parts_with_arrays
 
 _MAX_SAMPLE = 200
 _MAX_KEPT_SAMPLE = 50
@@ -274,9 +268,7 @@ def _named(scopes: UserScopes, way: list[Any], place: int, coverage: float) -> H
         if names:
             name, top = min(names, key=lambda item: item[0].rank)
             break
-    if name is None and way[top] is finalizers():
-        text = "weakref.finalize._registry"
-        name = ObjectName(text, (), str(weakref.__file__), "<module>", owner=weakref.finalize)
+    name = name or name_of_root(scopes, way[place : top + 1])
     if name is None:
         return None
     return HolderPath(

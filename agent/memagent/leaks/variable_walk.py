@@ -1,8 +1,8 @@
 """Walk over what the script's variables lead to, nearest first.
 
 Start at the globals of the script's modules, the variables of its running functions, the context
-variables, and the finalizers of weak references. Visit what they refer to, and note what each
-object was reached from.
+variables, the finalizers of weak references, and containers of libraries that the script's code
+names. Visit what they refer to, and note what each object was reached from.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextvars
 import operator
 import sys
-import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
 from itertools import compress, islice
@@ -18,6 +17,7 @@ from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from memagent.components import safe_reads
+from memagent.leaks.library_containers import finalizers, library_containers
 from memagent.leaks.time_budgets import TimeBudget
 from memagent.leaks.user_code import (
     UserScopes,
@@ -231,11 +231,7 @@ def _roots_of(scopes: UserScopes) -> Iterator[Any]:
         yield from (reading.globals,) if reading.is_module else reading.variables.values()
     yield from contextvars.copy_context().values()
     yield finalizers()
-
-
-def finalizers() -> Any:
-    """Return the registry of `weakref.finalize`, which keeps the arguments of the callbacks."""
-    return getattr(weakref.finalize, "_registry", None)
+    yield from (container for _, container in library_containers(scopes))
 
 
 def _contents_of(container: Any) -> list[Any]:

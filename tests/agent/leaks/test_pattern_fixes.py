@@ -14,9 +14,9 @@ from contextlib import ExitStack
 
 import pytest
 
+from memagent.leaks.library_containers import finalizers
 from memagent.leaks.pattern_fixes import with_pattern_fix
 from memagent.leaks.suspect import build_suspect, fix_for
-from memagent.leaks.variable_walk import finalizers
 
 OWNERS = [
     (functools.cache(len), "lru_cache(maxsize="),

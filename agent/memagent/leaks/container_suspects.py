@@ -245,9 +245,11 @@ def _line_of(
         return None
     # a library's registry is filled by many: only a trace tells which call did
     line = line_of_holder(scopes, holder, kind) if name.is_in_script else None
-    if line is not None and line.strength < PASSES and line.function.endswith("__init__"):
-        line = None  # it makes the object that owns the container
-    line = line or site_line(site)
+    if line is not None and line.strength >= PASSES:
+        return line
+    # what sets a name makes the owner of a container, which was there before: its items tell more
+    is_maker = line is not None and line.function.endswith("__init__")
+    line = site_line(site) or (None if is_maker else line)
     if line is not None:
         return line
     if name.is_in_script:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import logging
 import math
 import sys
 import threading
@@ -131,6 +132,22 @@ def work_on(growing, budget):
 def test_it_names_what_no_variable_leads_to(make, holder, slice_s):
     suspects, _ = finish(work_on(growth(make()), sliced_budget(slice_s)))
     assert [item.holder.split(":")[0] for item in suspects] == [holder]
+
+
+def add_handler(logger):
+    handler = logging.NullHandler()
+    logger.addHandler(handler)
+
+
+def test_what_sets_the_owner_of_a_container_gives_way_to_what_makes_its_items():
+    logger = logging.Logger("memagent.test")
+    add_handler(logger)
+    site = __file__, add_handler.__code__.co_firstlineno + 1
+    work = suspects_of_containers(
+        growth(logger.handlers), [site], (), BoundCheck(), sliced_budget(math.inf)
+    )
+    (suspect,), _ = finish(work)
+    assert (suspect.holder, suspect.line) == ("logger.handlers: list of 1", site[1])
 
 
 def test_owners_are_found_without_a_pass_over_referrers(monkeypatch):

@@ -16,6 +16,7 @@ from memagent.leaks.stored_values import (
     ATOMS,
     StoringStatement,
     Traits,
+    is_inner,
     parts_of,
     quotable,
     statement_at,
@@ -54,7 +55,7 @@ def statement_fix(kind: str, file: str, line: int, holder: str, traits: Traits) 
     statement = StoringStatement(quoted, node, traits)
     with suppress(RecursionError, ValueError):
         for owner, value, verb in stored_by(node):
-            text = quotable(owner)
+            text = None if is_inner(owner, node) else quotable(owner)
             statement = StoringStatement(f"`{text}`" if text else quoted, node, traits, value, verb)
             if name.rpartition(".")[2] in ast.unparse(owner):
                 break  # of several, the one that fills the holder

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from memagent.leaks.syntax import FUNCTIONS, function_name, syntax_tree
@@ -25,6 +25,7 @@ _STORED_AT = {
 }
 """Place of what a method stores, among its arguments."""
 _VERBS = {"add": "Add", "put": "Put", "put_nowait": "Put", "append": "Append", "write": "Write"}
+_NUMPY = ("np", "numpy")
 _JOINING = ("cat", "concat", "concatenate", "stack", "hstack", "vstack", "append", "pad")
 
 
@@ -118,8 +119,35 @@ def parts_of(node: ast.stmt) -> Iterator[ast.AST]:
             yield from ast.walk(part)
 
 
-def stored_by(node: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr, str]]:
-    """Yield holder, value and verb of what a statement stores."""
+def stored_by(node: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr | None, str]]:
+    """Yield holder, value and verb of what a statement stores.
+
+    The value is None if it has variables that only a part of the statement knows.
+    """
+    for owner, value, verb in _stored_by(node):
+        yield owner, None if is_inner(value, node) else value, verb
+
+
+def is_inner(value: ast.expr, node: ast.stmt) -> bool:
+    """Return True if a part of a statement has variables of a comprehension, or `lambda`, in it."""
+    own = _variables_of(ast.walk(value))
+    inner = _variables_of(parts_of(node)) - own
+    return any(isinstance(part, ast.Name) and part.id in inner for part in ast.walk(value))
+
+
+def _variables_of(parts: Iterable[ast.AST]) -> set[str]:
+    """Return the variables of comprehensions, and the parameters of `lambda`."""
+    names: set[str] = set()
+    for part in parts:
+        if isinstance(part, ast.comprehension):
+            targets = ast.walk(part.target)
+            names.update(item.id for item in targets if isinstance(item, ast.Name))
+        elif isinstance(part, ast.arg):
+            names.add(part.arg)
+    return names
+
+
+def _stored_by(node: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr, str]]:
     if isinstance(node, ast.AugAssign):
         value = node.value
         is_one = isinstance(value, ast.List) and len(value.elts) == 1
@@ -137,12 +165,18 @@ def stored_by(node: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr, str]]:
             continue
         called, arguments = function_name(part), part.args
         place = _STORED_AT.get(called)
-        if isinstance(part.func, ast.Attribute) and place is not None and place < len(arguments):
-            yield part.func.value, arguments[place], _VERBS.get(called, "Store")
+        is_method = isinstance(part.func, ast.Attribute) and not _is_numpy(part.func.value)
+        if is_method and place is not None and place < len(arguments):
+            yield part.func.value, arguments[place], _VERBS.get(called, "Store")  # type: ignore[attr-defined]
         elif called in ("heappush", "insort") and len(arguments) == 2:
             yield arguments[0], arguments[1], "Add"
         elif called == "setattr" and len(arguments) == 3:
             yield arguments[0], arguments[2], "Store"
+
+
+def _is_numpy(value: ast.expr) -> bool:
+    """Return True for the module: its `append` returns another array."""
+    return isinstance(value, ast.Name) and value.id in _NUMPY
 
 
 def _added(value: ast.expr, name: str) -> ast.expr | None:

@@ -140,14 +140,17 @@ def add_handler(logger):
 
 
 def test_what_sets_the_owner_of_a_container_gives_way_to_what_makes_its_items():
-    logger = logging.Logger("memagent.test")
+    logger = logging.getLogger("memagent.test")
     add_handler(logger)
     site = __file__, add_handler.__code__.co_firstlineno + 1
     work = suspects_of_containers(
         growth(logger.handlers), [site], (), BoundCheck(), sliced_budget(math.inf)
     )
-    (suspect,), _ = finish(work)
-    assert (suspect.holder, suspect.line) == ("logger.handlers: list of 1", site[1])
+    try:
+        (suspect,), _ = finish(work)
+        assert (suspect.holder, suspect.line) == ("logger.handlers: list of 1", site[1])
+    finally:
+        logger.handlers.clear()
 
 
 def test_owners_are_found_without_a_pass_over_referrers(monkeypatch):

@@ -99,6 +99,21 @@ def test_an_expression_with_text_or_of_many_characters_is_not_quoted(fix):
     assert "`out['loss'].item()`" in fix("list", "rows.append(out['loss'])")
 
 
+@pytest.mark.parametrize(
+    ("line", "start"),
+    [
+        ("[rows.append(x) for x in xs]", "Delete what is no longer needed of `rows`"),
+        ("done = [d.setdefault(k, []).append(v) for k in ks]", "Clear `self.rows` once its values are used"),
+        ("each(lambda x: rows.append(x))", "Delete what is no longer needed of `rows`"),
+        ("rows.append([f(x) for x in xs])", "Clear `rows` once its values are used, or store less than `[f(x)"),
+        ("table = np.append(old, x)", "Clear `table` once its values are used, or store less than `np.append"),
+    ],
+)  # fmt: skip
+def test_a_fix_has_names_of_its_scope_only(fix, line, start):
+    """Those of a comprehension mean nothing outside of it. A module holds nothing."""
+    assert fix("host", line, HOST).startswith(start)
+
+
 def test_the_last_line_of_a_long_statement_and_a_decorator_belong_to_it(fix):
     assert "`out.detach().cpu()`" in fix("list", "rows.append(\n    out\n)", number=3)
     assert "`f.cache_clear()`" in fix(

@@ -116,7 +116,11 @@ def holders_of_lines(
     holders: dict[CodePosition, Suspect | None] = {}
     for item in lines:
         site = item.file, item.line
-        named = [holder for holder in candidates[site] if _can_grow(holder, bounds)]
+        named = [
+            holder
+            for holder in candidates[site]
+            if not _is_full_table(holder, growth_of) and _can_grow(holder, bounds)
+        ]
         sure = (each for each in named if not each.is_link or _adds(_line_of(scopes, each)))
         if (holder := next(sure, None)) is not None:
             holders[site] = bounds.with_fix(_suspect(scopes, holder, item), holder)
@@ -124,11 +128,27 @@ def holders_of_lines(
             text = _text(entries[site])
             holders[site] = replace(item, holder=text, confidence=_HOLDER_CONFIDENCE)
         elif not named and any(
-            _explains(each, growth_of(each.container), (item.bytes_per_step or 0) * steps)
+            _explains(each, _entries(each, growth_of), (item.bytes_per_step or 0) * steps)
             for each in candidates[site]
         ):
             holders[site] = None
     return holders
+
+
+def _is_full_table(holder: HolderPath, growth_of: Callable[[Any], int | None]) -> bool:
+    """Return True for a dict that has kept its length: a new key takes the place of an old one.
+
+    A line's objects are in it since those before them aren't traced.
+    """
+    is_table = holder.is_link and isinstance(holder.container, dict)
+    return is_table and growth_of(holder.container) == 0
+
+
+def _entries(holder: HolderPath, growth_of: Callable[[Any], int | None]) -> int | None:
+    """Return how many entries of a holder may be new."""
+    if _is_full_table(holder, growth_of):
+        return len(holder.container)
+    return growth_of(holder.container)
 
 
 def _explains(holder: HolderPath, entries: int | None, growth_bytes: float) -> bool:

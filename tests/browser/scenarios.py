@@ -428,7 +428,7 @@ SNAPSHOT = {
             "kind": "graph", "holder": "total_loss: float tensor, sum of 412 losses with their graphs", "file": "train.py", "line": 88,
             "function": "train_epoch", "bytes_per_step": 38.4 * MIB, "confidence": 0.93,
             "fix": "Add loss.item() or loss.detach(): a sum of losses with gradients keeps the graph of every step.",
-            "source": ["loss = model(batch).loss", "", "total_loss += loss", "loss.backward()", "<b>optimizer</b>.step()"],
+            "source": ["loss = model(batch, attention_mask=attention_mask, labels=labels, use_cache=False).loss", "", "total_loss += loss", "loss.backward()", "<b>optimizer</b>.step()"],
             "source_first_line": 86,
         },
         {"kind": "list", "holder": "Trainer.history: list of 412", "file": "trainer.py", "line": 211, "confidence": 0.31},

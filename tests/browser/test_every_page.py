@@ -1,5 +1,5 @@
 """Every page, looked at: axe-core finds nothing wrong with it in light and in dark, it fits on a
-phone, and pictures of it are kept.
+phone, nothing reaches beyond its card, and pictures of it are kept.
 
 The pictures lie in test-artifacts/pages, where CI keeps them. One test walks through all pages, for
 starting a server and filling it takes longer than the looking.
@@ -45,6 +45,14 @@ PAGES = {
 }
 CHARTS = {"run": "#memory-chart[data-drawn]", "compare": "#compare-chart[data-drawn]"}
 LINK = "/api/v1/runs/k3v9leak/public-link"
+OVERFLOWING = """
+[...document.querySelectorAll('.card, .alert')].flatMap(card => [...card.querySelectorAll('*')].filter(part => {
+  for (let box = part; box !== card; box = box.parentElement)
+    if (getComputedStyle(box).overflowX !== 'visible' && box !== part || getComputedStyle(box).position === 'absolute') return false
+  return part.getBoundingClientRect().right > card.getBoundingClientRect().right + 1
+}).map(part => part.outerHTML.slice(0, 160)))
+"""
+"""Parts that reach beyond the card that they are in, and are not scrolled."""
 BEFORE_TOKENS = {"first-visit": "/"}
 WITH_TOKENS = {"login": "/login"}
 CONTRAST = {"runOnly": ["color-contrast"], "resultTypes": ["violations"]}
@@ -91,6 +99,7 @@ def look(axe, open_page, until):
                 "for (const part of document.querySelectorAll('details')) part.open = true"
             )
             wrong[name, "light"] = axe(page)
+            wrong[name, "beyond its card"] = page.evaluate(OVERFLOWING)
             page.emulate_media(color_scheme="dark")
             wrong[name, "dark"] = axe(page, CONTRAST)
             page.screenshot(path=FOLDER / f"{name}-dark.png", full_page=True)
@@ -98,6 +107,7 @@ def look(axe, open_page, until):
             until(
                 lambda: page.evaluate("document.documentElement.scrollWidth") <= 390
             )  # charts follow in the next frame
+            wrong[name, "beyond its card on a phone"] = page.evaluate(OVERFLOWING)
             page.screenshot(path=FOLDER / f"{name}-phone.png", full_page=True)
         return {key: item for key, item in wrong.items() if item}
 

@@ -44,14 +44,14 @@ def state_text(finder: Finder, why_not: str, *, is_last: bool) -> str:
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
-    """Return one line on how the diagnosis was made."""
-    growth = diagnosis.growth_bytes_per_step
-    return (
-        f"diagnosis of steps {diagnosis.first_step:,} to {diagnosis.step:,}"
-        + (f", in which memory in use grew by {format_bytes(growth)} a step" if growth else "")
-        + f"; it paused training for {1000 * diagnosis.pause_s:.0f} ms"
-        + ("; it was cut short by its time limit" if diagnosis.is_cut_short else "")
-    )
+    """Return one sentence on how the diagnosis was made."""
+    steps = f"steps {diagnosis.first_step:,} to {diagnosis.step:,}"
+    pause = f"paused training for {1000 * diagnosis.pause_s:.0f} ms"
+    cut = " and was cut short by its time limit" if diagnosis.is_cut_short else ""
+    if growth := diagnosis.growth_bytes_per_step:
+        grew = f"In {steps}, memory in use grew by {format_bytes(growth)} a step"
+        return f"{grew}; the diagnosis {pause}{cut}."
+    return f"The diagnosis of {steps} {pause}{cut}."
 
 
 def suspect_text(

@@ -17,7 +17,10 @@ _WEEK_S = 6 * DAY_S
 
 
 def format_eta(data: Data) -> str:
-    """Return `in about 420 steps (25 min, between 18 min and 34 min)` for a forecast."""
+    """Return `in about 420 steps (25 min, between 18 min and 34 min)` for a forecast.
+
+    Where a bound reads like the time itself: `in about 420 steps (2 min to 3 min)`.
+    """
     if data.get("cause") == "eval":
         return "when it next evaluates or saves a checkpoint"
     if data.get("eta_step") is None:
@@ -33,8 +36,13 @@ def format_eta(data: Data) -> str:
         return f"{text} ({format_duration(seconds)})"
     step_s = seconds / steps_left
     early, late = (format_duration((bound - data["step"]) * step_s) for bound in (low, high))
-    between = f", between {early} and {late}" if early != late else ""
-    return f"{text} ({format_duration(seconds)}{between})"
+    return f"{text} ({_format_time_between(format_duration(seconds), early, late)})"
+
+
+def _format_time_between(time: str, early: str, late: str) -> str:
+    if early == late:
+        return time
+    return f"{early} to {late}" if time in (early, late) else f"{time}, between {early} and {late}"
 
 
 def _format_usage(data: Data) -> str:

@@ -55,12 +55,13 @@ def components(session: Session, run_id: str, stream: StreamRow | None = None) -
     prediction of the most exact method counts, preferably of the same rank and device. A residual
     is observed minus predicted.
     """
-    if session.get(RunRow, run_id) is None:
+    run = session.get(RunRow, run_id)
+    if run is None:
         return None
     stream = stream or nearest_to_limit(current_streams(session, [run_id]))
     prediction = prediction_for(session, run_id, stream)
     predicted, observed = (prediction.components if prediction else {}), observe(stream)
-    inputs = _mismatch_input(prediction, stream)
+    inputs = _mismatch_input(run, prediction, stream)
     return Components(
         run_id=run_id,
         rank=stream.rank if stream else prediction.rank if prediction else 0,
@@ -110,13 +111,15 @@ def observe(stream: StreamRow | None) -> dict[str, int]:
     return observed
 
 
-def _mismatch_input(prediction: PredictionRow | None, stream: StreamRow | None) -> MismatchInput:
+def _mismatch_input(
+    run: RunRow, prediction: PredictionRow | None, stream: StreamRow | None
+) -> MismatchInput:
     assumptions = prediction.assumptions if prediction else {}
     predicted_size = _input_size(assumptions.get("inputs"))
     observed_size = stream.latest.get("input_size") if stream else None
     return MismatchInput(
-        method=prediction.method if prediction else "formula",
         assumptions=assumptions,
+        config=run.config,
         input_ratio=observed_size / predicted_size if predicted_size and observed_size else None,
         on_host=stream is not None and stream.kind == "host",
         retained_bytes=_retained_bytes(stream),

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MIN_RATIO = 0.1
@@ -24,15 +24,15 @@ _DOUBLE_RATIO = 1.8
 class MismatchInput:
     """Facts that explain a mismatch.
 
-    The prediction's `method` and `assumptions`. `input_ratio`: size of the observed inputs divided
-    by that of the predicted ones.
+    assumptions: those of the prediction. config: that of the run. input_ratio: size of the observed
+    inputs divided by that of the predicted ones.
 
     `on_host`: readings are of the process, not of tensors. `retained_bytes`: allocated after the
     newest step, and part of no component.
     """
 
-    method: str
     assumptions: Mapping[str, Any]
+    config: Mapping[str, Any] = field(default_factory=dict)
     input_ratio: float | None = None
     on_host: bool = False
     retained_bytes: int | None = None
@@ -97,20 +97,15 @@ _MORE_OR_LESS = {
 def _more_activations(inputs: MismatchInput) -> str:
     if inputs.input_ratio is not None and inputs.input_ratio > _LARGER_INPUT_RATIO:
         return _input_size_reason(inputs.input_ratio)
-    if inputs.assumptions.get("checkpointing") not in (None, "none", False):
+    if _is_checkpointing(inputs.assumptions):
         return "activation checkpointing was assumed, but seems to be inactive"
     if inputs.assumptions.get("attention") in ("sdpa", "flash", "efficient"):
         return (
             "attention may have fallen back to the eager path, "
             "which saves the scores (batch x heads x sequence^2)"
         )
-    if inputs.method == "formula":
-        return (
-            "the formula doesn't include what runs outside of modules, "
-            "such as functional activations and the loss"
-        )
     return (
-        "tensors live longer than in the trace: stored outputs, hooks, "
+        "tensors live longer than predicted: stored outputs, hooks, "
         "or another path through the model"
     )
 
@@ -120,11 +115,23 @@ def _fewer_activations(inputs: MismatchInput) -> str:
         return "malloc retains what a step frees, so a host's readings hardly show activations"
     if inputs.input_ratio is not None and inputs.input_ratio < 1 / _LARGER_INPUT_RATIO:
         return _input_size_reason(inputs.input_ratio)
-    if inputs.method == "formula":
-        return "activation checkpointing or autocast is active, which the formula doesn't include"
+    is_possible = not (_is_checkpointing(inputs.assumptions) or _is_off(inputs.config))
+    checkpointing = "activation checkpointing, " if is_possible else ""
     return (
-        "less is saved for backward than in the trace: checkpointing, frozen layers, "
+        f"less is saved for backward than predicted: {checkpointing}autocast, frozen layers, "
         "or another path through the model"
+    )
+
+
+def _is_checkpointing(assumptions: Mapping[str, Any]) -> bool:
+    return assumptions.get("checkpointing") not in (None, "none", False)
+
+
+def _is_off(config: Mapping[str, Any]) -> bool:
+    """Return True if a config, at any depth, says that activations aren't checkpointed."""
+    return any(
+        _is_off(value) if isinstance(value, Mapping) else value is False and "checkpointing" in key
+        for key, value in config.items()
     )
 
 

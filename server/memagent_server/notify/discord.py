@@ -71,7 +71,7 @@ def _lines(message: AlertMessage) -> list[str]:
     if message.to_state == "firing" and not message.folded:
         lines.append(f"[Snooze or acknowledge]({message.alert_url})")
     if needs_runbook(message):
-        lines.append(f"[What to do]({message.runbook_url})")
+        lines.append(f"[Runbook]({message.runbook_url})")
     return lines
 
 

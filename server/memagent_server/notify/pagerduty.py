@@ -117,7 +117,7 @@ def _links(message: AlertMessage) -> list[dict[str, str]]:
         {"href": message.alert_url, "text": "Open alert"},
     ]
     if needs_runbook(message):
-        links.append({"href": message.runbook_url, "text": "What to do"})
+        links.append({"href": message.runbook_url, "text": "Runbook"})
     return links
 
 

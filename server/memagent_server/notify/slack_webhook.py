@@ -133,7 +133,7 @@ def _buttons(message: AlertMessage, can_act: bool) -> list[JsonObject]:
     elif message.to_state == "firing":
         buttons.append(_button("snooze", "Snooze or acknowledge", message.alert_url))
     if needs_runbook(message):
-        buttons.append(_button("runbook", "What to do", message.runbook_url))
+        buttons.append(_button("runbook", "Runbook", message.runbook_url))
     return buttons
 
 

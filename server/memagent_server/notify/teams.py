@@ -84,7 +84,7 @@ def _actions(message: AlertMessage) -> list[dict[str, str]]:
     if message.to_state == "firing":
         links.append(("Snooze or acknowledge", message.alert_url))
     if needs_runbook(message):
-        links.append(("What to do", message.runbook_url))
+        links.append(("Runbook", message.runbook_url))
     return [{"type": "Action.OpenUrl", "title": title, "url": url} for title, url in links]
 
 

@@ -102,6 +102,18 @@ def column_table(session: Session, run_ids: Sequence[str], text: str) -> ColumnT
     return ColumnTable(list(first), values)
 
 
+def unknown_names(text: str) -> dict[str, str]:
+    """Return the names of no column, and what is wrong with each."""
+    mistakes = {}
+    for name in split_names(text):
+        try:
+            column_of(name, "columns")
+        except FilterError as error:
+            mistakes[name] = str(error)
+    mistakes.pop(DIFFERING, None)
+    return mistakes
+
+
 def split_names(text: str) -> list[str]:
     """Return the names between commas that are outside of quotes."""
     return [name for name in map(str.strip, _CHOICE.findall(text)) if name]

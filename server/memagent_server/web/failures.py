@@ -30,7 +30,7 @@ from memagent_server.store.failures import (
 )
 from memagent_server.web import query
 from memagent_server.web.labels import Badge
-from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
+from memagent_server.web.rendering import REFRESH_ENDED_S, redirect_to, render_page
 from memagent_server.web.shared_pages import share_refreshes
 
 blueprint = Blueprint("failures", __name__)
@@ -112,7 +112,7 @@ def show_failures() -> Response:
             states=_STATES,
             state=state,
             project=project,
-            refresh_s=REFRESH_S,
+            refresh_s=REFRESH_ENDED_S,
         )
 
 

@@ -9,6 +9,7 @@ from memagent.forecast.types import PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 from memagent_server.schemas.predictions import Forecast, ForecastSummary
 from memagent_server.schemas.runs import RunSummary, Stream
+from memagent_server.schemas.snapshots import SuspectByRank
 from memagent_server.web.labels import (
     MIN_RISK,
     ago,
@@ -24,6 +25,8 @@ _EARLY_ENDS = {"failed": ("warning", "Failed"), "stopped": ("plain", "Stopped")}
 _CAUSES_OUTSIDE_TENSORS = ("fragmentation", "other_processes", "host_memory")
 _SUDDEN_CAUSES = ("tail", "input", "optimizer_state", "eval", "compile")
 """These may reach the limit in one step, wherever steady growth leads."""
+_ALL_OF_GROWTH = (0.9, 1.1)
+"""Shares of the growth between which a suspect explains all of it."""
 _FRESH_S = 60.0
 _FRESH_RATIO = 0.8
 """Age, and share of the run's steps, up to which a forecast is shown without its step and age."""
@@ -96,6 +99,18 @@ def _running_headline(
     if forecast.level == "ok":
         return _calm_headline(run, forecast, moment)
     return Headline(forecast.level, forecast_sentence(run, forecast), _growth(forecast, moment))
+
+
+def suspect_share(suspect: SuspectByRank, forecast: Forecast | ForecastSummary | None) -> str:
+    """Return how much of the forecast's growth a suspect explains: the end of a sentence."""
+    if not suspect.bytes_per_step:
+        return ""
+    rate = f"{format_bytes(suspect.bytes_per_step)} a step"
+    growth = forecast.growth_bytes_per_step if isinstance(forecast, Forecast) else None
+    share = suspect.bytes_per_step / growth if growth else None
+    if share is None or share > _ALL_OF_GROWTH[1]:
+        return f", {rate} when it was found at step {count(suspect.step)}"
+    return ", which explains it" if share >= _ALL_OF_GROWTH[0] else f", which explains {rate}"
 
 
 def _calm_headline(

@@ -17,7 +17,7 @@ _STATES = {
     "pending": Badge("notice", "pending", "Detected once; not yet confirmed, no notification sent"),
     "firing": Badge("critical", "firing", "Confirmed, and notifications were sent"),
     "averted": Badge("ok", "averted", "The risk ended while the run continued"),
-    "finished": Badge("ok", "finished", "The run ended before it ran out of memory"),
+    "finished": Badge("plain", "run ended", "The run ended before it ran out of memory"),
     "oom": Badge("critical", "out of memory", "The run ran out of memory"),
     "lost_contact": Badge(
         "notice", "lost contact", "The run stopped sending while the alert was open"

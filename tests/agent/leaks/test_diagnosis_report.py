@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from memagent.leaks.diagnosis_report import SuspectNotices
+from dataclasses import replace
+
+from memagent.leaks.diagnosis_report import SuspectNotices, diagnosis_text
 from memagent.leaks.suspect import Diagnosis
 from memagent.wire.messages import Suspect
 
@@ -53,3 +55,15 @@ def test_a_line_that_grows_again_is_printed_again(capsys):
         notices.withdraw(diagnosis(step, 7).suspects, diagnosis(step + 100))
     printed = capsys.readouterr().err
     assert printed.count("suspect: ") == 4 and printed.count("no longer a suspect") == 2
+
+
+def test_how_a_diagnosis_was_made_is_one_sentence():
+    made = diagnosis(2136)
+    assert (
+        diagnosis_text(made) == "The diagnosis of steps 2,116 to 2,136 paused training for 10 ms."
+    )
+    cut = replace(made, growth_bytes_per_step=295 * 1024, is_cut_short=True)
+    assert diagnosis_text(cut) == (
+        "In steps 2,116 to 2,136, memory in use grew by 295 KiB a step; the diagnosis paused "
+        "training for 10 ms and was cut short by its time limit."
+    )

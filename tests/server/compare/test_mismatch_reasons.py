@@ -12,8 +12,7 @@ from memagent_server.compare.mismatch_reasons import (
 )
 
 GIB = 2**30
-TRACE = MismatchInput(method="trace", assumptions={})
-FORMULA = MismatchInput(method="formula", assumptions={})
+UNKNOWN = MismatchInput(assumptions={})
 
 
 @pytest.mark.parametrize(
@@ -21,7 +20,7 @@ FORMULA = MismatchInput(method="formula", assumptions={})
     [(None, GIB), (GIB, None), (GIB, GIB + MIN_BYTES), (100 * GIB, 109 * GIB), (GIB, GIB)],
 )
 def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
-    assert reason("parameters", predicted, observed, TRACE) is None
+    assert reason("parameters", predicted, observed, UNKNOWN) is None
 
 
 @pytest.mark.parametrize(
@@ -31,48 +30,68 @@ def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
             "activations",
             10,
             20,
-            MismatchInput("trace", {"checkpointing": "full"}),
+            MismatchInput({"checkpointing": "full"}),
             "checkpointing was assumed",
         ),
         (
             "activations",
             10,
             20,
-            MismatchInput("trace", {"checkpointing": "by the model"}),
+            MismatchInput({"checkpointing": "by the model"}),
             "checkpointing was assumed",
         ),
-        ("activations", 10, 20, MismatchInput("trace", {"attention": "flash"}), "eager path"),
+        ("activations", 10, 20, MismatchInput({"attention": "flash"}), "eager path"),
         (
             "activations",
             10,
             20,
-            MismatchInput("trace", {"checkpointing": "none", "attention": "sdpa"}),
+            MismatchInput({"checkpointing": "none", "attention": "sdpa"}),
             "eager path",
         ),
         (
             "activations",
             10,
             20,
-            MismatchInput("trace", {"checkpointing": "none", "attention": "eager"}),
+            MismatchInput({"checkpointing": "none", "attention": "eager"}),
             "tensors live longer",
         ),
-        ("activations", 10, 20, MismatchInput("trace", {}, input_ratio=2.0), "2.00 times as large"),
-        ("activations", 10, 20, MismatchInput("trace", {}, input_ratio=0.5), "tensors live longer"),
-        ("activations", 10, 20, FORMULA, "outside of modules"),
-        ("activations", 20, 10, FORMULA, "which the formula doesn't include"),
-        ("activations", 20, 10, TRACE, "less is saved"),
-        ("activations", 20, 10, MismatchInput("trace", {}, on_host=True), "malloc retains"),
-        ("activations", 20, 10, MismatchInput("trace", {}, input_ratio=0.5), "0.50 times as large"),
-        ("optimizer_state", 10, 20, TRACE, "in fp32"),
-        ("optimizer_state", 10, 13, TRACE, "more per parameter"),
-        ("optimizer_state", 10, 0, TRACE, "first step"),
-        ("optimizer_state", 10, 3, TRACE, "quantised"),
-        ("optimizer_state", 10, 8, TRACE, "no gradient yet"),
-        ("gradients", 10, 20, TRACE, "wider type"),
-        ("gradients", 10, 5, TRACE, "frozen"),
-        ("parameters", 10, 20, TRACE, "second copy"),
-        ("parameters", 10, 5, TRACE, "sharded"),
-        ("context", 1, 2, TRACE, "driver"),
+        ("activations", 10, 20, MismatchInput({}, input_ratio=2.0), "2.00 times as large"),
+        ("activations", 10, 20, MismatchInput({}, input_ratio=0.5), "tensors live longer"),
+        ("activations", 10, 20, UNKNOWN, "tensors live longer"),
+        ("activations", 20, 10, UNKNOWN, "activation checkpointing, autocast"),
+        (
+            "activations",
+            20,
+            10,
+            MismatchInput({"checkpointing": "full"}),
+            "than predicted: autocast",
+        ),
+        (
+            "activations",
+            20,
+            10,
+            MismatchInput({}, config={"train": {"gradient_checkpointing": False, "seed": 1}}),
+            "than predicted: autocast",
+        ),
+        (
+            "activations",
+            20,
+            10,
+            MismatchInput({}, config={"gradient_checkpointing": True, "seed": False}),
+            "activation checkpointing, autocast",
+        ),
+        ("activations", 20, 10, MismatchInput({}, on_host=True), "malloc retains"),
+        ("activations", 20, 10, MismatchInput({}, input_ratio=0.5), "0.50 times as large"),
+        ("optimizer_state", 10, 20, UNKNOWN, "in fp32"),
+        ("optimizer_state", 10, 13, UNKNOWN, "more per parameter"),
+        ("optimizer_state", 10, 0, UNKNOWN, "first step"),
+        ("optimizer_state", 10, 3, UNKNOWN, "quantised"),
+        ("optimizer_state", 10, 8, UNKNOWN, "no gradient yet"),
+        ("gradients", 10, 20, UNKNOWN, "wider type"),
+        ("gradients", 10, 5, UNKNOWN, "frozen"),
+        ("parameters", 10, 20, UNKNOWN, "second copy"),
+        ("parameters", 10, 5, UNKNOWN, "sharded"),
+        ("context", 1, 2, UNKNOWN, "driver"),
     ],
 )
 def test_2_the_inputs_decide(component, predicted, observed, inputs, words):
@@ -80,21 +99,19 @@ def test_2_the_inputs_decide(component, predicted, observed, inputs, words):
 
 
 def test_a_component_without_reasons_has_none():
-    assert reason("fragmentation", GIB, 9 * GIB, TRACE) is None
+    assert reason("fragmentation", GIB, 9 * GIB, UNKNOWN) is None
 
 
 @pytest.mark.parametrize(
     ("retained", "observed", "words"),
     [
-        (None, 30, "outside of modules"),
-        (9, 30, "outside of modules"),
+        (None, 30, "tensors live longer"),
+        (9, 30, "tensors live longer"),
         (11, 30, "like a leak"),
-        (11, 5, "formula doesn't include"),
+        (11, 5, "less is saved"),
     ],
 )
 def test_3_retained_memory_explains_a_phase_first(retained, observed, words):
-    inputs = MismatchInput(
-        "formula", {}, retained_bytes=None if retained is None else retained * GIB
-    )
+    inputs = MismatchInput({}, retained_bytes=None if retained is None else retained * GIB)
     assert words in reason_of_phase("forward", 10 * GIB, observed * GIB, inputs)
     assert reason_of_phase("forward", 10 * GIB, 10 * GIB, inputs) is None

@@ -66,6 +66,11 @@ def test_it_does_not_count_the_last_step(make_message):
     )
 
 
+def test_a_bound_that_reads_like_the_time_replaces_it(make_message):
+    facts = {"eta_step": 1100.0, "eta_low": 1090.0, "eta_high": 1160.0, "eta_s": 200.0}
+    assert "in about 100 steps (3 min to 5 min)" in plain_text(make_message(facts=facts))
+
+
 def test_an_end_that_is_due_has_no_time(make_message):
     facts = {"eta_step": 990.0, "eta_low": 980.0, "eta_high": 995.0, "eta_s": 0.0}
     assert (

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from memagent.units import GIB, MIB
 from memagent_server.schemas.base import ALERT_STATES, NOTIFICATION_STATES, RUN_STATUSES
 from memagent_server.schemas.runs import ResourceUse
-from memagent_server.schemas.snapshots import SuspectLine
+from memagent_server.schemas.snapshots import SuspectByRank, SuspectLine
 from memagent_server.web import headlines, incident_views, labels
 from tests.server.web.schema_examples import LEAK, LEAK_SUMMARY, RUN, STREAM
 
@@ -113,6 +113,29 @@ def test_it_names_growth_and_a_low_risk_before_anybody_is_warned():
     )
     risky = replace(rising, growth_bytes_per_step=None)
     assert headline(a_run(), risky)[1] == "Low risk: peak 3.10 of 8.00 GiB"
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_step", "share"),
+    [
+        (12 * MIB, ", which explains it"),
+        (2 * MIB, ", which explains 2.0 MiB a step"),
+        (30 * MIB, ", 30.0 MiB a step when it was found at step 64"),
+        (None, ""),
+    ],
+)
+def test_a_suspect_says_how_much_of_the_growth_it_explains(bytes_per_step, share):
+    suspect = SuspectByRank(
+        kind="list", holder="kept", file="train.py", line=7, function=None,
+        bytes_per_step=bytes_per_step, confidence=1.0, fix="", source=[], source_first_line=0,
+        ranks=[0], step=64, snapshot=None,
+    )  # fmt: skip
+    assert headlines.suspect_share(suspect, LEAK) == share
+    unknown = ", 2.0 MiB a step when it was found at step 64"
+    for forecast in (None, LEAK_SUMMARY, replace(LEAK, growth_bytes_per_step=None)):
+        assert (
+            headlines.suspect_share(replace(suspect, bytes_per_step=2.0 * MIB), forecast) == unknown
+        )
 
 
 def test_growth_is_extrapolated_from_the_newest_reading_and_dated_only_if_the_worker_is_behind():

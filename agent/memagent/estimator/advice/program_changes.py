@@ -331,7 +331,7 @@ class SmallerBatch(MemoryChange):
     cost_rank = 2
 
     def __init__(self, batch: int, parts: int, *, largest: int | None = None) -> None:
-        note = f" (the largest that fits is {largest})" if largest else ""
+        note = f" (the largest that then fits is {largest})" if largest else ""
         division = f"{parts} times batch {batch // parts} in place of batch {batch}"
         super().__init__(
             key=self.key,

@@ -292,6 +292,8 @@ def _number(value: str, maximum: int) -> int:
 
 
 def _size(value: str) -> int:
+    if value.strip().isdigit():
+        raise ValueError(f"{value!r} has no unit: write {value.strip()}GiB or {value.strip()}GB")
     try:
         size = parse_bytes(value)
     except SettingError as error:

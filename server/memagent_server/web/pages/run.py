@@ -34,6 +34,7 @@ from memagent_server.store.snapshots import list_snapshots, read_snapshot, suspe
 from memagent_server.web import run_view
 from memagent_server.web.chart_source import read_chart_source, variables_of
 from memagent_server.web.failures import shared_failures
+from memagent_server.web.headlines import suspect_share
 from memagent_server.web.public_links import LIFETIMES, describe_link
 from memagent_server.web.rendering import render_page
 from memagent_server.web.run_view import flame
@@ -90,6 +91,7 @@ def show_run(run_id: str) -> Response:
             oom_report=oom_report,
             snapshots=snapshots,
             suspects=[_display_suspect(item, roots) for item in suspects],
+            suspect_share=suspect_share(suspects[0], worst) if suspects else "",
             diagnosis=_diagnosis_text(session, run),
             flame=blocks,
             flame_height=height,

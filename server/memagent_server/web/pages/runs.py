@@ -33,6 +33,7 @@ from memagent_server.store.run_columns import (
     similar_columns,
     spelling_of,
     split_names,
+    unknown_names,
 )
 from memagent_server.store.run_edits import MAX_NOTES, archive, change_tags, edit_runs
 from memagent_server.store.run_groups import group_runs
@@ -206,11 +207,15 @@ def _view_query(filters: RunQuery, **others: str | None) -> dict[str, str]:
 def _read_columns(
     session: Session, run_ids: list[str], text: str | None
 ) -> tuple[ColumnTable, str | None]:
-    """Return the chosen columns, or none and what is wrong with the choice."""
+    """Return the chosen columns that there are, and what is wrong with the choice."""
+    mistakes = unknown_names(text or "")
+    known = [name for name in split_names(text or "") if name not in mistakes]
+    wrong = next(iter(mistakes.values()), None)
     try:
-        return column_table(session, run_ids, text or ""), None
+        table = column_table(session, run_ids, ",".join(known))
     except FilterError as error:
-        return ColumnTable(), re.sub("^(where|columns): ", "", str(error))
+        table, wrong = ColumnTable(), str(error)
+    return table, re.sub("^(where|columns): ", "", wrong) if wrong else None
 
 
 def read_filters() -> RunQuery:

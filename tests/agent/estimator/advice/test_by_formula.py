@@ -89,7 +89,7 @@ def test_a_smaller_batch_is_a_divisor_that_fits_with_accumulation_and_names_the_
     steps, batch, fitting = map(
         int,
         re.match(
-            r"(\d+) times batch (\d+) in place of batch 32 \(the largest that fits is (\d+)\)",
+            r"(\d+) times batch (\d+) in place of batch 32 \(the largest that then fits is (\d+)\)",
             item.cost,
         ).groups(),
     )

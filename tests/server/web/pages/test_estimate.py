@@ -108,7 +108,7 @@ def test_an_incomplete_shape_names_the_missing_fields():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("batch", "many"), ("batch", "0"), ("batch", "9" * 12), ("sequence", "-1"), ("limit", "24 lightyears"), ("limit", "9" * 30),
+        ("batch", "many"), ("batch", "0"), ("batch", "9" * 12), ("sequence", "-1"), ("limit", "24 lightyears"), ("limit", "80"), ("limit", "9" * 30),
         ("zero", "7"), ("precision", "fp3"), ("optimizer", "magic"), ("model", "gpt-none"), ("gpu", "abacus"), ("ranks", "1.5"),
     ],
 )  # fmt: skip

@@ -294,8 +294,9 @@ def test_chosen_columns_are_shown_and_stay_in_every_link(sqlite_client):
     )
     differing = sqlite_client.get("/?columns=differing", headers=HTML).text
     assert re.findall(r'class="cell-chosen" title="([^"]*)"', differing) == ["config.lr"]
-    page = sqlite_client.get("/?columns=lr", headers=HTML)
+    page = sqlite_client.get("/?columns=lr,config.lr", headers=HTML)
     assert page.status_code == 200 and "write config.lr for a setting" in page.text
+    assert 'data-name="config.lr">0.25</td>' in page.text
 
 
 def test_groups_are_shown_with_the_filter_of_each(client):

@@ -1,7 +1,7 @@
 """Alert changes of one transaction, and the one notification per incident that they cause.
 
 1. Alerts open and move one by one, each move is a transition. A move that another worker has made
-   already is ignored.
+   already is ignored. The summary of an open alert follows its readings, without a transition.
 2. `flush` gives each incident that changed the worst state of its alerts, and the worst severity of
    those that are open: of all once none is.
 3. An incident notifies when it starts to fire, when it escalates, and when it ends, if its start
@@ -86,6 +86,8 @@ class IncidentTransaction:
         is_worse = self.is_worse(alert, state.severity)
         if state.state == "firing" and (alert.state != "firing" or is_worse):
             self.escalate(alert, severity=state.severity, step=change.step, data=result.data)
+        elif RULES[alert.rule].reading and change.step > alert.step:
+            self.refresh(alert, step=change.step, data=result.data)
 
     @staticmethod
     def is_worse(alert: AlertRow, severity: str) -> bool:
@@ -126,6 +128,13 @@ class IncidentTransaction:
         transition = self._add_transition(alert, "ok", "pending", reason or summary)
         changes.moves.append((alert, transition))
         return alert
+
+    def refresh(self, alert: AlertRow, *, step: int, data: Mapping[str, Any]) -> None:
+        """Bring an open alert's summary up to date; nobody is notified."""
+        summary = RULES[alert.rule].summarize(dict(data))
+        change_alert(
+            self._session, alert, now=self._now, step=step, summary=summary, data=dict(data)
+        )
 
     def escalate(
         self,

@@ -86,6 +86,7 @@ LEAK = Rule(
     _decide_leak,
     summaries.leak,
     schedule="turn",
+    reading="grown_bytes",
     thresholds=(
         Threshold("grown_ratio", 0.1, 0.01, 1, "ratio", "growth so far as a share of the limit"),
     ),
@@ -110,6 +111,7 @@ HIGH_WATER = Rule(
     _decide_high_water,
     summaries.high_water,
     schedule="turn",
+    reading="used_bytes",
     thresholds=(
         Threshold("used_ratio", 0.97, 0.1, 1, "ratio", "the peak as a share of the limit"),
     ),
@@ -140,6 +142,7 @@ FRAGMENTATION = Rule(
     _decide_fragmentation,
     summaries.fragmentation,
     schedule="turn",
+    reading="split_bytes",
     thresholds=(
         Threshold(
             "split_ratio", 0.15, 0.01, 1, "ratio", "inactive split blocks as a share of the limit"
@@ -171,6 +174,7 @@ PREDICTION_MISMATCH = Rule(
     _decide_prediction_mismatch,
     summaries.prediction_mismatch,
     schedule="turn",
+    reading="used_bytes",
     thresholds=(
         Threshold("over_ratio", 1.2, 1, 10, "ratio", "observed peak divided by the predicted one"),
         Threshold("over_bytes", 512 * 2**20, 0, 2**40, "bytes", "and at least this much above it"),
@@ -239,6 +243,7 @@ HOST_MEMORY = Rule(
     _decide_host_memory,
     summaries.host_memory,
     schedule="turn",
+    reading="used_bytes",
     tells="critical",
     thresholds=(
         Threshold("used_ratio", 0.9, 0.1, 1, "ratio", "a warning from this share of the limit"),

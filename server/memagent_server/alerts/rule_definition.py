@@ -62,6 +62,8 @@ class Rule:
     tells: str = "never"
     thresholds: tuple[Threshold, ...] = ()
     hysteresis: Hysteresis = PER_TURN
+    reading: str = ""
+    """Figure of the data that the summary of an open alert follows; empty if it's of one moment."""
     tells_end: bool = True
     """False if the end of an alert sends no notification."""
     is_on: bool = True

@@ -25,7 +25,7 @@ from memagent_server.alerts.rule_input import RuleInput, ScriptAlert
 from memagent_server.alerts.run_rules import isolated
 from memagent_server.alerts.sharding import Share
 from memagent_server.alerts.stream_state import SWITCHED_OFF
-from memagent_server.store.alerts import change_alert, open_alerts_of_rule
+from memagent_server.store.alerts import open_alerts_of_rule
 from memagent_server.store.engine import Database, Session
 from memagent_server.store.events import pending_events, runs_with_pending_events, take_events
 from memagent_server.store.models import AlertRow, EventRow
@@ -73,7 +73,7 @@ class ScriptAlertWriter:
             events = pending_events(session, run_id)
             incidents = IncidentTransaction(session, self._channels, now)
             if config.is_on:
-                _apply(session, incidents, run_id, read_alerts(events), config, now)
+                _apply(session, incidents, run_id, read_alerts(events), config)
             _close_quiet(session, incidents, run_id, config, now)
             take_events(session, run_id, [event.id for event in events])
             incidents.flush()
@@ -110,7 +110,6 @@ def _apply(
     run_id: str,
     alerts: Mapping[str, tuple[int, ScriptAlert]],
     config: RuleConfig,
-    now: float,
 ) -> None:
     """Open or repeat the alert of each title (2, 4)."""
     if not alerts:
@@ -140,23 +139,16 @@ def _apply(
             incidents.escalate(row, severity=severity, step=step, data=result.data)
             by_title[alert.title] = row
         else:
-            _repeat(session, incidents, row, severity, step, result.data, now)
+            _repeat(incidents, row, severity, step, result.data)
 
 
 def _repeat(
-    session: Session,
-    incidents: IncidentTransaction,
-    row: AlertRow,
-    severity: str,
-    step: int,
-    data: dict[str, Any],
-    now: float,
+    incidents: IncidentTransaction, row: AlertRow, severity: str, step: int, data: dict[str, Any]
 ) -> None:
     if incidents.is_worse(row, severity):
         incidents.escalate(row, severity=severity, step=step, data=data)
     else:
-        summary = SCRIPT.summarize(data)
-        change_alert(session, row, now=now, step=step, summary=summary, data=data)
+        incidents.refresh(row, step=step, data=data)
 
 
 def _close_quiet(

@@ -6,7 +6,8 @@ It holds the stream's forecaster, its alert states, and the position up to which
    a forecaster that was fed the past (`store.history`).
 2. Each new sample yields a forecast. Rules scheduled per sample decide on forecasts that page, and
    on every forecast while their alert is open.
-3. After all new samples, rules scheduled per turn decide once, on the newest readings.
+3. After all new samples, rules scheduled per turn decide once, on the newest readings. The summary
+   of an alert that fires follows them.
 4. If samples arrive late and much faster than they were taken, the stream is catching up: no alert
    starts to fire (`state`, 9).
 """
@@ -26,6 +27,7 @@ from memagent.forecast.state import dump_state, load_state
 from memagent.wire.messages import FRACTION_LIMIT
 from memagent_server.alerts.memory_rules import OOM_FORECAST
 from memagent_server.alerts.rule_config import Policy, RuleConfig
+from memagent_server.alerts.rule_definition import Rule
 from memagent_server.alerts.rule_input import CALM, RuleInput, RuleResult
 from memagent_server.alerts.state import RuleState, next_state
 from memagent_server.store.chunks import Stats
@@ -38,6 +40,8 @@ MAX_DELAY_S = 60.0
 """Samples that arrive within this delay are on time, at any rate of arrival."""
 CATCH_UP_RATIO = 2.0
 """Seconds of samples per second of arrival above which a stream is catching up."""
+MATERIAL_READING_CHANGE = 0.01
+"""Share by which the reading of an open alert must move before its summary is written again."""
 STEP_TIME_WEIGHT = 0.2
 """Weight of the newest chunk in the moving average of the step time."""
 SWITCHED_OFF = "the rule was switched off"
@@ -47,7 +51,10 @@ _LOWEST = ("step", "time_s", "allocated_bytes", "host_rss_bytes", "inactive_spli
 
 @dataclass(frozen=True)
 class AlertChange:
-    """Transition of a rule's alert to `state`, caused by `result` at `step`."""
+    """Transition of a rule's alert to `state`, caused by `result` at `step`.
+
+    Without a transition, the state is the alert's own, and only its summary changes.
+    """
 
     rule: str
     state: RuleState
@@ -114,6 +121,8 @@ class StreamEvaluation:
     """State and severity of the alerts that were open at the mark, by rule."""
     states: dict[str, RuleState] = field(default_factory=dict)
     arrival: ArrivalRate = field(default_factory=ArrivalRate)
+    readings: dict[str, float] = field(default_factory=dict)
+    """Reading that the summary of a rule's alert was last written with."""
     newest: Forecast | None = None
     reported: Forecast | None = None
     """The forecast that was last written to the store."""
@@ -129,6 +138,16 @@ class StreamEvaluation:
 
     def has_open_alert(self, rules: Iterable[str]) -> bool:
         return any(self.state_of(rule).is_open for rule in rules)
+
+    def has_moved(self, rule: Rule, state: RuleState, result: RuleResult) -> bool:
+        """Return True if a firing alert's reading differs materially from the one noted."""
+        value, noted = result.data.get(rule.reading), self.readings.get(rule.name)
+        if state.state != "firing" or value is None:
+            return False
+        if noted is not None and abs(value - noted) <= MATERIAL_READING_CHANGE * noted:
+            return False
+        self.readings[rule.name] = value
+        return True
 
     def load_mark(self, seq: int, states: Mapping[str, Any]) -> None:
         """Adopt the decisions of another worker, or those from before a restart."""
@@ -308,7 +327,8 @@ def _apply_rules(
             config, before, rule_input, at, may_fire=not evaluation.arrival.is_late
         )
         evaluation.states[name] = after
-        if is_change(before, after):
+        has_moved = evaluation.has_moved(config.rule, after, result)
+        if has_moved or is_change(before, after):
             changes.append(alert_change(config, after, result, rule_input.step))
     return changes
 

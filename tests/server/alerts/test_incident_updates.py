@@ -106,17 +106,16 @@ def test_an_incident_is_over_when_the_last_of_its_ranks_is(bench):
     assert {alert.state for alert in bench.alerts()} == {"firing", "averted"}
 
 
-def test_pending_alerts_are_stored_and_notify_only_when_confirmed(bench):
-    how = {
-        "project": "*",
-        "rule": "high_water",
-        "is_on": True,
-        "tells": "warning",
-        "thresholds": {},
-        "by": None,
-    }
+def tell_of(bench, rule: str) -> None:
+    """Let a rule notify of its warnings."""
     with bench.database.write() as session:
-        put_rule(session, now=bench.now, **how)
+        put_rule(
+            session, project="*", rule=rule, is_on=True, tells="warning", thresholds={}, by=None, now=bench.now
+        )  # fmt: skip
+
+
+def test_pending_alerts_are_stored_and_notify_only_when_confirmed(bench):
+    tell_of(bench, "high_water")
     job = Job(bench, 1)
     job.feed(0, 20, lambda step: 39.5)
     assert [(alert.rule, alert.state) for alert in bench.alerts("pending")] == [
@@ -137,6 +136,25 @@ def test_a_note_notifies_no_one(bench):
     for number in range(4, 12):
         job.feed(20 * number, 20 * number + 20, flat)
     assert bench.notes("high_water")[0].state == "averted"
+
+
+def test_the_summary_of_an_open_alert_follows_its_reading_and_notifies_no_one(bench):
+    tell_of(bench, "high_water")
+    job = Job(bench, 1)
+    for number in range(4):
+        job.feed(20 * number, 20 * number + 20, lambda step: 39.0)
+    (alert,) = bench.alerts("firing")
+    assert "39.00 GiB" in alert.summary
+    versions = [alert.updated_at]
+    for number, peak in ((4, 39.2), (5, 39.9), (6, 39.9)):
+        job.feed(20 * number, 20 * number + 20, lambda step, peak=peak: peak)
+        (now,) = bench.alerts("firing")
+        versions.append(now.updated_at)
+    assert "39.90 GiB" in now.summary and now.data["used_bytes"] == int(39.9 * GIB)
+    assert (now.first_step, now.step) == (alert.first_step, 119)
+    # a change below a hundredth isn't written, nor one that is written already
+    assert versions[0] == versions[1] < versions[2] == versions[3]
+    assert now.transitions == alert.transitions and bench.notified_states() == ["firing"]
 
 
 def test_one_rank_that_needs_more_is_noted_once(bench):

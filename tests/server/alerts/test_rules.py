@@ -129,6 +129,14 @@ def test_it_is_in_both_lists_and_in_the_docs(name):
     assert section and all(f"`{threshold.name}`" in section for threshold in RULES[name].thresholds)
 
 
+@pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.reading])
+def test_the_reading_of_an_open_alert_is_in_its_data_and_its_summary(name):
+    facts = next(facts for rule, facts, *_ in FINDS if rule == name)
+    data, key = decide(name, facts).data, RULES[name].reading
+    doubled = RULES[name].summarize(data | {key: 2 * data[key]})
+    assert RULES[name].summarize(data) != doubled
+
+
 def test_an_open_alert_is_released_below_its_threshold():
     facts = RuleInput(peak_bytes=77 * GIB, **GPU)
     assert (

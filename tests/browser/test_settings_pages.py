@@ -1,5 +1,5 @@
-"""Tokens and retention in a browser: the first token keeps its creator logged in, and the pages
-fit a phone.
+"""Tokens, column rules and retention in a browser: the first token keeps its creator logged in,
+and the pages fit a phone.
 """
 
 from __future__ import annotations
@@ -51,3 +51,16 @@ def test_settings_pages_fit_a_screen_and_every_control_has_a_name(
         )
         assert nameless == [], path
     assert page.evaluate("window.hacked") is None
+
+
+def test_a_wrong_column_of_a_rule_is_told_beside_its_field_and_the_form_stays(server, open_page):
+    page = open_page(f"{server.url}/settings/columns")
+    page.get_by_label("Name").fill("Loss diverges")
+    page.get_by_label("Column or scalar").fill("1 bad$")
+    page.get_by_role("spinbutton", name="Value").fill("10")
+    page.get_by_role("button", name="Add", exact=True).click()
+    assert page.evaluate("document.querySelector('[name=column]').validity.patternMismatch")
+    assert page.get_by_label("Name").input_value() == "Loss diverges"
+    page.get_by_label("Column or scalar").fill("val/größe @5-best.2")
+    page.get_by_role("button", name="Add", exact=True).click()
+    assert page.locator("td", has_text="val/größe @5-best.2").count() == 1

@@ -47,17 +47,18 @@ def statement_fix(kind: str, file: str, line: int, holder: str, traits: Traits) 
 
     holder: the suspect's.
     """
-    node = statement_at(file, line)
+    name = holder.partition(":")[0].removesuffix(".grad")
+    attribute = name.rpartition(".")[2]
+    node = statement_at(file, line, attribute)
     if node is None or kind not in _TEXTS:
         return None
-    name = holder.partition(":")[0].removesuffix(".grad")
     quoted = f"`{name}`" if _NAME.fullmatch(name) else _HOLDER_WORDS.get(kind, "it")
     statement = StoringStatement(quoted, node, traits)
     with suppress(RecursionError, ValueError):
         for owner, value, verb in stored_by(node):
             text = None if is_inner(owner, node) else quotable(owner)
             statement = StoringStatement(f"`{text}`" if text else quoted, node, traits, value, verb)
-            if name.rpartition(".")[2] in ast.unparse(owner):
+            if attribute in ast.unparse(owner):
                 break  # of several, the one that fills the holder
         return _TEXTS[kind](statement)
     return None

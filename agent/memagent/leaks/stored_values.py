@@ -97,14 +97,31 @@ def _undetached(value: ast.expr | None) -> ast.expr | None:
     return value
 
 
-def statement_at(file: str, line: int) -> ast.stmt | None:
-    """Return the innermost statement that spans a line."""
-    spanning = (
+def statement_at(file: str, line: int, attribute: str) -> ast.stmt | None:
+    """Return the innermost statement that spans a line.
+
+    Of several on one line, it's the one that stores in what ends with `attribute`, None if none
+    does.
+    """
+    spanning = [
         node
         for node in ast.walk(syntax_tree(file))
         if isinstance(node, ast.stmt) and _first_line(node) <= line <= (node.end_lineno or 0)
-    )
-    return max(spanning, key=lambda node: (node.lineno, -(node.end_lineno or 0)), default=None)
+    ]
+    innermost = max(map(_extent, spanning), default=None)
+    nodes = [node for node in spanning if _extent(node) == innermost]
+    if len(nodes) <= 1:
+        return next(iter(nodes), None)
+    return next((node for node in nodes if _stores_in(node, attribute)), None)
+
+
+def _extent(node: ast.stmt) -> tuple[int, int]:
+    """Return what is largest for the innermost statement."""
+    return node.lineno, -(node.end_lineno or 0)
+
+
+def _stores_in(node: ast.stmt, attribute: str) -> bool:
+    return any(attribute in ast.unparse(owner) for owner, _, _ in stored_by(node))
 
 
 def _first_line(node: ast.stmt) -> int:

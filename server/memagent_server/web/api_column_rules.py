@@ -43,6 +43,10 @@ MAX_RULES = 50
 MAX_FOR_S = 7 * DAY_S
 NAME_PATTERN = r"^[^\x00-\x1f]*[^\s\x00-\x1f][^\x00-\x1f]*$"
 """A letter that prints, and none that controls."""
+_COLUMN_PATTERN = (
+    COLUMN_NAME.pattern.replace(r"\w", r"\p{L}\p{N}_").replace("/", r"\/").replace(" -]", r" \-]")
+)
+"""`COLUMN_NAME` as browsers read it, so that a form isn't lost by a wrong name."""
 TEST_TEXTS = {
     "above": "above a value",
     "below": "below a value",
@@ -168,6 +172,7 @@ def show_column_rules() -> Response:
             tests=TEST_TEXTS,
             levels=SEVERITIES,
             max_name=MAX_CAUSE_LENGTH,
+            column_pattern=_COLUMN_PATTERN,
         )
 
 

@@ -5,6 +5,7 @@
    case. Words like "a" and "the" are left out if others remain.
 3. A word in the heading or the title counts more than any number of occurrences in the text, and
    so does the whole query as a phrase. Headings of HTTP routes don't count: a guide comes first.
+   Pages in a folder, which are decisions about memagent itself, come last.
 4. If nothing is found, words that the manual doesn't have are replaced by the nearest ones.
 """
 
@@ -28,7 +29,11 @@ _PAGE_START_SCORE = 5
 _FENCE = re.compile(r"^```.*$", re.MULTILINE)
 _HEADING = re.compile(r"^(#{1,6}) (.+)$", re.MULTILINE)
 _FILLERS = frozenset(
-    ["a", "an", "and", "can", "do", "for", "how", "i", "in", "is", "my", "of", "on", "the", "to"]
+    re.findall(
+        "[a-z]+",
+        "a an and are can do does for from how i in is it my of on or the to what when where "
+        "why with",
+    )
 )
 _ROUTE = re.compile(r"(GET|POST|PUT|PATCH|DELETE) /")
 _WORD = re.compile(r"[a-z]{3,}")
@@ -73,7 +78,7 @@ def search(sections: Sequence[Section], query: str) -> list[SearchResult]:
     if not words:
         return []
     scored = [(score, section) for section in sections if (score := _score(section, words, phrase))]
-    scored.sort(key=lambda item: -item[0])
+    scored.sort(key=lambda item: ("/" in item[1].page, -item[0]))
     return [
         SearchResult(section, _snippet(section.text, words)) for _, section in scored[:MAX_RESULTS]
     ]

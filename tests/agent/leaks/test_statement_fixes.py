@@ -128,3 +128,10 @@ def test_without_source_the_fix_quotes_no_line(tmp_path):
     other = build_suspect(str(script), 9, None, "rows: list of 4", "list", 1, 0.8)
     assert "private" in suspect.fix
     assert [item.fix for item in without_source([suspect, other])] == [fix_for("list")] * 2
+
+
+def test_of_several_statements_on_a_line_the_one_that_fills_the_holder_counts(fix):
+    line = "x = torch.randn(8); y = m(x); y.mean().backward(); rows.append(y)"
+    assert fix("list", line).startswith("Append `y.detach().cpu()` instead of `y`")
+    assert fix("list", line, holder="others: list of 4") is None
+    assert fix("list", "if ready: rows.append(y)").startswith("Append `y.detach().cpu()`")

@@ -88,6 +88,15 @@ def test_3_a_guide_comes_before_the_reference_of_its_route():
     assert [result.section for result in search((route, guide), "snooze")] == [guide, route]
 
 
+def test_3_a_decision_about_memagent_itself_comes_last():
+    guide = Section("leaks", "Leaks", "Growth", "A red list.")
+    decision = Section("adr/0001-red", "Red", "Red", "Red, red, red.")
+    assert [result.section.page for result in search([decision, guide], "why does red")] == [
+        "leaks",
+        "adr/0001-red",
+    ]
+
+
 def test_4_a_misspelled_word_is_replaced_by_the_nearest():
     assert corrected(vocabulary_of(SECTIONS), "Colour wrm") == "colour warm"
     assert corrected(vocabulary_of(SECTIONS), "colou xyzzy") == "colou xyzzy"

@@ -181,8 +181,11 @@ class Estimate:
             return self._bound_verdict(needed)
         if self.limit_bytes is None:
             return f"needs {needed}"
-        if self.outcome == "tight" and (bounds := self._limited_bounds()) is not None:
+        bounds = self._limited_bounds()
+        if self.outcome == "tight" and bounds is not None:
             needed = f"{format_bytes(bounds[0])} to {format_bytes(bounds[2])}"
+        elif self.gives_back and bounds is not None:
+            needed = f"{format_bytes(bounds[1])}, without the cache that torch releases,"
         limit = format_bytes(self.limit_bytes)
         return f"{self.outcome}: needs {needed} of {limit} (predicted by {self.method})"
 

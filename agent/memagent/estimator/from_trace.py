@@ -64,7 +64,8 @@ def estimate_of(
     lt_bytes = cublaslt_workspace_bytes(trace.torch_version) if workspace_bytes else 0
     events = list(_with_workspaces(trace.events, workspace_bytes // CUBLAS_HANDLES, lt_bytes))
     unlimited = replay(events, allocator)
-    fits, replayed = _within_limit(events, allocator, unlimited, limit_bytes, context_bytes)
+    contexts = (context_bytes, (context_interval or (0, context_bytes))[1])
+    fits, replayed = _within_limit(events, allocator, unlimited, limit_bytes, contexts)
     allocated, reserved = replayed.peak_allocated, replayed.peak_reserved
     components = _components(events, trace.steps, allocated)
     passing = _passing(components, allocated)
@@ -128,21 +129,25 @@ def _within_limit(
     allocator: AllocatorConfig | None,
     unlimited: Replay,
     limit_bytes: int | None,
-    context_bytes: int,
+    contexts: tuple[int, int],
 ) -> tuple[bool | None, Replay]:
     """Return whether the step succeeds with this much memory, and its replay.
 
     The allocator releases its cache before it fails, so the replay is repeated with the limit if
-    only the cache is too large.
+    only the cache is too large. What it can't release must fit beside the largest context, too.
     """
     if limit_bytes is None:
         return None, unlimited
+    context_bytes, largest_context_bytes = contexts
     if unlimited.peak_reserved + context_bytes <= limit_bytes:
         return True, unlimited
     if unlimited.peak_allocated + context_bytes > limit_bytes:
         return False, unlimited
     limited = replay(events, allocator, limit_bytes, outside_bytes=context_bytes)
-    return limited.ok, limited if limited.ok else unlimited
+    if not limited.ok:
+        return False, unlimited
+    fullest = replay(events, allocator, limit_bytes, outside_bytes=largest_context_bytes)
+    return fullest.ok, limited
 
 
 def _passing(components: Mapping[str, int], peak: int) -> int:

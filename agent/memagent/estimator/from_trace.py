@@ -134,7 +134,7 @@ def _within_limit(
     """Return whether the step succeeds with this much memory, and its replay.
 
     The allocator releases its cache before it fails, so the replay is repeated with the limit if
-    only the cache is too large. What it can't release must fit beside the largest context, too.
+    only the cache is too large. What it can't release must also leave room for the largest context.
     """
     if limit_bytes is None:
         return None, unlimited

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from functools import partial
+from math import prod
 from typing import Any
 
 from memagent.errors import EstimateError
@@ -16,6 +17,10 @@ TRACED_QUANTISATIONS = ("int8", "nf4", "nf4-double")
 """Names of `--quantised` that a trace knows."""
 _OUTLIER = 6.0
 """Threshold of transformers (`BitsAndBytesConfig.llm_int8_threshold`)."""
+_FLAGS = ("is_loaded_in_8bit", "is_loaded_in_4bit")
+_LAYERS = ("Linear8bitLt", "Linear4bit")
+_MIN_SHARE = 0.5
+"""Share of quantised weights below which an answer says it."""
 _NARROWED = ("lm_head", "embed_tokens", "wte", "wpe")
 """Names in the paths of modules that TRL's `peft_module_casting_to_bf16` converts to bf16."""
 
@@ -34,7 +39,7 @@ def quantise(model: Any, name: str) -> Any:
     build = _eight_bit if name == "int8" else partial(_four_bit, has_double_scales=name != "nf4")
     for path, layer in list(_linear_layers(model)):
         model.set_submodule(path, build(bitsandbytes.nn, layer))
-    setattr(model, "is_loaded_in_8bit" if name == "int8" else "is_loaded_in_4bit", True)
+    setattr(model, _FLAGS[name != "int8"], True)
     return model
 
 
@@ -85,6 +90,32 @@ def _four_bit(nn: Any, layer: Any, *, has_double_scales: bool) -> Any:
     if layer.bias is not None:
         quantised.bias = layer.bias
     return quantised.requires_grad_(False)
+
+
+def quantisation_notes(model: Any) -> list[str]:
+    """Say which share of the layers' weights is quantised if the library leaves most as they are.
+
+    It replaces layers of torch.nn.Linear itself: neither experts that are one tensor, as since
+    transformers 5, nor subclasses, as Falcon's.
+    """
+    if not any(getattr(model, name, False) for name in _FLAGS):
+        return []
+    narrow_count = count = 0
+    edges = (model.get_input_embeddings(), model.get_output_embeddings())
+    for module in (each for each in model.modules() if each not in edges):
+        is_quantised = type(module).__name__ in _LAYERS
+        for weight in module.parameters(recurse=False):
+            state = getattr(weight, "quant_state", None)
+            size = weight.numel() if state is None else prod(state.shape)
+            count += size
+            narrow_count += size * is_quantised
+    share = narrow_count / max(1, count)
+    if share >= _MIN_SHARE:
+        return []
+    return [
+        f"{share:.0%} of the layers' weights are quantised: bitsandbytes replaces plain linear "
+        "layers, and leaves experts that are one tensor and other classes as they are"
+    ]
 
 
 def prepare(model: Any, *, has_checkpointing: bool) -> Any:

@@ -93,3 +93,21 @@ def test_quantised_weights_count_with_their_scales():
 def test_it_refuses_what_it_cannot_trace(changes, words):
     with pytest.raises(EstimateError, match=words):
         request_for_config(CONFIG, **{**STEP, **changes})
+
+
+MIXTRAL = {**CONFIG, "model_type": "mixtral", "num_local_experts": 4, "vocab_size": 1000}
+
+
+@pytest.mark.parametrize("quantised", ["nf4", "int8"])
+def test_it_says_that_most_weights_stay_as_they_are(quantised):
+    """Mixtral's experts are one tensor since transformers 5."""
+    options = {**STEP, "quantised": quantised}
+    notes = engine.record(request_for_config(MIXTRAL, **options)).notes
+    assert any(
+        "% of the layers' weights are quantised: bitsandbytes replaces" in note for note in notes
+    )
+    assert not any("are quantised" in note for note in traced_notes(quantised))
+
+
+def traced_notes(quantised: str):
+    return engine.record(request_for_config(CONFIG, **{**STEP, "quantised": quantised})).notes

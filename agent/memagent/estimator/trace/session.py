@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memagent.errors import EstimateError, OptionError, TraceError
+from memagent.estimator.quantised_model import quantisation_notes
 from memagent.estimator.trace.arguments import argument_error, name_notes, shape_error
 from memagent.estimator.trace.events import Trace
 from memagent.estimator.trace.isolation import MemoryGrowth
@@ -93,6 +94,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
     if is_sharded:
         notes.append("the model is sharded: this is one rank, and only the steady step counts")
     notes.extend(_recurrence_notes(model, job.device_rules))
+    notes.extend(quantisation_notes(model))
     recorder = StorageRecorder(
         device.type,
         scratch_bytes=kernels.scratch_bytes if job.device_rules != CPU else lambda *_: 0,

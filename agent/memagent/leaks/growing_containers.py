@@ -176,10 +176,15 @@ class ContainerCensus:
             return max(0, kind.__len__(container) - middle.length)
         return 0 if id(container) in self._first else None
 
-    def has_as_many(self, container: Any) -> bool:
-        """Return True if a list, dict, set or deque has as many entries as at the beginning."""
+    def has_more(self, container: Any) -> bool:
+        """Return True if a list, dict, set or deque may have more entries than at the beginning.
+
+        One that wasn't noted then is new, unless it's short, or the collector doesn't track it.
+        """
         first = self._first.get(id(container))
-        return first is not None and _length(container) <= first
+        if first is None:
+            return bool(self._least) or not gc.is_tracked(container)
+        return _length(container) > first
 
     def end(
         self,

@@ -74,18 +74,19 @@ def _is_filled_by_script(scopes: UserScopes, holder: HolderPath) -> bool:
 
 
 def sites_in_old_entries(
-    candidates: Mapping[CodePosition, Sequence[HolderPath]], has_as_many: Callable[[Any], bool]
+    candidates: Mapping[CodePosition, Sequence[HolderPath]], has_more: Callable[[Any], bool]
 ) -> dict[CodePosition, HolderPath]:
     """Return for each line the table of fixed size whose old entries get what the line makes.
 
     `records[key]["image"] = image` makes no table longer, but an entry that is older than the
     trace has more in it. An entry that takes the place of another is new. To be called while the
-    objects of the window are traced. has_as_many: returns True if a container has kept its length.
+    objects of the window are traced. has_more: returns True if a container may be older, and
+    has become longer.
     """
 
     def is_lengthened(item: Any) -> bool:
         is_container = type(item) in CONTAINERS - {tuple}
-        return is_container and traceback_of(item) is None and not has_as_many(item)
+        return is_container and traceback_of(item) is None and has_more(item)
 
     return {
         site: holder

@@ -217,3 +217,19 @@ def test_among_very_many_containers_one_that_grows_is_found(monkeypatch):
     found = {id(item.container): item for item in census.end(20)}
     assert found[id(rows)].bytes_per_step == pytest.approx(8192, rel=0.1)
     assert not {id(item) for item in others} & found.keys()
+
+
+def test_a_container_that_is_newer_than_the_beginning_has_no_more_than_then():
+    """Only one that the collector doesn't track, such as a dict of numbers, may be older."""
+    rows, same, record = [[1]], [[2]], {"label": 3}
+    census = ContainerCensus()
+    census.begin(0)
+    rows.append([4])
+    new = [[5]]
+    record["image"] = b"6"
+    assert [census.has_more(item) for item in (rows, same, new, record)] == [
+        True,
+        False,
+        False,
+        True,
+    ]

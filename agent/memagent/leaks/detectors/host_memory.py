@@ -243,7 +243,7 @@ class HostMemoryDetector(Detector):
         self._looked_for.update((item.file, item.line or 0) for item in lines)
         growth_of = self._containers.growth_of
         candidates = candidates_of_lines(lines, growth_of, self._lengthening)
-        entries = sites_in_old_entries(candidates, self._containers.has_as_many)
+        entries = sites_in_old_entries(candidates, self._containers.has_more)
         self._in_entries.update(entries)
         self._holders |= holders_of_lines(
             lines, candidates, self._bounds, growth_of, steps, entries

@@ -28,6 +28,8 @@ _PLAIN_TORCH_TYPES = frozenset(
 )
 _FLAGS = frozenset((bool, int, type(None)))
 _PLAIN = frozenset((type(None), type(...), CodeType))
+_ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))
+"""Types whose objects have no parts."""
 _MAX_PARTS = 64
 _SAMPLE_SIZE = 8
 _MAX_DEPTH = 5
@@ -77,6 +79,8 @@ def _size_of(item: Any, visited: set[int], depth: int) -> float:
         return 0.0
     visited.add(id(item))
     size = float(_own_size(item))
+    if type(item) in _ATOMS:  # most items are numbers and texts
+        return size
     numpy = sys.modules.get("numpy")
     if numpy is not None and issubclass(type(item), numpy.ndarray):
         return size + (_size_of(item.base, visited, depth + 1) if item.base is not None else 0)

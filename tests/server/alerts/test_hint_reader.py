@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from memagent.forecast import Hints
 from memagent.wire.messages import Batch, Device, Event, PredictionMessage, RunStart
 from memagent_server.alerts.hint_reader import RunHints, secondary_hosts
@@ -75,6 +77,29 @@ def test_a_prediction_reaches_a_running_forecaster(bench):
     bench.worker.evaluate()
     (evaluation,) = bench.worker._evaluator._evaluations.values()
     assert evaluation.forecaster._knowledge.predicted_peak_bytes == 7
+
+
+def first_page(bench, grows: str | None) -> int:
+    """Return the step at which growth is paged of which the agent's leak finder says this."""
+    bench.start()
+    for number in range(60):
+        found = {"grows": {"host": grows}} if number == 5 and grows else {"epoch_steps": None}
+        hints = Event(kind="hints", data=found)
+        bench.feed(20 * number, 20 * number + 20, leak, seq=number, events=(hints,))
+        bench.worker.evaluate()
+        if bench.notified_states():
+            return bench.alerts()[0].first_step
+    return 1200
+
+
+def leak(step: int) -> float:
+    return 10 + 0.02 * step
+
+
+@pytest.mark.parametrize(("grows", "pages_at"), [(None, 800), ("list", 560), ("cache", 1200)])
+def test_what_the_leak_finder_found_counts_on_the_server(bench, grows, pages_at):
+    """The limit is reached at step 1500: a list pages after a third, a cache close to it."""
+    assert first_page(bench, grows) == pytest.approx(pages_at, abs=40)
 
 
 def test_the_host_of_a_gpu_rank_runs_out_of_host_memory(bench):

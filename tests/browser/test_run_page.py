@@ -400,7 +400,7 @@ def test_an_oom_is_reported_with_the_largest_tensors(server, replay, scenarios, 
     page = open_page(f"{server.url}/runs/d1ed")
     report = page.locator("#oom-report")
     assert "Out of memory in backward of step 1,235 on build-box" in report.inner_text()
-    assert "Leak, first forecast at step 610" in report.inner_text()
+    assert "Leak, forecast since step 610" in report.inner_text()
     assert "train.py:42 keeps outputs: list of 1180" in report.inner_text()
     assert "Without this growth, about 1.46 GiB of 8.00 GiB would" in report.inner_text()
     source = report.get_by_label("Source around line 42")

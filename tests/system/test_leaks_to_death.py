@@ -58,7 +58,7 @@ def test_every_channel_names_the_leaking_line(live_server, tmp_path):
     fix = "outputs.append(x.detach().cpu())  # not: outputs.append(x)"
     page = live_server.get("/runs/doomed").body
     assert f"leak.py:{LINE}".encode() in page and fix.encode() in page
-    assert "cause: leak, first forecast at step " in late
+    assert "cause: leak, forecast since step " in late
     assert late.index("cause: ") < late.index(fix) < late.index("It happened in ")
     assert words["forecast"]["cause"] == report["out_of_memory"]["cause"] == "leak"
     assert report["out_of_memory"]["changes"][0]["code"].startswith(fix)

@@ -63,7 +63,7 @@ def cause_of(forecast: EventData) -> OomCause | None:
     advice = advice_for_cause(name)
     first, rate = forecast.get("first_step"), forecast.get("growth_bytes_per_step")
     begin, step = forecast.get("growing_since_step"), forecast.get("step")
-    since = f", first forecast at step {first:,}" if first is not None else ""
+    since = f", forecast since step {first:,}" if first is not None else ""
     title, without_growth = f"{str(name).replace('_', ' ')}{since}.", None
     if not rate or begin is None or step is None:
         return OomCause(str(name), f"{title} {advice.summary}", None, advice)

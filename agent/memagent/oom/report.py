@@ -310,8 +310,9 @@ def _peaks_finding(peaks: Sequence[Any]) -> str | None:
     ]
     if len(steps_and_peaks) < _MIN_PEAKS:
         return None
-    sizes = ", ".join(format_bytes(peak) for _, peak in steps_and_peaks)
-    return f"Peaks of steps {steps_and_peaks[0][0]:,} to {steps_and_peaks[-1][0]:,}: {sizes}."
+    sizes = [format_bytes(peak) for _, peak in steps_and_peaks]
+    listed = sizes[0] if len(set(sizes)) == 1 else ", ".join(sizes)
+    return f"Peaks of steps {steps_and_peaks[0][0]:,} to {steps_and_peaks[-1][0]:,}: {listed}."
 
 
 def _tensor_text(tensor: EventData) -> str:

@@ -38,7 +38,7 @@ def test_a_death_and_its_patch_are_two_calls_away(source):  # noqa: F811
 
     explanation = converse(source, talk)
     assert explanation["run_id"] == "death"
-    assert explanation["cause"].startswith("leak, first forecast at step 600.")
+    assert explanation["cause"].startswith("leak, forecast since step 600.")
     assert explanation["line"] == "train.py:42"
     assert "-    history.append(loss)\n+    history.append(loss.item())" in explanation["patch"]
 

@@ -99,6 +99,6 @@ def test_a_script_that_swallows_everything_gets_a_report(die):
 @pytest.mark.long
 def test_a_leak_that_reaches_the_limit_keeps_its_cause(die):
     stderr, report = die("leak")
-    assert "  cause: leak, first forecast at step " in stderr
+    assert "  cause: leak, forecast since step " in stderr
     assert str(PACKAGE) not in stderr.partition("Traceback")[2]
     assert report["out_of_memory"]["cause"] == "leak"

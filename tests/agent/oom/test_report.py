@@ -149,6 +149,8 @@ def test_it_lists_the_peaks_of_the_last_steps():
     assert (
         "Peaks of steps 309 to 311: 70.00 GiB, 77.00 GiB." in oom_report(event_data, 311).findings
     )
+    flat = {**EVENT_DATA, "last_peaks": [[309, 70 * GIB], [310, 70 * GIB + 1]]}
+    assert "Peaks of steps 309 to 310: 70.00 GiB." in oom_report(flat, 311).findings
     assert not any(
         "Peaks of" in finding
         for finding in oom_report({**EVENT_DATA, "last_peaks": [[311, GIB]]}, 311).findings
@@ -219,7 +221,7 @@ def test_a_leak_is_the_cause_wherever_the_memory_ran_out():
     suspect = {"file": "train.py", "line": 42, "kind": "graph", "holder": "total: Tensor"}
     report = oom_report(event_data, 311, suspects=[suspect], advice=ADVICE)
     assert report.lines()[1:7] == [
-        "  cause: leak, first forecast at step 120. Memory grew by 256 MiB a step since step 100.",
+        "  cause: leak, forecast since step 120. Memory grew by 256 MiB a step since step 100.",
         "  suspect: train.py:42: total: Tensor.",
         "  change: Fix the leak first, at train.py:42.",
         "      total += loss.item()  # not: total += loss",
@@ -253,7 +255,7 @@ def test_other_causes_get_the_changes_that_help_first():
     forecast = {"cause": "input", "step": 300, "first_step": 290}
     report = oom_report({**EVENT_DATA, "forecast": forecast}, 311, advice=ADVICE)
     assert report.lines()[1] == (
-        "  cause: input, first forecast at step 290. "
+        "  cause: input, forecast since step 290. "
         "Activations grow with the input, and inputs are still getting larger."
     )
     assert [change for change, _, _ in report.changes[1:]] == [

@@ -171,7 +171,7 @@ def _smallest_cards(estimate: Estimate) -> Iterator[str]:
     cards = smallest_cards(estimate.intervals["device"][1])
     if cards:
         listed = (f"{card.key} ({format_bytes(card.total_bytes)})" for card in cards)
-        yield f"  smallest cards it fits on: {', '.join(listed)}"
+        yield f"  smallest cards it fits on, one of each size: {', '.join(listed)}"
 
 
 def _notes(assumptions: dict[str, Any]) -> list[str]:

@@ -160,7 +160,7 @@ def test_the_verdict_is_the_apis_word(client, limit, word):
 def test_it_names_the_smallest_cards_unless_it_fits(client):
     query = {"model": "gpt2-xl", "batch": "4"}
     html = page(client, **query, gpu="t4")
-    line = re.search(r"Smallest cards it fits on: ([^<]+)<", html)
+    line = re.search(r"Smallest cards it fits on, one of each size: ([^<]+)<", html)
     listed = [CARDS[text.split()[0]] for text in line[1].split(", ")]
     body = {"model": "gpt2-xl", "batch": 4, "gpu": "t4"}
     estimate = client.post("/api/v1/estimate", json=body).get_json()

@@ -29,6 +29,9 @@ _OPERANDS_OF_NORMS = {
 }
 """Input, weight and bias: either all or none are float64 (at::native::check_mixed_data_type). Some
 kernels take 16-bit inputs with fp32 weights, so other mixtures pass."""
+_NORMS_OF_ONE_DTYPE = ("aten::native_layer_norm", "aten::native_group_norm")
+"""On CUDA these read weight and bias in the input's dtype (`const_data_ptr<T>` in
+aten/native/cuda/layer_norm_kernel.cu and group_norm_kernel.cu)."""
 
 
 class OperandError(RuntimeError):
@@ -49,5 +52,8 @@ def check_operands(op: str, args: tuple[Any, ...], module_path: Callable[[], str
     norm = _OPERANDS_OF_NORMS.get(op, ())
     operands = [args[place] for place in norm if place < len(args)] or args[: _OPERANDS.get(op, 0)]
     dtypes = list(dict.fromkeys(each.dtype for each in operands if each is not None))
-    if len(dtypes) > 1 and (not norm or any(dtype.itemsize > 4 for dtype in dtypes)):
+    if len(dtypes) < 2:
+        return
+    is_strict = not norm or (op in _NORMS_OF_ONE_DTYPE and operands[0].device.type == "cuda")
+    if is_strict or any(dtype.itemsize > 4 for dtype in dtypes):
         raise OperandError(f"{module_path()} ({op})".lstrip(), dtypes)

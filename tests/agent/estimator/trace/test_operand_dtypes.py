@@ -58,14 +58,29 @@ NORMS = {
 
 
 @pytest.mark.parametrize("op", NORMS)
-def test_a_norm_refuses_float64_and_takes_16_bits(op: str) -> None:
+def test_a_norm_refuses_float64_and_takes_16_bits_on_a_host(op: str) -> None:
     model = NORMS[op]()
     with pytest.raises(RuntimeError):
         model(rows(torch.float64))
     with pytest.raises(OptionError, match=f"inputs and .*aten::{op}.*: its operands are float64"):
         memagent.estimate(model, rows(torch.float64), gpu="a100")
     model(rows(torch.bfloat16))
-    assert memagent.estimate(model, rows(torch.bfloat16), gpu="a100").method == "trace"
+    assert memagent.estimate(model, rows(torch.bfloat16), device="cpu").method == "trace"
+
+
+@pytest.mark.parametrize("op", ["native_layer_norm", "native_group_norm"])
+def test_on_cuda_a_norm_reads_its_weights_in_the_inputs_dtype(op: str) -> None:
+    with pytest.raises(OptionError, match=f"aten::{op}.*: its operands are bfloat16 and float32"):
+        memagent.estimate(NORMS[op](), rows(torch.bfloat16), gpu="a100")
+    narrow = NORMS[op]().to(torch.bfloat16)
+    assert memagent.estimate(narrow, rows(torch.bfloat16), gpu="a100").method == "trace"
+    mixed = memagent.estimate(NORMS[op](), rows(torch.bfloat16), autocast="bf16", gpu="a100")
+    assert mixed.method == "trace"
+
+
+def test_on_cuda_batch_norm_takes_16_bits() -> None:
+    result = memagent.estimate(NORMS["native_batch_norm"](), rows(torch.bfloat16), gpu="a100")
+    assert result.method == "trace"
 
 
 def test_a_model_that_mixes_dtypes_is_to_blame_and_its_module_is_named() -> None:

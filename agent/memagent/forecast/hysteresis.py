@@ -13,16 +13,25 @@ level is ok, the forecast of growth is kept (`CalmGrowth`) until
 4. MAX_AGE of the steps left at the earliest have passed,
 5. as large a share of the headroom is used up, or
 6. another trend was fitted, or one has ended.
+
+The window of a trend begins elsewhere whenever buckets merge, noise spoils a longer window, or one
+slows down. People read its first step, so it's kept while the same growth goes on (`GrowthStart`):
+
+7. A trend continues the growth before if its window begins while that was still known to grow.
+8. It doesn't if memory has grown since that began at less than half the trend's pace: then another
+   growth has begun.
+9. Of both steps, the earlier one counts.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from memagent.forecast.projection import Projection
-from memagent.forecast.types import LEVELS, Forecast
+from memagent.forecast.types import LEVELS, Forecast, Trend
 
 CALM_UPDATES = 8
 """Forecasts in a row after which a lower level or another cause is reported."""
@@ -32,6 +41,9 @@ MIN_CHANGE_STEPS = 2.0
 """Differences of fewer steps aren't reported."""
 MAX_AGE = 0.02
 """Share of the steps left (rule 4): far less than the error of any estimate of them."""
+MIN_PACE_RATIO = 0.5
+"""Mean pace since the start over the trend's, from which both are one growth: a choice between
+growth that accelerates and a leak that begins beside slower growth."""
 
 
 class ForecastHysteresis:
@@ -143,3 +155,27 @@ class CalmGrowth:
         """Return True if what is kept is good for this step."""
         is_same = self.nearest is not None and revision == self._revision
         return is_same and step <= self._until_step and used <= self._max_used
+
+
+class GrowthStart(msgspec.Struct, frozen=True, gc=False):
+    """Start of the growth of one series."""
+
+    step: float
+    value: float
+    """Value at that step, by the trend's line."""
+    until_step: float
+    """Newest step at which it was known to grow."""
+
+    @classmethod
+    def of(cls, trend: Trend, before: GrowthStart | None) -> GrowthStart:
+        """Return the start of what a trend shows. before: that of the trend before it."""
+        own = cls(trend.since_step, trend.value - trend.rise, trend.at_step)
+        if before is None or own.step <= before.step or not before._continues_in(trend):
+            return own
+        return replace(before, until_step=own.until_step)
+
+    def _continues_in(self, trend: Trend) -> bool:
+        """Check rules 7 and 8."""
+        pace = (trend.value - self.value) / (trend.at_step - self.step)
+        is_as_fast = pace >= MIN_PACE_RATIO * trend.rise / trend.span_steps
+        return is_as_fast and trend.since_step <= self.until_step

@@ -17,7 +17,7 @@ from __future__ import annotations
 from math import inf
 
 from memagent.forecast.bucketed_series import TOOTH_END_FALL_RATIO, BucketedSeries
-from memagent.forecast.growth_start import GrowthStart
+from memagent.forecast.hysteresis import GrowthStart
 from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.overhead import OtherProcesses, UnusableReserve
 from memagent.forecast.running_statistics import ExcessStatistics

@@ -18,8 +18,7 @@ import msgspec
 from memagent.forecast.bucketed_series import BucketedSeries
 from memagent.forecast.forecaster import Forecaster
 from memagent.forecast.gc_check import GarbageCheck, later
-from memagent.forecast.growth_start import GrowthStart
-from memagent.forecast.hysteresis import CalmGrowth, ForecastHysteresis
+from memagent.forecast.hysteresis import CalmGrowth, ForecastHysteresis, GrowthStart
 from memagent.forecast.input_high_water import InputHighWaterModel
 from memagent.forecast.knowledge import Knowledge
 from memagent.forecast.levels import KnownGrowth

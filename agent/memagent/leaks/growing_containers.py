@@ -39,9 +39,6 @@ _SHORT_LENGTHS = (3, 7, 15)
 _MAX_LONGER, _MAX_NEW = 1000, 300
 """Containers of which items are noted in the middle: those that grew most, and the longest that are
 new. Each takes up to 0.1 ms."""
-_MAX_SIZED_ITEMS = 512
-"""Items of all containers that grew whose sizes are estimated at the end of a window. Each takes up
-to 0.1 ms while allocations are traced."""
 _LENGTHS: dict[type, Callable[[Any], int]] = {
     BytesIO: BytesIO.tell,
     StringIO: StringIO.tell,
@@ -201,10 +198,10 @@ class ContainerCensus:
         step often has the id of the one before it. is_new: whether an object surely is, though not
         among the young: a step with many objects ages them.
         """
-        candidates = self._candidates(self._middle.keys() - set(young))
-        steady = [item for item in candidates if self._is_steady(item, step, young, is_new)]
-        sample_size = max(1, _MAX_SIZED_ITEMS // max(1, len(steady)))
-        growing = filter(None, (self._growth(item, step, sample_size) for item in steady))
+        growing = []
+        for item in self._candidates(self._middle.keys() - set(young)):
+            if growth := self._growth(item, _length(item), step, young, is_new):
+                growing.append(growth)
         return sorted(growing, key=lambda item: -item.bytes_per_step)
 
     def _candidates(self, ids: Collection[int]) -> list[Any]:
@@ -216,21 +213,23 @@ class ContainerCensus:
             longer = [item for item in with_ids(ids) if issubclass(type(item), kinds)]
         return [item for item in longer if id(item) in ids] + untracked
 
-    def _is_steady(
-        self, item: Any, step: int, young: Collection[int], is_new: Callable[[Any], object]
-    ) -> bool:
-        """Return True if a container has grown in both parts of the window, by items that stay."""
-        late_share = (step - self._middle_step) / max(1, step - self._first_step)
-        middle, length = self._middle[id(item)], _length(item)
+    def _growth(
+        self,
+        item: Any,
+        length: int,
+        step: int,
+        young: Collection[int],
+        is_new: Callable[[Any], object],
+    ) -> GrowingContainer | None:
+        steps = max(1, step - self._first_step)
+        late_share = (step - self._middle_step) / steps
+        middle = self._middle[id(item)]
         growth, late = length - self._first.get(id(item), 0), length - middle.length
         is_steady = late >= MIN_SHARE * late_share * growth
         is_steady &= growth - late >= MIN_SHARE * (1 - late_share) * growth
-        return growth > 1 and is_steady and middle.is_kept_by(item, length, young, is_new)
-
-    def _growth(self, item: Any, step: int, sample_size: int) -> GrowingContainer | None:
-        steps = max(1, step - self._first_step)
-        growth = _length(item) - self._first.get(id(item), 0)
-        rate = round(item_bytes(item, min(growth, sample_size)) * growth / steps)
+        if growth <= 1 or not is_steady or not middle.is_kept_by(item, length, young, is_new):
+            return None
+        rate = round(item_bytes(item, growth) * growth / steps)
         if rate < MIN_BYTES_PER_STEP and not is_opaque(newest_item(item)):
             return None
         known = rate if rate >= MIN_BYTES_PER_STEP else 0

@@ -84,6 +84,7 @@ def _raise_unknown(model: str) -> None:
     try:
         preset(model)
     except UnknownModelError as error:
+        # these libraries spell names with underscores, or as vgg16 and resnet50
         is_classifier = re.search(r"_|^vgg|net\d*$", model) and "did you mean" in str(error)
         if not is_classifier or find_spec("torchvision") or find_spec("timm"):
             raise

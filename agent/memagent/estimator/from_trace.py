@@ -146,6 +146,7 @@ def _within_limit(
     limited = replay(events, allocator, limit_bytes, outside_bytes=context_bytes)
     if not limited.ok:
         return False, unlimited
+    # a context that was not measured may be larger than the middle of its range
     fullest = replay(events, allocator, limit_bytes, outside_bytes=largest_context_bytes)
     return fullest.ok, limited
 

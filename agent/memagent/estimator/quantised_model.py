@@ -105,6 +105,7 @@ def quantisation_notes(model: Any) -> list[str]:
     for module in (each for each in model.modules() if each not in edges):
         is_quantised = type(module).__name__ in _LAYERS
         for weight in module.parameters(recurse=False):
+            # two values of four bits are one of the packed weight; the state knows the shape
             state = getattr(weight, "quant_state", None)
             size = weight.numel() if state is None else prod(state.shape)
             count += size

@@ -62,6 +62,7 @@ def canonical_name(name: str) -> str | None:
     words = re.split(r"[-_ ]+", name.lower().rpartition("/")[2].strip())
     variants = [place for place, word in enumerate(words) if _VARIANT.fullmatch(word)]
     for count in range(min(len(variants), _MAX_VARIANT_WORDS) + 1):
+        # the last words say the variant most often
         for left_out in combinations(reversed(variants), count):
             key = "-".join(word for place, word in enumerate(words) if place not in left_out)
             key = ALIASES.get(key, key)
@@ -89,6 +90,7 @@ def preset(name: str) -> ModelShape:
             f"{name} is a {CONFIGS[key]['model_type']}, which the formula doesn't know. It can be "
             "traced: pip install torch transformers"
         )
+    # the nearest name would be a text model of the same family
     for pattern, what in _OUTSIDE.items():
         if re.search(pattern, name.lower()):
             raise UnknownModelError(

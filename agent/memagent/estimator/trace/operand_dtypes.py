@@ -54,6 +54,7 @@ def check_operands(op: str, args: tuple[Any, ...], module_path: Callable[[], str
     dtypes = list(dict.fromkeys(each.dtype for each in operands if each is not None))
     if len(dtypes) < 2:
         return
+    # a host's kernels of norms take fp32 weights with 16-bit inputs
     is_strict = not norm or (op in _NORMS_OF_ONE_DTYPE and operands[0].device.type == "cuda")
     if is_strict or any(dtype.itemsize > 4 for dtype in dtypes):
         raise OperandError(f"{module_path()} ({op})".lstrip(), dtypes)

@@ -179,6 +179,7 @@ def _run_and_encode(job: TraceJob) -> bytes:
     except OptionError as error:
         return marshal.dumps(("option", error.option, error.problem))
     except EstimateError as error:
+        # a library that is missing, for one: the message says it all
         return marshal.dumps(("error", str(error), ""))
     except BaseException as error:  # noqa: BLE001  # user code may raise anything, even SystemExit
         return marshal.dumps(("error", f"{type(error).__name__}: {error}"[:1000], ""))

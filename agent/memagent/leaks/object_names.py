@@ -22,7 +22,13 @@ from memagent.leaks.object_labels import (
     key_of,
     labels_of,
 )
-from memagent.leaks.user_code import UserScopes, is_script, is_script_class, main_file
+from memagent.leaks.user_code import (
+    UserScopes,
+    functions_among,
+    is_script,
+    is_script_class,
+    main_file,
+)
 
 _MODULE_ATTRIBUTES = frozenset(name for name in globals() if name.startswith("__"))
 """Names that every module has."""
@@ -105,9 +111,8 @@ def file_of(kind: type) -> str:
     Its functions know best: a module that was started by name may have no file. What `dataclass`
     makes has none, either.
     """
-    for value in safe_reads.items_of(kind.__dict__.values()).others:
-        function = getattr(value, "__func__", value)
-        file = function.__code__.co_filename if isinstance(function, FunctionType) else ""
+    for function in functions_among(safe_reads.items_of(kind.__dict__.values()).others):
+        file = function.__code__.co_filename
         if file != _GENERATED and is_script(file):
             return file
     if kind.__module__ == "__main__":

@@ -49,12 +49,12 @@ def statement_fix(kind: str, file: str, line: int, holder: str, traits: Traits) 
     """
     name = holder.partition(":")[0].removesuffix(".grad")
     attribute = name.rpartition(".")[2]
-    node = statement_at(file, line, attribute)
-    if node is None or kind not in _TEXTS:
-        return None
     quoted = f"`{name}`" if _NAME.fullmatch(name) else _HOLDER_WORDS.get(kind, "it")
-    statement = StoringStatement(quoted, node, traits)
     with suppress(RecursionError, ValueError):
+        node = statement_at(file, line, attribute)
+        if node is None or kind not in _TEXTS:
+            return None
+        statement = StoringStatement(quoted, node, traits)
         for owner, value, verb in stored_by(node):
             text = None if is_inner(owner, node) else quotable(owner)
             statement = StoringStatement(f"`{text}`" if text else quoted, node, traits, value, verb)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from memagent.leaks.syntax import FUNCTIONS, function_name, syntax_tree
@@ -100,8 +100,8 @@ def _undetached(value: ast.expr | None) -> ast.expr | None:
 def statement_at(file: str, line: int, attribute: str) -> ast.stmt | None:
     """Return the innermost statement that spans a line.
 
-    Of several on one line, it's the one that stores in what ends with `attribute`, None if none
-    does.
+    If a line has several statements, the one that stores in what ends with `attribute` counts.
+    If none does, it's the statement that contains the others, or None.
     """
     spanning = [
         node
@@ -110,14 +110,21 @@ def statement_at(file: str, line: int, attribute: str) -> ast.stmt | None:
     ]
     innermost = max(map(_extent, spanning), default=None)
     nodes = [node for node in spanning if _extent(node) == innermost]
-    if len(nodes) <= 1:
-        return next(iter(nodes), None)
-    return next((node for node in nodes if _stores_in(node, attribute)), None)
+    outermost = nodes[0] if nodes and _spans(nodes[0], nodes) else None
+    return next(
+        (node for node in nodes if len(nodes) > 1 and _stores_in(node, attribute)), outermost
+    )
 
 
 def _extent(node: ast.stmt) -> tuple[int, int]:
     """Return what is largest for the innermost statement."""
     return node.lineno, -(node.end_lineno or 0)
+
+
+def _spans(node: ast.stmt, nodes: Collection[ast.stmt]) -> bool:
+    """Return True if a statement has all others in it."""
+    inner = set(ast.walk(node)) if len(nodes) > 1 else {node}
+    return all(other in inner for other in nodes)
 
 
 def _stores_in(node: ast.stmt, attribute: str) -> bool:

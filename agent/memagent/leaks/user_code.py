@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from memagent.components import safe_reads
@@ -63,6 +63,20 @@ def is_script_class(kind: type) -> bool:
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return bool(file) and is_script(str(file))
+
+
+def functions_among(values: Iterable[Any]) -> Iterator[FunctionType]:
+    """Yield the functions, also those of methods, without asking an object for an attribute.
+
+    An object of the script may answer by its own code, or store what it was asked for.
+    """
+    for item in values:
+        function = item.__func__ if type(item) in _METHODS else item
+        if type(function) is FunctionType:
+            yield function
+
+
+_METHODS = (staticmethod, classmethod, MethodType)
 
 
 def namespace(item: Any) -> dict[str, Any] | None:

@@ -128,9 +128,14 @@ def _is_checkpointing(assumptions: Mapping[str, Any]) -> bool:
 
 
 def _is_off(config: Mapping[str, Any]) -> bool:
-    """Return True if a config, at any depth, says that activations aren't checkpointed."""
+    """Return True if a config, at any depth, says that activations aren't checkpointed.
+
+    Lightning's `enable_checkpointing` is about files.
+    """
     return any(
-        _is_off(value) if isinstance(value, Mapping) else value is False and "checkpointing" in key
+        _is_off(value)
+        if isinstance(value, Mapping)
+        else value is False and key.endswith(("gradient_checkpointing", "activation_checkpointing"))
         for key, value in config.items()
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from memagent.forecast.types import PAGING_LEVELS
+from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS
 from memagent.units import format_bytes, format_duration
 from memagent_server.schemas.predictions import Forecast, ForecastSummary
 from memagent_server.schemas.runs import RunSummary, Stream
@@ -106,7 +106,9 @@ def suspect_share(suspect: SuspectByRank, forecast: Forecast | ForecastSummary |
     if not suspect.bytes_per_step:
         return ""
     rate = f"{format_bytes(suspect.bytes_per_step)} a step"
-    growth = forecast.growth_bytes_per_step if isinstance(forecast, Forecast) else None
+    growth = None
+    if isinstance(forecast, Forecast) and forecast.cause in LEAK_CAUSES:
+        growth = forecast.growth_bytes_per_step
     share = suspect.bytes_per_step / growth if growth else None
     if share is None or share > _ALL_OF_GROWTH[1]:
         return f", {rate} when it was found at step {count(suspect.step)}"

@@ -12,6 +12,7 @@ import pytest
 
 from memagent.leaks import syntax
 from memagent.leaks.library_containers import library_containers
+from memagent.leaks.object_names import file_of
 from memagent.leaks.origins import line_of_holder
 from memagent.leaks.reachability import nearest_names
 from memagent.leaks.time_budgets import TimeBudget
@@ -78,3 +79,80 @@ def test_what_such_a_container_keeps_has_its_name_and_line(
         assert line is not None and (line.file, line.line) == (module.__file__, 3)
     finally:
         del vars(sys.modules["mimetypes"])["suffix_map"]["memagent"]
+
+
+OWN_TABLE = """
+import mimetypes
+class Tokens:
+    suffix_map = {}
+    def keep(self, key):
+        mimetypes.guess_type(key)
+        self.suffix_map[key] = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "is_named"),
+    [
+        (OWN_TABLE, False),
+        ("import mimetypes as types_\ndef f(key):\n    types_.suffix_map[key] = 1\n", True),
+        (
+            "def f(key):\n    import mimetypes as m\n    def g():\n        m.suffix_map[key] = 1\n",
+            True,
+        ),
+        ("def f(key):\n    import email.charset as c\n    c.CHARSETS[key] = 1\n", True),
+        ("def f(key):\n    import email.charset\n    email.charset.CHARSETS[key] = 1\n", True),
+        ("from email import charset\ndef f(key):\n    charset.CHARSETS[key] = 1\n", True),
+    ],
+    ids=[
+        "attribute of that name",
+        "alias",
+        "import around a closure",
+        "import of a part, as",
+        "import within",
+        "import of a part",
+    ],
+)
+def test_an_attribute_counts_only_if_it_is_taken_of_the_module(
+    source: str, is_named: bool, script: Callable[[str], ModuleType]
+) -> None:
+    script(source)
+    names = {name.expression for name, _ in library_containers(UserScopes())}
+    assert bool(names & {"mimetypes.suffix_map", "email.charset.CHARSETS"}) == is_named
+
+
+def test_tables_of_the_interpreter_are_left_out(script: Callable[[str], ModuleType]) -> None:
+    script("import sys\ndef f(model):\n    return sys.modules, sys.path\n")
+    names = {name.expression for name, _ in library_containers(UserScopes())}
+    assert not [name for name in names if name.startswith("sys.")]
+
+
+ANSWERING = """
+from collections import defaultdict
+class Config(dict):
+    __getattr__ = dict.__getitem__
+class Counts(defaultdict):
+    __getattr__ = defaultdict.__getitem__
+class Table:
+    config, counts = Config(lr=1), Counts(int, a=23)
+config, counts = Table.config, Table.counts
+"""
+
+
+def test_no_object_of_the_script_is_asked_for_an_attribute(
+    script: Callable[[str], ModuleType],
+) -> None:
+    module = script(ANSWERING)
+    list(library_containers(UserScopes()))
+    assert file_of(module.Table) in ("", module.__file__)
+    assert (module.config, dict(module.counts)) == ({"lr": 1}, {"a": 23})
+
+
+def test_what_is_found_for_a_search_is_read_once(
+    script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script("import mimetypes\ndef f():\n    return mimetypes.suffix_map\n")
+    scopes = UserScopes()
+    first = [name.expression for name, _ in library_containers(scopes)]
+    monkeypatch.setattr("memagent.leaks.library_containers.dis", None)
+    assert [name.expression for name, _ in library_containers(scopes)] == first != []

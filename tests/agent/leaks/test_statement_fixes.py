@@ -134,4 +134,12 @@ def test_of_several_statements_on_a_line_the_one_that_fills_the_holder_counts(fi
     line = "x = torch.randn(8); y = m(x); y.mean().backward(); rows.append(y)"
     assert fix("list", line).startswith("Append `y.detach().cpu()` instead of `y`")
     assert fix("list", line, holder="others: list of 4") is None
+    long = "x = 1; rows[f(" + "+".join(["y"] * 900) + ")] = x"
+    assert fix("list", long, holder="rows: list of 4") is None
     assert fix("list", "if ready: rows.append(y)").startswith("Append `y.detach().cpu()`")
+
+
+def test_of_statements_in_each_other_the_outermost_counts_if_none_stores(fix):
+    at_decorator = fix("cache", "@cache\ndef f(x): return x * 2", holder="f: cache of 9")
+    at_def = fix("cache", "@cache\ndef f(x): return x * 2", holder="f: cache of 9", number=2)
+    assert at_def is not None and at_def == at_decorator

@@ -77,7 +77,9 @@ def test_1_small_differences_and_unknown_sides_have_none(predicted, observed):
             "activations",
             20,
             10,
-            MismatchInput({}, config={"gradient_checkpointing": True, "seed": False}),
+            MismatchInput(
+                {}, config={"gradient_checkpointing": True, "enable_checkpointing": False}
+            ),
             "activation checkpointing, autocast",
         ),
         ("activations", 20, 10, MismatchInput({}, on_host=True), "malloc retains"),

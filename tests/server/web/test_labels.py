@@ -132,7 +132,12 @@ def test_a_suspect_says_how_much_of_the_growth_it_explains(bytes_per_step, share
     )  # fmt: skip
     assert headlines.suspect_share(suspect, LEAK) == share
     unknown = ", 2.0 MiB a step when it was found at step 64"
-    for forecast in (None, LEAK_SUMMARY, replace(LEAK, growth_bytes_per_step=None)):
+    for forecast in (
+        None,
+        LEAK_SUMMARY,
+        replace(LEAK, growth_bytes_per_step=None),
+        replace(LEAK, cause="fragmentation"),
+    ):
         assert (
             headlines.suspect_share(replace(suspect, bytes_per_step=2.0 * MIB), forecast) == unknown
         )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from difflib import get_close_matches
-from functools import cache
-from itertools import combinations
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,13 +36,12 @@ for _name, _config in CONFIGS.items():
         PRESETS[_name] = from_config(_config, name=_name)
 _VARIANT = re.compile(
     r"hf|meta|instruct|chat|it|pt|base|sft|dpo|coder|math|python|thinking|uncased|cased|"
-    r"discriminator|generator|in\d+k|ft|\d+k|1m|\d+h|224|v0\.\d|v1|v1\.0|"
+    r"discriminator|in\d+k|ft|\d+k|1m|\d+h|224|v0\.\d|v1|v1\.0|"
     r"2[3-6](0[1-9]|1[0-2])|(?!1024)(0[1-9]|1[0-2])2[3-6]|"
     r"bnb|4bit|unsloth|gptq|awq|int[48]|fp8|intermediate|step|deduped|mono|multi|nl|reasoning|"
     r"embedding"
 )
 """Words in a name that leave the shape as it is."""
-_MAX_VARIANT_WORDS = 6
 _OUTSIDE = {
     r"\bvl\b|vision|vlm|llava|internvl|paligemma|blip|florence|idefics|gemma-3n|llama-4": (
         "models that take images within a text are traced"
@@ -53,22 +52,31 @@ _OUTSIDE = {
 """Words of names by whose models' inputs a config doesn't describe a step."""
 
 
-@cache
+_KEYS = sorted({*CONFIGS, *ALIASES})
+
+
+@lru_cache(maxsize=1024)
 def canonical_name(name: str) -> str | None:
     """Return the short name of a model, with or without owner, in any case; None if unknown.
 
-    The name that keeps most of its words counts: mistral-7b-instruct-v0.3 is mistral-7b-v0.3.
+    The name that keeps most of its words counts: mistral-7b-instruct-v0.3 is mistral-7b-v0.3. Of
+    two, the one that keeps the first words: the last ones say the variant most often.
     """
     words = re.split(r"[-_ ]+", name.lower().rpartition("/")[2].strip())
-    variants = [place for place, word in enumerate(words) if _VARIANT.fullmatch(word)]
-    for count in range(min(len(variants), _MAX_VARIANT_WORDS) + 1):
-        # the last words say the variant most often
-        for left_out in combinations(reversed(variants), count):
-            key = "-".join(word for place, word in enumerate(words) if place not in left_out)
-            key = ALIASES.get(key, key)
-            if key in CONFIGS:
-                return key
-    return None
+    fitting = ((places, key) for key in _KEYS if (places := _places_of(words, key.split("-"))))
+    places, key = min(fitting, key=lambda item: (-len(item[0]), item[0]), default=((), ""))
+    return ALIASES.get(key, key) if places else None
+
+
+def _places_of(words: Sequence[str], known: Sequence[str]) -> tuple[int, ...]:
+    """Return the places of a known name's words, () if it lacks a word that changes the shape."""
+    places: list[int] = []
+    for place, word in enumerate(words):
+        if len(places) < len(known) and word == known[len(places)]:
+            places.append(place)
+        elif not _VARIANT.fullmatch(word):
+            return ()
+    return tuple(places) if len(places) == len(known) else ()
 
 
 def model_config(name: str) -> dict[str, Any] | None:

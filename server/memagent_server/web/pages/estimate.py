@@ -91,6 +91,8 @@ _LEVELS = (
 )
 MAX_REHEARSALS = 10
 _MAX_TEXT_LENGTH = 200
+_MIN_LIMIT_BYTES = 2**20
+"""A smaller number means that its unit was forgotten."""
 
 
 @dataclass(frozen=True)
@@ -292,8 +294,9 @@ def _number(value: str, maximum: int) -> int:
 
 
 def _size(value: str) -> int:
-    if value.strip().isdigit():
-        raise ValueError(f"{value!r} has no unit: write {value.strip()}GiB or {value.strip()}GB")
+    number = value.strip()
+    if re.fullmatch(r"\d+(\.\d*)?", number) and float(number) < _MIN_LIMIT_BYTES:
+        raise ValueError(f"{value!r} has no unit: write {number}GiB or {number}GB")
     try:
         size = parse_bytes(value)
     except SettingError as error:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from memagent.errors import UnknownModelError
+from memagent.estimator.formula import presets
 from memagent.estimator.formula.presets import ALIASES, CONFIGS, PRESETS, canonical_name, preset
 from memagent.estimator.huggingface import ConfiguredModel, load_class
 
@@ -166,6 +167,8 @@ def test_a_name_of_the_hub_is_a_model_of_its_published_size(name, billions):
     [
         "gpt9",
         "nickypro/tinyllama-15M",
+        "google/electra-base-generator",
+        "google/electra-large-generator",
         "mistral-7b-openorca",
         "llama-3-9b",
         "instruct",
@@ -177,6 +180,16 @@ def test_no_model_is_guessed(name):
     assert canonical_name(name) is None
     with pytest.raises(UnknownModelError, match="is not known"):
         preset(name)
+
+
+def test_a_name_of_many_words_costs_one_look_at_each_known_name(monkeypatch):
+    looks = []
+    places_of = presets._places_of
+    monkeypatch.setattr(
+        presets, "_places_of", lambda *words: looks.append(words) or places_of(*words)
+    )
+    assert canonical_name("-".join(["it", "chat"] * 40)) is None
+    assert len(looks) == len({*CONFIGS, *ALIASES})
 
 
 def test_the_name_that_keeps_most_words_counts():

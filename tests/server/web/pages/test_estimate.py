@@ -108,7 +108,7 @@ def test_an_incomplete_shape_names_the_missing_fields():
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("batch", "many"), ("batch", "0"), ("batch", "9" * 12), ("sequence", "-1"), ("limit", "24 lightyears"), ("limit", "80"), ("limit", "9" * 30),
+        ("batch", "many"), ("batch", "0"), ("batch", "9" * 12), ("sequence", "-1"), ("limit", "24 lightyears"), ("limit", "80"), ("limit", "80.5"), ("limit", "9" * 30),
         ("zero", "7"), ("precision", "fp3"), ("optimizer", "magic"), ("model", "gpt-none"), ("gpu", "abacus"), ("ranks", "1.5"),
     ],
 )  # fmt: skip
@@ -150,7 +150,8 @@ def test_advice_has_the_memory_needed_then(client):
 
 
 @pytest.mark.parametrize(
-    ("limit", "word"), [("400GiB", "Fits"), ("16GiB", "Tight"), ("1GiB", "Won")]
+    ("limit", "word"),
+    [("400GiB", "Fits"), ("429496729600", "Fits"), ("16GiB", "Tight"), ("1GiB", "Won")],
 )
 def test_the_verdict_is_the_apis_word(client, limit, word):
     html = page(client, model="gpt2-xl", precision="bf16", batch="1", limit=limit)

@@ -29,6 +29,7 @@ _LEVELS = (
     ("device", "on the device", "peak_device_bytes"),
 )
 _TRAINING = (
+    "model_class",
     "precision",
     "autocast",
     "optimizer",
@@ -106,7 +107,7 @@ def _heading(estimate: Estimate, title: str) -> Iterator[str]:
     options = [
         f"{name.replace('_', ' ')} {assumptions[name]}"
         for name in _TRAINING
-        if isinstance(assumptions.get(name), str)
+        if isinstance(assumptions.get(name), str) and assumptions[name]
     ]
     if assumptions.get("accumulation", 1) != 1:
         options.append(f"{assumptions['accumulation']} forwards a step")

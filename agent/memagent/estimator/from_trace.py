@@ -217,6 +217,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
     """Return what was traced, and the largest tensors at its peak, JSON-ready."""
     return {
         "traced_for": trace.device_rules,
+        "model_class": trace.model_class,
         "optimizer": trace.optimizer,
         "torch": trace.torch_version,
         "notes": list(trace.notes),

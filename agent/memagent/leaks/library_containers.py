@@ -3,8 +3,8 @@
 A walk goes through no module, since each leads to all others. So it begins also at these:
 
 1. Collect the names in the script's code objects, without reading a source.
-2. Look at the modules among the globals of the script, at those that its functions import, and at
-   their own modules of such a name, for containers that are globals of such a name.
+2. Look for containers of such a name among the globals of modules: those that the script has in
+   its globals, and all whose own name is one of these.
 3. Read the instructions of code that has one of these names, since `self.cache` isn't
    `linecache.cache`.
 """
@@ -33,8 +33,6 @@ from memagent.leaks.user_code import (
 )
 
 _KINDS = (list, dict, set, deque)
-_MAX_DEPTH = 3
-"""Packages in packages: `a.b.c.registry`."""
 _NEUTRAL = ("EXTENDED_ARG", "SWAP", "ROT_TWO", "POP_TOP")
 """Instructions that `import a.b as c` has between the module and its name."""
 _Mention = tuple[str, str, str]
@@ -109,19 +107,14 @@ def _containers_in(module: ModuleType, names: Collection[str]) -> Iterator[str]:
 
 def _modules(spaces: Iterable[dict[str, Any]], names: Collection[str]) -> list[ModuleType]:
     """Return the modules of libraries that the script's code can name (2)."""
-    level = [item for space in spaces for item in _modules_in(space, space)]
-    level += [module for name in names if type(module := sys.modules.get(name)) is ModuleType]
     modules: dict[int, ModuleType] = {}
-    for _ in range(_MAX_DEPTH):
-        level = [item for item in level if id(item) not in modules and _is_library(item)]
-        modules.update((id(item), item) for item in level)
-        level = [part for item in level for part in _modules_in(namespace(item) or {}, names)]
-    return list(modules.values())
-
-
-def _modules_in(space: dict[str, Any], names: Collection[str]) -> list[ModuleType]:
-    values = safe_reads.items_of(map(space.get, space.keys() & names)).others
-    return [item for item in values if type(item) is ModuleType]
+    for space in spaces:
+        values = safe_reads.items_of(space.values()).others
+        modules.update((id(item), item) for item in values if type(item) is ModuleType)
+    for name, item in sys.modules.copy().items():
+        if name.rpartition(".")[2] in names and type(item) is ModuleType:
+            modules[id(item)] = item
+    return list(filter(_is_library, modules.values()))
 
 
 def _is_library(module: ModuleType) -> bool:

@@ -641,3 +641,17 @@ def test_what_will_not_fit_names_the_command_that_fits_it(by_formula):
 def test_what_fit_cannot_trace_has_no_such_command(by_formula, option):
     _, printed, _ = by_formula("--model", "gpt2-xl", "--batch", "64", "--gpu", "t4", *option)
     assert "won't fit" in printed and "memagent fit" not in printed
+
+
+@traced
+@pytest.mark.parametrize("model_class", ["BertForMaskedLM", "BertForSequenceClassification"])
+@pytest.mark.parametrize("options", [(), ("--lora", "4")], ids=["plain", "adapters"])
+def test_the_heading_names_the_class_that_was_traced(estimate, config, options, model_class):
+    """An encoder has many: the head decides half of the memory of a small one."""
+    for package in ("transformers", *(("peft",) if options else ())):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
+    path = config({"model_type": "bert", "architectures": [model_class], **size})
+    status, out, err = estimate("--model", path, "--batch", "2", "--sequence", "16", *options)
+    assert (status, err) == (0, "")
+    assert out.splitlines()[1].startswith(f"model class {model_class}, ")

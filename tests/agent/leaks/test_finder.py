@@ -33,7 +33,12 @@ def small_world(monkeypatch):
 
     A test of a limit sets its own, with a clock of its own.
     """
-    for limit in ("finder_state.ALLOWANCE_S", "finder.MAX_SEARCH_CPU_S", "referrers._MAX_SAMPLE_S"):
+    for limit in (
+        "finder_state.ALLOWANCE_S",
+        "finder.MAX_SEARCH_CPU_S",
+        "finder.MAX_END_S",
+        "referrers._MAX_SAMPLE_S",
+    ):
         monkeypatch.setattr(f"memagent.leaks.{limit}", math.inf)
     gc.collect()
     gc.freeze()

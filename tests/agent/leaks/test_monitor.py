@@ -60,7 +60,7 @@ LINE = inspect.getsourcelines(Trainer.train)[1] + 7
 @pytest.fixture
 def watched(monkeypatch):
     """watched(leaks): a trainer and its run, which ends with the test."""
-    limits = ("leaks.finder.MAX_SEARCH_CPU_S", "leaks.referrers._MAX_SAMPLE_S",
+    limits = ("leaks.finder.MAX_SEARCH_CPU_S", "leaks.finder.MAX_END_S", "leaks.referrers._MAX_SAMPLE_S",
               "probe.heap.MAX_READING_S", "probe.heap.MAX_READINGS_S")  # fmt: skip
     for limit in limits:
         monkeypatch.setattr(

@@ -101,6 +101,7 @@ class Trace:
     operations: dict[str, int] = field(default_factory=dict)
     arguments: dict[str, tuple[int, ...]] = field(default_factory=dict)
     outputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    model_class: str = ""
 
     @property
     def peak_bytes(self) -> int:

@@ -148,6 +148,7 @@ def run_trace_in_process(job: TraceJob) -> Trace:
         device_rules=job.device_rules,
         torch_version=str(torch.__version__),
         optimizer=type(optimizer).__name__ if optimizer is not None else "",
+        model_class=_class_of(model),
         notes=(*notes, *recorder.notes),
         processor_s=time.process_time() - started,
         growth_bytes=growth.bytes(),
@@ -156,6 +157,12 @@ def run_trace_in_process(job: TraceJob) -> Trace:
         arguments={path: tuple(storages) for path, storages in recorder.arguments.items()},
         outputs={path: tuple(storages) for path, storages in recorder.outputs.items()},
     )
+
+
+def _class_of(model: Any) -> str:
+    """Return the model's class; of one with peft's adapters, that of the model they're in."""
+    is_adapted = hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+    return type(model.get_base_model() if is_adapted else model).__name__
 
 
 def _recurrence_notes(model: Any, device_rules: str) -> list[str]:

@@ -28,8 +28,8 @@ from scripts.style_rules import Finding
 ROOT = Path(__file__).resolve().parents[1]
 MIN_MODULE_LINES = 40
 BOUNDS: dict[str, float] = {
-    "lines of agent, server and demo": 101_254,
-    "modules of agent, server and demo": 634,
+    "lines of agent, server and demo": 101_264,
+    "modules of agent, server and demo": 635,
     "share of modules under 40 lines": 0.114,
     "share of lines that are module heads": 0.1385,
     "share of lines with a comment": 0.013,

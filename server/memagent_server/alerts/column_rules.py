@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from memagent_server.alerts.arrival import MAX_DELAY_S
 from memagent_server.alerts.column_monitor import ColumnCheck, ColumnFinding, ColumnMonitor
 from memagent_server.alerts.event_rules import COLUMN
 from memagent_server.alerts.result_writer import ResultWriter
@@ -22,7 +23,7 @@ from memagent_server.alerts.rule_config import Policies, RuleConfig
 from memagent_server.alerts.rule_input import CALM, RuleInput
 from memagent_server.alerts.run_rules import isolated
 from memagent_server.alerts.state import RuleState, next_state
-from memagent_server.alerts.stream_state import MAX_DELAY_S, SWITCHED_OFF, AlertChange, is_change
+from memagent_server.alerts.stream_state import SWITCHED_OFF, AlertChange, is_change
 from memagent_server.settings import SEVERITIES, Severity
 from memagent_server.store.alerts import open_alerts_of_rule
 from memagent_server.store.engine import Database, Session

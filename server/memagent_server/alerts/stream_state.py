@@ -25,6 +25,7 @@ from memagent.forecast import Forecast, Forecaster, Hints, feed_columns, later, 
 from memagent.forecast.replay_columns import READINGS
 from memagent.forecast.state import dump_state, load_state
 from memagent.wire.messages import FRACTION_LIMIT
+from memagent_server.alerts.arrival import ArrivalRate
 from memagent_server.alerts.memory_rules import OOM_FORECAST
 from memagent_server.alerts.rule_config import Policy, RuleConfig
 from memagent_server.alerts.rule_definition import Rule
@@ -36,14 +37,8 @@ from memagent_server.store.evaluation import StreamHead, StreamMark
 from memagent_server.store.history import StoredChunk, newest_from, read_summaries
 from memagent_server.store.streams import used_bytes
 
-MAX_DELAY_S = 60.0
-"""Samples that arrive within this delay are on time, at any rate of arrival."""
-CATCH_UP_RATIO = 2.0
-"""Seconds of samples per second of arrival above which a stream is catching up."""
 MATERIAL_READING_CHANGE = 0.01
 """Share by which the reading of an open alert must move before its summary is written again."""
-STEP_TIME_WEIGHT = 0.2
-"""Weight of the newest chunk in the moving average of the step time."""
 SWITCHED_OFF = "the rule was switched off"
 _SUMMARY_COLUMNS = ("step", *READINGS)
 _LOWEST = ("step", "time_s", "allocated_bytes", "host_rss_bytes", "inactive_split_bytes")
@@ -63,45 +58,6 @@ class AlertChange:
     reason: str = ""
     cause: str | None = None
     """Cause of the alert's incident, for a rule with several alerts a stream."""
-
-
-@dataclass
-class ArrivalRate:
-    """Arrival of a stream's samples, chunk by chunk: the step time, and whether they come late."""
-
-    time_s: float | None = None
-    received_at: float | None = None
-    step: int | None = None
-    step_s: float | None = None
-    is_late: bool = False
-
-    def update(self, chunk: StoredChunk) -> None:
-        steps, times = chunk.columns["step"], chunk.columns.get("time_s")
-        if not times or times[-1] is None:
-            return
-        step, time_s = int(steps[-1] or 0), float(times[-1])
-        if self.time_s is not None and self.received_at is not None:
-            taken_s, arrived_s = time_s - self.time_s, chunk.received_at - self.received_at
-            is_delayed = chunk.received_at - time_s > MAX_DELAY_S
-            self.is_late = is_delayed and taken_s > CATCH_UP_RATIO * arrived_s
-        if self.step is not None:
-            self._update_step_time(self.step, self.time_s, step, time_s)
-        else:
-            self._update_step_time(int(steps[0] or 0), times[0], step, time_s)
-        self.step = step
-        self.time_s = time_s
-        self.received_at = chunk.received_at
-
-    def _update_step_time(
-        self, first_step: int, first_s: float | None, step: int, time_s: float
-    ) -> None:
-        if first_s is None or step <= first_step or time_s <= first_s:
-            return
-        newest_s = (time_s - first_s) / (step - first_step)
-        if self.step_s is None:
-            self.step_s = newest_s
-        else:
-            self.step_s += STEP_TIME_WEIGHT * (newest_s - self.step_s)
 
 
 @dataclass
@@ -139,12 +95,12 @@ class StreamEvaluation:
     def has_open_alert(self, rules: Iterable[str]) -> bool:
         return any(self.state_of(rule).is_open for rule in rules)
 
-    def has_moved(self, rule: Rule, state: RuleState, result: RuleResult) -> bool:
-        """Return True if a firing alert's reading differs materially from the one noted."""
-        value, noted = result.data.get(rule.reading), self.readings.get(rule.name)
+    def take_reading(self, rule: Rule, state: RuleState, result: RuleResult) -> bool:
+        """Keep a firing alert's reading if it differs materially; return True if it was."""
+        value, previous = result.data.get(rule.reading), self.readings.get(rule.name)
         if state.state != "firing" or value is None:
             return False
-        if noted is not None and abs(value - noted) <= MATERIAL_READING_CHANGE * noted:
+        if previous is not None and abs(value - previous) <= MATERIAL_READING_CHANGE * previous:
             return False
         self.readings[rule.name] = value
         return True
@@ -327,8 +283,8 @@ def _apply_rules(
             config, before, rule_input, at, may_fire=not evaluation.arrival.is_late
         )
         evaluation.states[name] = after
-        has_moved = evaluation.has_moved(config.rule, after, result)
-        if has_moved or is_change(before, after):
+        is_new_reading = evaluation.take_reading(config.rule, after, result)
+        if is_new_reading or is_change(before, after):
             changes.append(alert_change(config, after, result, rule_input.step))
     return changes
 

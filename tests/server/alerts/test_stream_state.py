@@ -12,7 +12,8 @@ from memagent.forecast import Hints, state
 from memagent.wire.columns import pack
 from memagent.wire.messages import Batch, Chunk, Device, RunStart
 from memagent_server.alerts import evaluator
-from memagent_server.alerts.stream_state import ArrivalRate, start_evaluation
+from memagent_server.alerts.arrival import ArrivalRate
+from memagent_server.alerts.stream_state import start_evaluation
 from memagent_server.store.compaction import compact_run
 from memagent_server.store.evaluation import get_marks, heads_of_running
 from memagent_server.store.history import (

@@ -23,10 +23,16 @@ from memagent.cli.estimate_checks import (
     names_of,
 )
 from memagent.errors import EstimateError, SettingError, UnknownModelError
-from memagent.estimator.formula.from_config import from_config, read_config
+from memagent.estimator.formula.from_config import from_config, head_choice, read_config
 from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import default_precision
-from memagent.estimator.formula.presets import PRESETS, canonical_name, model_config, preset
+from memagent.estimator.formula.presets import (
+    PRESETS,
+    canonical_name,
+    model_config,
+    name_choices,
+    preset,
+)
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import USUAL_LOOP, TrainingSpec
 from memagent.estimator.huggingface import request_for_config
@@ -73,7 +79,8 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
                 raise
             reason = str(error)
         else:
-            return replace(request, fallback=fallback)
+            choices = (*_name_choices(arguments), *request.choices)
+            return replace(request, fallback=fallback, choices=choices)
     untraced = "" if arguments.method == "formula" else reason
     by_shape = _formula_request(arguments, config)
     by_shape.spec.check_positions()
@@ -105,8 +112,10 @@ def _formula_request(
     arguments: argparse.Namespace, config: dict[str, Any] | None
 ) -> FormulaRequest:
     model = arguments.model
+    choices = _name_choices(arguments)
     if config is not None and (arguments.hub or _is_config(model)):
         shape = from_config(config, name=model if arguments.hub else _config_name(model))
+        choices = head_choice(config, shape)
     elif (options := _untraced_options(arguments)) and not _is_preset(model):
         raise UnknownModelError(
             f"{model} is not known to the formula, and a trace does not support {options}: leave "
@@ -114,8 +123,18 @@ def _formula_request(
         )
     else:
         shape = preset(model)
-    spec = _spec(arguments, shape)
-    return FormulaRequest(spec, limit_bytes_of(arguments), context_bytes_of(arguments))
+    return FormulaRequest(
+        _spec(arguments, shape),
+        limit_bytes_of(arguments),
+        context_bytes_of(arguments),
+        choices=choices,
+    )
+
+
+def _name_choices(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Return what was chosen for a name without its own config.json."""
+    has_config = arguments.hub or _is_config(arguments.model)
+    return () if has_config else tuple(name_choices(arguments.model))
 
 
 def _fallback(arguments: argparse.Namespace, config: dict[str, Any]) -> FormulaRequest | None:

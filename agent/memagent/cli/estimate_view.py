@@ -74,7 +74,7 @@ def render(
     estimate: Estimate, *, style: Style, title: str = "", all_advice: bool = False
 ) -> Iterator[str]:
     """Return the lines of an estimate; `all_advice` lists all advice with its code."""
-    yield from _untraced(estimate, style)
+    yield from _unasked(estimate, style)
     yield from (style.dim(line) for line in _heading(estimate, title))
     yield ""
     yield from _bars(estimate)
@@ -91,10 +91,12 @@ def render(
         yield from _advice(estimate, style, is_complete=all_advice)
 
 
-def _untraced(estimate: Estimate, style: Style) -> Iterator[str]:
+def _unasked(estimate: Estimate, style: Style) -> Iterator[str]:
+    """Yield what is answered in place of what was asked, and what was chosen."""
     if "trace" in estimate.assumptions:
         answer = "No estimate, but the least that it needs" if estimate.is_bound else "By formula"
         yield style.bold(f"{answer} in place of a trace: {estimate.assumptions['trace']}")
+    yield from map(style.bold, estimate.assumptions.get("choices", ()))
 
 
 def _heading(estimate: Estimate, title: str) -> Iterator[str]:
@@ -253,7 +255,7 @@ def render_grid(
     batches = list(dict.fromkeys(point.batch for point in points))
     sequences = list(dict.fromkeys(point.sequence for point in points))
     # all points have the same reason, unless only some took too long
-    yield from dict.fromkeys(line for p in points for line in _untraced(p.estimate, style))
+    yield from dict.fromkeys(line for p in points for line in _unasked(p.estimate, style))
     columns = "".join(f"{f'batch {batch}':>14}  " for batch in batches).rstrip()
     yield style.bold(f"{'sequence':>8}{columns}")
     for sequence in sequences:

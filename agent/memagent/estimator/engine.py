@@ -67,9 +67,9 @@ def estimate_and_trace(request: EstimateRequest) -> tuple[Estimate, Trace | None
 
 def _estimate_by_shape(request: FormulaRequest) -> Estimate:
     by_shape = estimate_formula(request)
-    if not request.untraced:
-        return by_shape
-    return replace(by_shape, assumptions={**by_shape.assumptions, "trace": request.untraced})
+    reasons = {"trace": request.untraced, "choices": list(request.choices)}
+    facts = {name: value for name, value in reasons.items() if value}
+    return replace(by_shape, assumptions={**by_shape.assumptions, **facts})
 
 
 def record(request: TraceRequest) -> Trace:
@@ -126,6 +126,7 @@ def estimate_trace(request: TraceRequest, trace: Trace) -> Estimate:
             "loop": request.loop,
             "allocator": request.allocator or "default",
             "versions": _versions(),
+            **({"choices": list(request.choices)} if request.choices else {}),
             **_adapters(request.model),
         },
     )

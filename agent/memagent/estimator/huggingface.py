@@ -32,13 +32,15 @@ _PRECISIONS: dict[str, tuple[str, Literal["bf16", "fp16"] | None]] = {
 }
 """Dtypes of the weights and of autocast, by the names of `memagent estimate --precision`."""
 _TASKS = (
-    "ForCausalLM",
-    "ForMaskedLM",
     "ForSeq2SeqLM",
+    "ForMaskedLM",
+    "ForCausalLM",
     "ForImageClassification",
     "ForSequenceClassification",
 )
-"""The Auto classes of transformers to try if a config names no class."""
+"""The Auto classes of transformers to try if a config names no class. BERT has a causal head, too,
+and BART all of the first three: what they were published for comes first."""
+_OF_DECODERS = _TASKS[2:]
 
 
 @dataclass(frozen=True)
@@ -227,9 +229,11 @@ def request_for_config(
         has_autocast=autocast is not None,
         loop=loop,
     )
+    model_class, loaded = load_class(content)
     return ConfigRequest(
         model=model,
-        inputs=inputs_for(content, batch=batch, sequence=sequence, dtype=dtype),
+        inputs=inputs_of(model_class, loaded, batch=batch, sequence=sequence, dtype=dtype),
+        choices=_class_choice(content, model_class.__name__),
         optimizer=optimizer,
         autocast=autocast,
         scaler=precision == "fp16-amp",
@@ -238,6 +242,16 @@ def request_for_config(
         sequence=sequence,
         **device,
     )
+
+
+def _class_choice(config: Config, class_name: str) -> tuple[str, ...]:
+    """Return that the class is a choice, nothing if the config names it."""
+    named = config.get("architectures") or ()
+    if class_name in named:
+        return ()
+    release = sys.modules["transformers"].__version__
+    reason = f"transformers {release} has no {named[0]}" if named else "the config names no class"
+    return (f"{class_name} was chosen, since {reason}.",)
 
 
 def _check_attention(config: Config) -> None:
@@ -251,7 +265,7 @@ def _check_attention(config: Config) -> None:
 def load_class(config: Config) -> tuple[Any, Any]:
     """Return the class of transformers for a config, and its config object.
 
-    It is the class that `architectures` names, else one with a head that the model type has.
+    It is the class that `architectures` names, else the first of `_TASKS` that the model type has.
     """
     try:
         import transformers
@@ -272,7 +286,7 @@ def load_class(config: Config) -> tuple[Any, Any]:
         model_class = getattr(transformers, str(name), None)
         if model_class is not None:
             return model_class, loaded
-    for task in _TASKS:
+    for task in _OF_DECODERS if getattr(loaded, "is_decoder", False) else _TASKS:
         mapping: Mapping[type, Any] = getattr(transformers, f"AutoModel{task}")._model_mapping
         if type(loaded) in mapping:
             model_class = mapping[type(loaded)]

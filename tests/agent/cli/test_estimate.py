@@ -643,6 +643,36 @@ def test_what_fit_cannot_trace_has_no_such_command(by_formula, option):
     assert "won't fit" in printed and "memagent fit" not in printed
 
 
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "vocab_size": 99,
+}
+
+
+@traced
+def test_the_first_line_names_a_class_that_the_config_does_not_name(estimate, config):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    words = ("--model", config(BERT), "--sequence", "16")
+    status, out, err = estimate(*words)
+    choice = "BertForMaskedLM was chosen, since the config names no class."
+    assert (status, err) == (0, "") and out.splitlines()[0] == choice
+    assert json.loads(estimate(*words, "--json")[1])["assumptions"]["choices"] == [choice]
+
+
+def test_the_first_line_names_a_head_that_the_config_does_not_name(by_formula, config):
+    _, out, _ = by_formula("--model", config(BERT))
+    choice = "A head for masked tokens was chosen, since the config names no class."
+    assert out.splitlines()[0] == choice
+
+
+def test_the_first_line_names_a_part_of_the_model_that_is_left_out(estimate):
+    _, out, _ = estimate("--model", "google/gemma-3-4b-it", "--sequence", "64")
+    assert "vision tower is left out" in out.splitlines()[0]
+
+
 @traced
 @pytest.mark.parametrize("model_class", ["BertForMaskedLM", "BertForSequenceClassification"])
 @pytest.mark.parametrize("options", [(), ("--lora", "4")], ids=["plain", "adapters"])
@@ -650,8 +680,7 @@ def test_the_heading_names_the_class_that_was_traced(estimate, config, options, 
     """An encoder has many: the head decides half of the memory of a small one."""
     for package in ("transformers", *(("peft",) if options else ())):
         pytest.importorskip(package, reason=f"{package} is not installed")
-    size = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 99}
-    path = config({"model_type": "bert", "architectures": [model_class], **size})
+    path = config({**BERT, "architectures": [model_class]})
     status, out, err = estimate("--model", path, "--batch", "2", "--sequence", "16", *options)
     assert (status, err) == (0, "")
     assert out.splitlines()[1].startswith(f"model class {model_class}, ")

@@ -12,7 +12,12 @@ pytest.importorskip("transformers")
 from memagent.errors import EstimateError, OptionError
 from memagent.estimator import engine
 from memagent.estimator.api import estimate_config
-from memagent.estimator.huggingface import ConfiguredModel, inputs_for, request_for_config
+from memagent.estimator.huggingface import (
+    ConfiguredModel,
+    inputs_for,
+    load_class,
+    request_for_config,
+)
 from memagent.estimator.trace.tracing import record_trace
 from tests.agent.estimator.trace.real_steps import real_trace
 
@@ -83,6 +88,29 @@ def test_each_kind_of_model_gets_its_training_inputs(kind):
     trace = engine.record(request)
     assert trace.parameters == sum(p.numel() for p in ConfiguredModel(config)().parameters())
     assert trace.notes == () or "no loss" not in trace.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("config", "model_class"),
+    [
+        ({"model_type": "bert"}, "BertForMaskedLM"),
+        ({"model_type": "bert", "is_decoder": True}, "BertLMHeadModel"),
+        ({"model_type": "bart"}, "BartForConditionalGeneration"),
+        ({"model_type": "gpt2"}, "GPT2LMHeadModel"),
+        ({"model_type": "resnet"}, "ResNetForImageClassification"),
+        ({"model_type": "gpt2", "architectures": ["NobodysModel"]}, "GPT2LMHeadModel"),
+    ],
+)
+def test_a_config_without_a_class_gets_what_it_was_published_for_as_a_choice(config, model_class):
+    request = request_for_config(config)
+    assert load_class(config)[0].__name__ == model_class
+    (choice,) = request.choices
+    assert choice.startswith(f"{model_class} was chosen, since ")
+    assert ("NobodysModel" in choice) == ("architectures" in config)
+
+
+def test_a_class_that_the_config_names_is_no_choice():
+    assert request_for_config(LLAMA).choices == ()
 
 
 def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():

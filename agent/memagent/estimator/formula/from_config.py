@@ -31,6 +31,12 @@ HEAD_CLASSES: dict[HeadKind, tuple[str, ...]] = {
     "none": ("Model",),
 }
 """Endings of class names by head, in the order of lookup."""
+_HEAD_NAMES: dict[HeadKind, str] = {
+    "mlm": "A head for masked tokens",
+    "lm": "A head for the next token",
+    "classifier": "A classifier's head",
+    "none": "A model without a head",
+}
 
 
 def read_config(config: str | Path | Config) -> dict[str, Any]:
@@ -114,6 +120,15 @@ def _head(config: Config, family: str) -> HeadKind:
             if str(architecture).endswith(endings):
                 return head
     return FAMILIES[family].head
+
+
+def head_choice(config: Config, shape: ModelShape) -> tuple[str, ...]:
+    """Return that the head is a choice, nothing if the config names a class that has one."""
+    names = config.get("architectures") or ()
+    endings = tuple(ending for group in HEAD_CLASSES.values() for ending in group)
+    if any(str(name).endswith(endings) for name in names):
+        return ()
+    return (f"{_HEAD_NAMES[shape.head_kind]} was chosen, since the config names no class.",)
 
 
 def _read_llama(config: Config) -> dict[str, Any]:

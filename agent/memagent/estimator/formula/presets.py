@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import lru_cache
@@ -34,14 +34,17 @@ PRESETS: dict[str, ModelShape] = {}
 for _name, _config in CONFIGS.items():
     with suppress(UnknownModelError):
         PRESETS[_name] = from_config(_config, name=_name)
+_DATE = r"2[3-6](0[1-9]|1[0-2])|(?!1024)(0[1-9]|1[0-2])2[3-6]"
 _VARIANT = re.compile(
     r"hf|meta|instruct|chat|it|pt|base|sft|dpo|coder|math|python|thinking|uncased|cased|"
     r"discriminator|in\d+k|ft|\d+k|1m|\d+h|224|v0\.\d|v1|v1\.0|"
-    r"2[3-6](0[1-9]|1[0-2])|(?!1024)(0[1-9]|1[0-2])2[3-6]|"
+    rf"{_DATE}|"
     r"bnb|4bit|unsloth|gptq|awq|int[48]|fp8|intermediate|step|deduped|mono|multi|nl|reasoning|"
     r"embedding"
 )
 """Words in a name that leave the shape as it is."""
+_LEFT_OUT = dict.fromkeys(("gemma-3-4b", "gemma-3-12b", "gemma-3-27b"), "vision tower")
+"""Parts of the hub's models that the text models of `CONFIGS` lack."""
 _OUTSIDE = {
     r"\bvl\b|vision|vlm|llava|internvl|paligemma|blip|florence|idefics|gemma-3n|llama-4": (
         "models that take images within a text are traced"
@@ -55,17 +58,43 @@ _OUTSIDE = {
 _KEYS = sorted({*CONFIGS, *ALIASES})
 
 
-@lru_cache(maxsize=1024)
 def canonical_name(name: str) -> str | None:
-    """Return the short name of a model, with or without owner, in any case; None if unknown.
+    """Return the short name of a model, with or without owner, in any case; None if unknown."""
+    key = _known_name(name)
+    return None if key is None else ALIASES.get(key, key)
+
+
+def name_choices(name: str) -> Iterator[str]:
+    """Yield how the config that a name gets may differ from the hub's."""
+    key = _known_name(name)
+    if key is None:
+        return
+    known = key.split("-")
+    dates = [word for word in _words(name) if re.fullmatch(_DATE, word) and word not in known]
+    if dates:
+        yield (
+            f"The config of {key} was chosen: that of {dates[0]} isn't known, and may differ "
+            "(--hub fetches it)."
+        )
+    if part := _LEFT_OUT.get(ALIASES.get(key, key)):
+        yield f"The text model of {key} was chosen: the hub's {part} is left out."
+
+
+@lru_cache(maxsize=1024)
+def _known_name(name: str) -> str | None:
+    """Return the known name or alias of a model.
 
     The name that keeps most of its words counts: mistral-7b-instruct-v0.3 is mistral-7b-v0.3. Of
     two, the one that keeps the first words: the last ones say the variant most often.
     """
-    words = re.split(r"[-_ ]+", name.lower().rpartition("/")[2].strip())
+    words = _words(name)
     fitting = ((places, key) for key in _KEYS if (places := _places_of(words, key.split("-"))))
     places, key = min(fitting, key=lambda item: (-len(item[0]), item[0]), default=((), ""))
-    return ALIASES.get(key, key) if places else None
+    return key if places else None
+
+
+def _words(name: str) -> list[str]:
+    return re.split(r"[-_ ]+", name.lower().rpartition("/")[2].strip())
 
 
 def _places_of(words: Sequence[str], known: Sequence[str]) -> tuple[int, ...]:

@@ -9,7 +9,14 @@ import torch
 
 from memagent.errors import UnknownModelError
 from memagent.estimator.formula import presets
-from memagent.estimator.formula.presets import ALIASES, CONFIGS, PRESETS, canonical_name, preset
+from memagent.estimator.formula.presets import (
+    ALIASES,
+    CONFIGS,
+    PRESETS,
+    canonical_name,
+    name_choices,
+    preset,
+)
 from memagent.estimator.huggingface import ConfiguredModel, load_class
 
 HUB_NAMES = {
@@ -196,6 +203,22 @@ def test_the_name_that_keeps_most_words_counts():
     assert canonical_name("mistralai/Mistral-7B-Instruct-v0.3") == "mistral-7b-v0.3"
     assert canonical_name("mistralai/Mistral-7B-Instruct-v0.2") == "mistral-7b"
     assert canonical_name("bert-base-multilingual-uncased") == "bert-base-multilingual-uncased"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("allenai/OLMo-1B-0724-hf", ["olmo-1b", "0724 isn't known"]),
+        ("google/gemma-3-4b-it", ["text model of gemma-3-4b", "vision tower is left out"]),
+        ("google/gemma-3-1b-it", []),
+        ("meta-llama/Llama-3.1-8B-Instruct", []),
+        ("nobody/nothing-0724", []),
+    ],
+)
+def test_a_config_that_may_differ_from_the_hubs_is_called_a_choice(name, words):
+    choices = list(name_choices(name))
+    assert len(choices) == bool(words)
+    assert all(word in choices[0] for word in words)
 
 
 def test_every_alias_is_of_a_known_model():

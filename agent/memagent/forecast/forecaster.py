@@ -270,7 +270,6 @@ class Forecaster:
         """Return a forecast. `steps_left`: expected, at least, at most."""
         is_host = projection is not None and projection.cause == "host_memory"
         used = self._signals.host if is_host else self._signals.used
-        since = self._signals.growing_since(projection.cause) if projection else None
         expected, low, high = (
             (step + steps for steps in steps_left) if steps_left else (None, None, None)
         )
@@ -286,7 +285,10 @@ class Forecaster:
             used_bytes=None if used is None else int(used),
             limit_bytes=projection.limit_bytes if projection else self.limit_bytes,
             growth_bytes_per_step=projection.slope if projection else None,
-            growing_since_step=since,
+            growing_since_step=self._signals.growing_since(projection.cause)
+            if projection
+            else None,
+            grown_bytes=self._signals.grown_bytes(projection.cause) if projection else None,
             predecessor=self._knowledge.sentence if level != "ok" else None,
         )
 

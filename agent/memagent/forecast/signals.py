@@ -70,6 +70,8 @@ class Signals:
         self.used: float | None = None
         """Maximum within the newest step."""
         self.floor = self.host = 0.0
+        self._is_floor_of_inputs = False
+        """True if the growth by inputs is that of the floor."""
         self.is_device = False
         """True if the floor is what the whole device uses, since nothing else is read."""
         self._new_buckets = 0
@@ -133,6 +135,10 @@ class Signals:
         """Return the step at which the growth of `cause` began."""
         return int(self._starts[cause].step)
 
+    def grown_bytes(self, cause: Cause) -> int:
+        """Return by how much the memory of `cause` has grown since its growth began."""
+        return max(0, round(self._value(cause) - self._starts[cause].value))
+
     def pauses(self, cause: Cause, step: int) -> bool:
         """Return True if the growth of `cause` pauses for longer than it ever did."""
         trend = self.trends[cause]
@@ -144,7 +150,7 @@ class Signals:
 
     def _value(self, cause: Cause) -> float:
         """Return the newest reading of what grows."""
-        if cause == "leak":
+        if cause == "leak" or (cause == "input" and self._is_floor_of_inputs):
             return self.floor
         if cause == "fragmentation":
             return self._unusable.free_pieces
@@ -324,6 +330,7 @@ class Signals:
 
         Of it and the growth of the steps' peaks, the steeper counts.
         """
+        self._is_floor_of_inputs = False
         growth = self.trends.get("leak")
         model = self._input_high_water
         if growth is None or not model.largest:
@@ -340,3 +347,4 @@ class Signals:
         peaks = self.trends.get("input")
         if peaks is None or peaks.slope < growth.slope:
             self.trends["input"] = growth
+            self._is_floor_of_inputs = True

@@ -91,6 +91,8 @@ class Forecast(msgspec.Struct, frozen=True, gc=False):
     `eta_*` are None if memory isn't expected to run out; `eta_s` counts seconds from this sample at
     the pace of recent steps. `oom_probability` is that of running out before the planned end, or
     before the horizon. `used_bytes` and `limit_bytes` are the host's if the cause is `host_memory`.
+    `grown_bytes` is what the memory that grows most has gained since `growing_since_step`, by its
+    readings. The rate times the steps isn't: it's the newest rate.
     `predecessor` says how the last run of the same program ended, unless all is calm.
     """
 
@@ -106,4 +108,5 @@ class Forecast(msgspec.Struct, frozen=True, gc=False):
     limit_bytes: int | None = None
     growth_bytes_per_step: float | None = None
     growing_since_step: int | None = None
+    grown_bytes: int | None = None
     predecessor: str | None = None

@@ -345,6 +345,7 @@ def risk_of(
         limit_bytes=forecast.limit_bytes,
         growth_bytes_per_step=forecast.growth_bytes_per_step,
         growing_since_step=forecast.growing_since_step,
+        grown_bytes=forecast.grown_bytes,
         predecessor=forecast.predecessor,
         suspects=suspects,
     )

@@ -62,25 +62,27 @@ def cause_of(forecast: EventData) -> OomCause | None:
         return None
     advice = advice_for_cause(name)
     first, rate = forecast.get("first_step"), forecast.get("growth_bytes_per_step")
-    begin, step = forecast.get("growing_since_step"), forecast.get("step")
+    begin, grown = forecast.get("growing_since_step"), forecast.get("grown_bytes")
     since = f", forecast since step {first:,}" if first is not None else ""
     title, without_growth = f"{str(name).replace('_', ' ')}{since}.", None
-    if not rate or begin is None or step is None:
+    if not rate or begin is None or not grown:
         return OomCause(str(name), f"{title} {advice.summary}", None, advice)
-    growth = f"Memory grew by {format_bytes(rate)} a step since step {begin:,}."
+    growth = (
+        f"Memory grew by {format_bytes(grown)} since step {begin:,}, in the end by "
+        f"{format_bytes(rate)} a step."
+    )
     if name in LEAK_CAUSES:
-        without_growth = _without_growth(forecast, rate * (step - begin))
+        without_growth = _without_growth(forecast, grown)
     else:
         growth = f"{advice.summary} {growth}"
     return OomCause(str(name), f"{title} {growth}", without_growth, advice)
 
 
-def _without_growth(forecast: EventData, growth: float) -> str | None:
+def _without_growth(forecast: EventData, grown: int) -> str | None:
     used, limit = forecast.get("used_bytes"), forecast.get("limit_bytes")
-    # a rate that rose lately says nothing about the beginning
-    if not used or not limit or not 0 < growth < used:
+    if not used or not limit or not 0 < grown < used:
         return None
-    rest, whole = format_bytes(used - growth), format_bytes(limit)
+    rest, whole = format_bytes(used - grown), format_bytes(limit)
     return f"Without this growth, about {rest} of {whole} would have been in use."
 
 

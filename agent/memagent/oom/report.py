@@ -49,8 +49,8 @@ _MIN_CACHE_SHARE = 0.1
 """Share of the reserved memory above which the allocator's cache is reported."""
 KINDS_WITHOUT_TENSORS = ("host", "worker", "copy_on_write", "thread", "allocation")
 """Kinds of suspects whose growth is not that of live tensors."""
-_MIN_GROWTH_RATIO = 1.1
-"""Growth of all memory against that of the tensors, above which both are reported."""
+EXPLAINED_SHARE = 0.9
+"""Share of the growth of all memory from which a suspect explains all of it."""
 _MIN_PEAKS = 2
 _STATES = {
     "requested": "was requested and begins at a later step",
@@ -253,7 +253,7 @@ def rate_text(kind: str | None, rate: float | None, growth_bytes_per_step: int |
     text = f", {format_bytes(rate)} a step"
     if kind in KINDS_WITHOUT_TENSORS or not growth_bytes_per_step:
         return text
-    if growth_bytes_per_step < _MIN_GROWTH_RATIO * rate:
+    if rate > EXPLAINED_SHARE * growth_bytes_per_step:
         return text
     return f"{text} in tensors alone (memory in use grew by {format_bytes(growth_bytes_per_step)})"
 

@@ -195,6 +195,7 @@ class Risk(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
     limit_bytes: Bytes | None = None
     growth_bytes_per_step: float | None = None
     growing_since_step: Count | None = None
+    grown_bytes: Bytes | None = None
     predecessor: Text | None = None
     suspects: tuple[Suspect, ...] = ()
 

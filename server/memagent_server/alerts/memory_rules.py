@@ -69,15 +69,14 @@ def _decide_leak(rule_input: RuleInput, thresholds: Thresholds, is_open: bool) -
     # oom_forecast has it; but a leak that was noted isn't over because it now threatens the run
     if forecast.level in PAGING_LEVELS and not is_open:
         return CALM
-    if forecast.cause not in (None, *LEAK_CAUSES) or forecast.growing_since_step is None:
+    if forecast.cause not in (None, *LEAK_CAUSES) or forecast.grown_bytes is None:
         return CALM
     if not forecast.growth_bytes_per_step or not forecast.limit_bytes:
         return CALM
-    grown = forecast.growth_bytes_per_step * (forecast.step - forecast.growing_since_step)
-    if not exceeds(grown / forecast.limit_bytes, thresholds["grown_ratio"], is_open):
+    grown_ratio = forecast.grown_bytes / forecast.limit_bytes
+    if not exceeds(grown_ratio, thresholds["grown_ratio"], is_open):
         return CALM
-    data = asdict(forecast) | {"grown_bytes": int(grown)}
-    return RuleResult("warning", forecast.cause or "leak", data)
+    return RuleResult("warning", forecast.cause or "leak", asdict(forecast))
 
 
 LEAK = Rule(

@@ -73,8 +73,8 @@ def finished(data: Data) -> str:
 def leak(data: Data) -> str:
     growth = format_bytes(data["growth_bytes_per_step"])
     return (
-        f"grows by {growth} a step since step {data['growing_since_step']:,}, "
-        f"{format_bytes(data['grown_bytes'])} so far: {_format_usage(data)} used"
+        f"has grown by {format_bytes(data['grown_bytes'])} since step "
+        f"{data['growing_since_step']:,}, now by {growth} a step: {_format_usage(data)} used"
     )
 
 

@@ -196,8 +196,8 @@ def _warning_details(message: AlertMessage) -> list[str]:
         lines.append(f"Step {step:,}: {used} of {limit} used")
     growth, since = facts.get("growth_bytes_per_step"), facts.get("growing_since_step")
     if growth:
-        began = f" since step {since:,}" if since is not None else ""
-        lines.append(f"Growing by {format_bytes(growth)} a step{began}")
+        start = f" since step {since:,}, now" if since is not None else ""
+        lines.append(f"Growing{start} by {format_bytes(growth)} a step")
     if facts.get("predecessor"):
         lines.append(facts["predecessor"])
     lines += _suspect_lines(message)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from memagent.forecast.types import LEAK_CAUSES, PAGING_LEVELS
+from memagent.oom.report import EXPLAINED_SHARE
 from memagent.units import format_bytes, format_duration
 from memagent_server.schemas.predictions import Forecast, ForecastSummary
 from memagent_server.schemas.runs import RunSummary, Stream
@@ -25,8 +26,6 @@ _EARLY_ENDS = {"failed": ("warning", "Failed"), "stopped": ("plain", "Stopped")}
 _CAUSES_OUTSIDE_TENSORS = ("fragmentation", "other_processes", "host_memory")
 _SUDDEN_CAUSES = ("tail", "input", "optimizer_state", "eval", "compile")
 """These may reach the limit in one step, wherever steady growth leads."""
-_ALL_OF_GROWTH = (0.9, 1.1)
-"""Shares of the growth between which a suspect explains all of it."""
 _FRESH_S = 60.0
 _FRESH_RATIO = 0.8
 """Age, and share of the run's steps, up to which a forecast is shown without its step and age."""
@@ -110,9 +109,9 @@ def suspect_share(suspect: SuspectByRank, forecast: Forecast | ForecastSummary |
     if isinstance(forecast, Forecast) and forecast.cause in LEAK_CAUSES:
         growth = forecast.growth_bytes_per_step
     share = suspect.bytes_per_step / growth if growth else None
-    if share is None or share > _ALL_OF_GROWTH[1]:
+    if share is None or share > 1 / EXPLAINED_SHARE:
         return f", {rate} when it was found at step {count(suspect.step)}"
-    return ", which explains it" if share >= _ALL_OF_GROWTH[0] else f", which explains {rate}"
+    return ", which explains it" if share > EXPLAINED_SHARE else f", which explains {rate}"
 
 
 def _calm_headline(
@@ -154,8 +153,8 @@ def _growth(forecast: Forecast | ForecastSummary, moment: Moment) -> str:
     parts = [usage] if (usage := _usage(forecast, moment.newest)) else []
     if growth := forecast.growth_bytes_per_step:
         since = forecast.growing_since_step
-        start = f" since step {count(since)}" if since is not None else ""
-        parts.append(f"{format_bytes(growth)} more each step{start}")
+        start = f" since step {count(since)}, now" if since is not None else ""
+        parts.append(f"growing{start} by {format_bytes(growth)} a step")
     last_run = (forecast.predecessor or "").rstrip(".")
     text = ". ".join(filter(None, (", ".join(parts), last_run)))
     age = seconds_since(forecast.at, moment.now) or 0.0

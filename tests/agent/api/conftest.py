@@ -102,6 +102,7 @@ def oom_event(rows):
         "first_step": 600,
         "growth_bytes_per_step": 1_000_000,
         "growing_since_step": 100,
+        "grown_bytes": 800_000_000,
         "used_bytes": 7 * GIB,
         "limit_bytes": 8 * GIB,
     }

@@ -18,7 +18,8 @@ def test_a_death_is_explained(source, capsys):  # noqa: F811
     text = capsys.readouterr().out
     for words in (
         "death: Out of memory in forward of step 1,000",
-        "cause: leak, forecast since step 600. Memory grew by 977 KiB a step since step 100.",
+        "cause: leak, forecast since step 600. Memory grew by 763 MiB since step 100, in the end by ",
+        "977 KiB a step.",
         "line: train.py:42: history: list of 412, 977 KiB a step",
         "  >    42 |     history.append(loss)",
         "change: Fix the leak first, at train.py:42. Append loss.item().",

@@ -525,6 +525,32 @@ def test_a_line_is_forecast_to_its_end():
     assert critical.step == pytest.approx(900 - 60 / 1.04, abs=1.5)
 
 
+@pytest.mark.parametrize("pace", [2, 1.5, 1])
+def test_what_has_grown_is_read_whatever_the_pace_has_become(pace):
+    forecaster = Forecaster(4000 * MIB)
+    for step in range(601):
+        held = 100 + step + (pace - 1) * max(0, step - 300)
+        forecast = forecaster.update(step, allocated_bytes=round(held * MIB), optimizer_steps=1)
+    since = forecast.growing_since_step
+    assert since == pytest.approx(5, abs=8)
+    assert forecast.growth_bytes_per_step == pytest.approx(pace * MIB, rel=0.15)
+    assert forecast.grown_bytes == pytest.approx((held - 100 - since) * MIB, rel=0.08)
+
+
+def test_growth_of_a_floor_by_inputs_is_read_from_the_floor():
+    source, forecaster, largest = random.Random(1), Forecaster(3000 * MIB), 0
+    for step in range(500):
+        size = 100 + step - source.randrange(60)
+        largest = max(largest, size)
+        held = (100 + largest) * MIB
+        forecast = forecaster.update(step, allocated_bytes=held, input_size=size, optimizer_steps=1)
+        if step == 20:
+            first = held
+    assert forecaster.evidence[0] == "input"
+    assert forecast.growing_since_step == pytest.approx(12, abs=8)
+    assert forecast.grown_bytes == pytest.approx(held - first, rel=0.05)
+
+
 def test_a_trend_begins_after_five_steps_of_the_first_optimizer_step():
     forecaster = Forecaster(1000 * MIB)
     for step in range(60):

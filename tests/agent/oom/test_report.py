@@ -209,6 +209,7 @@ FORECAST = {
     "limit_bytes": 79 * GIB,
     "growth_bytes_per_step": 0.25 * GIB,
     "growing_since_step": 100,
+    "grown_bytes": 50 * GIB,
 }
 ADVICE = [
     {"change": "8-bit Adam", "saving_bytes": 9 * GIB, "code": "eight"},
@@ -221,7 +222,8 @@ def test_a_leak_is_the_cause_wherever_the_memory_ran_out():
     suspect = {"file": "train.py", "line": 42, "kind": "graph", "holder": "total: Tensor"}
     report = oom_report(event_data, 311, suspects=[suspect], advice=ADVICE)
     assert report.lines()[1:7] == [
-        "  cause: leak, forecast since step 120. Memory grew by 256 MiB a step since step 100.",
+        "  cause: leak, forecast since step 120. Memory grew by 50.00 GiB since step 100, in the end "
+        "by 256 MiB a step.",
         "  suspect: train.py:42: total: Tensor.",
         "  change: Fix the leak first, at train.py:42.",
         "      total += loss.item()  # not: total += loss",
@@ -266,7 +268,7 @@ def test_other_causes_get_the_changes_that_help_first():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"growth_bytes_per_step": GIB}, {"growing_since_step": 300}, {"used_bytes": None}]
+    "changes", [{"grown_bytes": 70 * GIB}, {"grown_bytes": None}, {"used_bytes": None}]
 )
 def test_it_does_not_extrapolate_beyond_the_readings(changes):
     report = oom_report({**EVENT_DATA, "forecast": {**FORECAST, **changes}}, 311)

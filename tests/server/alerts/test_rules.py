@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from memagent.forecast import Forecast
+from memagent.forecast import Forecast, Forecaster
 from memagent_server.alerts.column_monitor import ColumnCheck, ColumnFinding
 from memagent_server.alerts.rule_config import configure_rule
 from memagent_server.alerts.rule_definition import PER_TURN, TELLS
@@ -24,6 +24,7 @@ WARNING = Forecast(
 )  # fmt: skip
 GROWING = Forecast(
     step=900, level="notice", cause="leak", used_bytes=28 * GIB, limit_bytes=40 * GIB, growth_bytes_per_step=2e7, growing_since_step=10,
+    grown_bytes=9 * GIB,
 )  # fmt: skip
 HOST = {"kind": "host", "limit_bytes": 100 * GIB, "limit_source": "cgroup"}
 GPU = {"limit_bytes": 80 * GIB, "reserved_bytes": 78 * GIB}
@@ -198,7 +199,7 @@ def test_a_closed_alert_says_how_it_ended(rule, state):
 
 GROWTH = replace(GROWING, step=110, limit_bytes=1000)
 EDGES = [
-    ("leak", "forecast", replace(GROWTH, growth_bytes_per_step=0.999), replace(GROWTH, growth_bytes_per_step=1.0), {}),
+    ("leak", "forecast", replace(GROWTH, grown_bytes=99), replace(GROWTH, grown_bytes=100), {}),
     ("high_water", "peak_bytes", 969, 970, {"limit_bytes": 1000}),
     ("fragmentation", "inactive_split_bytes", 149, 150, {"limit_bytes": 1000}),
     ("prediction_mismatch", "launch_peak_bytes", 12 * GIB - 1, 12 * GIB, {"step": 10, "predicted_peak_bytes": 10 * GIB}),
@@ -225,7 +226,7 @@ def test_it_finds_a_problem_from_its_threshold_on(name, field, calm, problem, fa
         ("fragmentation", "inactive_split_bytes", 1454, 1455, {"limit_bytes": 10_000}),
         ("rank_imbalance", "peak_by_rank", {0: 12_124, 1: 10_000}, {0: 12_125, 1: 10_000}, {"step": 10}),
         ("host_memory", "used_bytes", 8729, 8731, {"kind": "host", "limit_bytes": 10_000}),
-        ("leak", "forecast", replace(GROWTH, growth_bytes_per_step=0.969), replace(GROWTH, growth_bytes_per_step=0.971), {}),
+        ("leak", "forecast", replace(GROWTH, grown_bytes=96), replace(GROWTH, grown_bytes=98), {}),
         ("stalled", "silent_s", 599.0, 600.0, {"step_s": 1.0}),
     ],
 )  # fmt: skip
@@ -283,7 +284,7 @@ def test_a_forecast_without_seconds_keeps_its_own_level():
 def test_a_result_holds_the_facts_of_its_decision():
     results = {name: decide(name, facts) for name, facts, *_ in FINDS}
     assert results["leak"].cause == "leak"
-    assert results["leak"].data["grown_bytes"] == 890 * 20_000_000
+    assert results["leak"].data["grown_bytes"] == 9 * GIB
     assert results["leak"].data["limit_bytes"] == 40 * GIB
     assert results["high_water"].data == {"used_bytes": 79 * GIB, "limit_bytes": 80 * GIB}
     assert results["fragmentation"].cause == "fragmentation"
@@ -317,7 +318,7 @@ def test_the_others_of_an_imbalance_are_their_median():
     "forecast",
     [
         replace(GROWING, cause="input"),
-        replace(GROWING, growing_since_step=None),
+        replace(GROWING, grown_bytes=None),
         replace(GROWING, growth_bytes_per_step=None),
         replace(GROWING, limit_bytes=None),
         replace(GROWING, level="critical"),
@@ -326,6 +327,18 @@ def test_the_others_of_an_imbalance_are_their_median():
 def test_growth_that_is_no_leak_is_none_of_its_business(forecast):
     assert decide("leak", RuleInput(forecast=forecast)).level == "ok"
     assert decide("leak", RuleInput(forecast=replace(GROWING, cause=None))).cause == "leak"
+
+
+def test_a_leak_is_noted_by_what_has_grown_and_not_by_its_newest_pace():
+    forecaster = Forecaster(40 * GIB)
+    for step in range(601):
+        held = (step + max(0, step - 300)) * 2**22
+        forecast = forecaster.update(step, allocated_bytes=held, optimizer_steps=1)
+    result = decide("leak", RuleInput(forecast=replace(forecast, limit_bytes=held * 9)))
+    assert result.level == "warning" and held * 0.98 < result.data["grown_bytes"] <= held
+    assert (
+        decide("leak", RuleInput(forecast=replace(forecast, limit_bytes=held * 11))).level == "ok"
+    )
 
 
 def test_a_leak_stays_open_when_it_threatens_the_run():

@@ -23,7 +23,7 @@ def test_it_contains_the_whole_message(make_message):
     for words in (
         "gpt-small will run out of memory in about 420 steps (25 min, between 18 min and 36 min)",
         "run k3v9", "project nlp", "rank 1 of 4, NVIDIA A100", "on box", "30.00 GiB of 40.00 GiB used",
-        "Growing by 16.0 MiB a step since step 40", "Predicted peak 20.00 GiB, observed so far 30.00 GiB (1.5x)",
+        "Growing since step 40, now by 16.0 MiB a step", "Predicted peak 20.00 GiB, observed so far 30.00 GiB (1.5x)",
         "Suspect: train.py:42 keeps 16.0 MiB more each step, held by list `kept`",
         "Last checkpoint at step 900, 100 steps before",
         "Cause: leak.", "What to change:", "outputs.append(x.detach().cpu())", "Would save 3.00 GiB: gradient checkpointing (30 % slower)",

@@ -33,14 +33,14 @@ def test_it_shows_when_memory_runs_out_and_the_growth():
     assert headline(a_run(), LEAK) == (
         "warning",
         "Runs out of memory in about 420 steps (25 min)",
-        "3.00 of 8.00 GiB used, 12.5 MiB more each step since step 1,200.",
+        "3.00 of 8.00 GiB used, growing since step 1,200, now by 12.5 MiB a step.",
     )
 
 
 def test_it_quotes_the_last_run():
     forecast = replace(LEAK, predecessor="The last run ended well at 6.00 GiB.")
     assert headline(a_run(), forecast)[2].endswith(
-        "more each step since step 1,200. The last run ended well at 6.00 GiB."
+        "now by 12.5 MiB a step. The last run ended well at 6.00 GiB."
     )
 
 
@@ -99,7 +99,7 @@ def test_it_names_growth_and_a_low_risk_before_anybody_is_warned():
         "Memory grows: at this rate it reaches the limit at about step 1,410 of 5,000",
     )
     assert detail == (
-        "Rank 0: 3.00 of 8.00 GiB used, 12.5 MiB more each step since step 104. "
+        "Rank 0: 3.00 of 8.00 GiB used, growing since step 104, now by 12.5 MiB a step. "
         "A warning follows if that becomes likely."
     )
     assert headline(a_run(total_steps=None), rising)[1].endswith(" at about step 1,410")
@@ -109,7 +109,7 @@ def test_it_names_growth_and_a_low_risk_before_anybody_is_warned():
     slow = replace(rising, oom_probability=0.004)
     assert headline(a_run(), slow)[1:] == (
         "Fits: peak 3.10 of 8.00 GiB",
-        "3.00 of 8.00 GiB used, 12.5 MiB more each step since step 104.",
+        "3.00 of 8.00 GiB used, growing since step 104, now by 12.5 MiB a step.",
     )
     risky = replace(rising, growth_bytes_per_step=None)
     assert headline(a_run(), risky)[1] == "Low risk: peak 3.10 of 8.00 GiB"
@@ -154,7 +154,7 @@ def test_growth_is_extrapolated_from_the_newest_reading_and_dated_only_if_the_wo
         shown = headlines.headline(a_run(total_steps=None), rising, moment)
         assert shown.text.endswith(f" at about step {last_step + 164:,}")  # 2 GiB at 12.5 MiB
         texts.append(shown.detail)
-    assert texts[0].startswith("6.00 of 8.00 GiB at the peak of step 1,200, 12.5 MiB more each")
+    assert texts[0].startswith("6.00 of 8.00 GiB at the peak of step 1,200, growing since step 104")
     assert ["Forecast of step 1,000, 10 min ago." in text for text in texts] == [False, True]
 
 

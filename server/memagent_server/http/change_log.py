@@ -2,19 +2,24 @@
 
 Requests of agents are left out, and bodies but for the fields that name what is changed: a row has
 the route, the ids in its path or address, those fields, and the status of the response. Logins and
-logouts of known people and tokens are logged, too.
+logouts of known people and tokens are logged, too. Handlers of settings and runs add the values
+before and after by `watch`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from flask import Flask, Response, current_app, g, request
 
 from memagent_server.http import auth
 from memagent_server.http.context import EXTENSION, Context
 from memagent_server.http.credentials import Access
+from memagent_server.http.value_changes import changed_values
 from memagent_server.store.changes import add_change
+from memagent_server.store.engine import Session
 from memagent_server.store.errors import BusyError, DBAPIError, PoolTimeoutError
 
 READING = ("api_predictions.post_estimate", "compare.choose_runs", "routes.post_preview")
@@ -24,6 +29,7 @@ _BUTTONS = ("remove", "revoke", "end", "test_channel", "retry")
 _NAMING = ("what", "kind", "project", "runs", "name", "route", "channel")
 """Fields of forms and queries that say what is changed; none is secret."""
 _LOGIN = "memagent_login"
+_VALUES = "memagent_changed_values"
 _log = logging.getLogger(__name__)
 
 
@@ -34,6 +40,22 @@ def install(app: Flask) -> None:
 def add_login(name: str, email: str | None) -> None:
     """Log this request as a login or logout of a person or token, or a refused one."""
     setattr(g, _LOGIN, (name, email))
+
+
+@contextmanager
+def watch(session: Session, read: Callable[[], object]) -> Iterator[None]:
+    """Add to this request's entry what differs in two readings, before and after the block.
+
+    - read: returns schemas, or dicts and lists of them (see `changed_values`).
+    """
+    before = read()
+    # rows that were read above are read again by those who change them
+    session.expire_all()
+    yield
+    session.flush()
+    session.expire_all()
+    values = changed_values(before, read())
+    setattr(g, _VALUES, [*getattr(g, _VALUES, ()), *values])
 
 
 def _record(response: Response) -> Response:
@@ -54,6 +76,7 @@ def _record(response: Response) -> Response:
                 subject=_subject(response.status_code),
                 status=response.status_code,
                 now=context.clock(),
+                values=getattr(g, _VALUES, ()) if response.status_code < 400 else (),
             )
     except (BusyError, DBAPIError, PoolTimeoutError):
         _log.exception("a change by %s is missing in the audit log", name)

@@ -5,11 +5,20 @@ from __future__ import annotations
 from memagent_server.schemas.base import NextCursor, Schema, Timestamp
 
 
+class ValueChange(Schema):
+    """A value before and after a change, as text; null where there is none."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+
 class Change(Schema):
     """A request that changed something, or was refused.
 
     - name, email: of the person, or of the token.
     - subject: ids and project that the request names.
+    - values: what changed of settings and runs, at most 50; longer texts are cut at 200 characters.
     """
 
     id: int
@@ -20,6 +29,7 @@ class Change(Schema):
     route: str
     subject: str
     status: int
+    values: list[ValueChange]
 
 
 class ChangePage(Schema):

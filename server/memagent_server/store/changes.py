@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from memagent_server.schemas.changes import Change, ChangePage
+from memagent_server.schemas.changes import Change, ChangePage, ValueChange
 from memagent_server.store.models import ChangeRow
 from memagent_server.store.reading import id_before, to_schema
 
@@ -26,6 +27,7 @@ def add_change(
     subject: str,
     status: int,
     now: float,
+    values: Sequence[ValueChange] = (),
 ) -> None:
     """Store a change, and forget those beyond the bounds."""
     change = ChangeRow(
@@ -36,6 +38,7 @@ def add_change(
         route=route[:200],
         subject=subject[:200],
         status=status,
+        values=msgspec.to_builtins(values),
     )
     session.add(change)
     session.flush()

@@ -44,6 +44,14 @@ def edit_run(
         run.is_archived = is_archived
 
 
+def edited_parts(session: Session, run_ids: Collection[str]) -> dict[str, dict[str, Any]]:
+    """Return name, notes, tags and archive of runs by id; nothing of a run that isn't there."""
+    parts = (RunRow.name, RunRow.notes, RunRow.tags, RunRow.is_archived)
+    query = select(RunRow.id, *parts).where(RunRow.id.in_(run_ids)).order_by(RunRow.id)
+    rows = [dict(row) for row in session.execute(query).mappings()]
+    return {row.pop("id"): row for row in rows}
+
+
 def set_tags(session: Session, run: RunRow, tags: Iterable[str]) -> None:
     """Replace a run's tags: unique, in order, at most MAX_TAGS. The run's row must be locked."""
     new_tags = list(dict.fromkeys(tags))[:MAX_TAGS]

@@ -5,6 +5,7 @@ The pages share its functions.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, cast, get_args
 
 import msgspec
@@ -16,7 +17,7 @@ from memagent_server.alerts.memory_rules import OOM_FORECAST
 from memagent_server.alerts.rule_config import RuleConfig, configure_rule, read_policy
 from memagent_server.alerts.rule_definition import Rule
 from memagent_server.alerts.rules import RULES
-from memagent_server.http import auth
+from memagent_server.http import auth, change_log
 from memagent_server.http.api_route import operation
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, json_answer, page_answer
@@ -202,6 +203,18 @@ def save_rules(session: Session, project: str, changes: RuleChanges) -> None:
             )
         if settings is not None:
             _check_settings(RULES[name], settings)
+    with change_log.watch(session, partial(_values_of_rules, session, project)):
+        _replace_rules(session, project, changes)
+
+
+def _values_of_rules(session: Session, project: str) -> dict[str, dict[str, object]]:
+    return {
+        name: {"is_on": config.is_on, "notifies": config.tells, **config.thresholds}
+        for name, config in read_policy(session, project).items()
+    }
+
+
+def _replace_rules(session: Session, project: str, changes: RuleChanges) -> None:
     for name in changes.rules:
         forget_rules(session, project, name)
     access, now, inherited = auth.current_access(), current().clock(), read_policy(session, project)

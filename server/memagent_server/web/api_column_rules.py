@@ -16,7 +16,7 @@ from memagent.wire.fields import COLUMN_NAME
 from memagent.wire.messages import AlertLevel
 from memagent_server.alerts.column_monitor import ColumnTest
 from memagent_server.alerts.event_rules import MAX_CAUSE_LENGTH
-from memagent_server.http import auth
+from memagent_server.http import auth, change_log
 from memagent_server.http.api_route import operation, require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, json_answer
@@ -112,6 +112,11 @@ def save_column_rules(session: Session, project: str, changes: ColumnRuleChanges
     added = {name for name, settings in changes.rules.items() if settings is not None}
     if len(own | added) > MAX_RULES:
         raise Problem(422, f"rules: a project has at most {MAX_RULES}.", field="rules")
+    with change_log.watch(session, lambda: _describe(session, project).rules):
+        _replace_rules(session, project, changes)
+
+
+def _replace_rules(session: Session, project: str, changes: ColumnRuleChanges) -> None:
     access, now = auth.current_access(), current().clock()
     for name, settings in changes.rules.items():
         if settings is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 from flask import Blueprint, Response, request
@@ -11,6 +12,7 @@ from flask import Blueprint, Response, request
 from memagent.units import DAY_S
 from memagent_server.alerts.routing import RoutedMessage, others, preview, subject_of
 from memagent_server.alerts.rules import RULES
+from memagent_server.http import change_log
 from memagent_server.http.api_route import operation, require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, json_answer
@@ -50,7 +52,7 @@ def put_routes() -> Response:
     routes = read_message(request, RouteChanges).routes
     check_routes(routes)
     with current().database.write() as session:
-        replace_routes(session, routes)
+        _store(session, routes)
     return json_answer(_describe(routes))
 
 
@@ -83,6 +85,11 @@ def check_routes(routes: Sequence[Route]) -> None:
                 if value not in known:
                     detail = f"{value!r:.60} is not one of {', '.join(known)}."
                     raise Problem(422, f"{field}.{what}: {detail}", field=f"{field}.{what}")
+
+
+def _store(session: Session, routes: Sequence[Route]) -> None:
+    with change_log.watch(session, partial(list_routes, session)):
+        replace_routes(session, routes)
 
 
 def _describe(routes: list[Route]) -> Routes:
@@ -151,7 +158,7 @@ def change_routing() -> Response:
         place = names.index(name) if name else len(routes)
         changed = _changed(routes, place, what)
         check_routes(changed)
-        replace_routes(session, changed)
+        _store(session, changed)
     return redirect_to("/settings/routing")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from zoneinfo import available_timezones
 
 import msgspec
 from flask import Blueprint, Response, request
 
+from memagent_server.http import change_log
 from memagent_server.http.api_route import operation, require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, json_answer
@@ -46,7 +48,10 @@ def save_schedules(changes: ScheduleChanges) -> None:
         if schedule is not None:
             _check(channel, schedule)
     context = current()
-    with context.database.write() as session:
+    with (
+        context.database.write() as session,
+        change_log.watch(session, partial(list_schedules, session)),
+    ):
         for channel, schedule in changes.schedules.items():
             put_schedule(session, channel, schedule, context.clock())
 

@@ -45,4 +45,5 @@ def show_changes() -> Response:
             older=older,
             describe=change_text.describe,
             problem_of=change_text.problem_of,
+            value_text=change_text.value_text,
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
+
+from memagent.units import format_bytes
 
 _RUNS = "/api/v1/runs"
 _ALERT = "/<any(ack, snooze, 'false-alarm', undo):action>"
@@ -70,6 +73,20 @@ def describe(method: str, route: str, subject: str) -> tuple[str, str]:
         if part in route and name == action:
             return text, rest
     return TEXTS.get((method, route), f"{method} {route}"), subject
+
+
+def value_text(name: str, value: str | None) -> str:
+    """Return a value of a change as pages show it: bytes with their unit."""
+    if value is None:
+        return "none"
+    return format_bytes(float(value)) if name.endswith("_bytes") and _is_number(value) else value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def problem_of(status: int) -> str:

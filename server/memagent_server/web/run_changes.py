@@ -5,9 +5,9 @@ Each has a route of the API; the run's page has forms for some.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
-from typing import Annotated, Literal
+from collections.abc import Collection, Iterable
+from contextlib import AbstractContextManager, suppress
+from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
 import msgspec
@@ -15,7 +15,7 @@ from flask import Blueprint, Response, request
 from msgspec import Meta
 
 from memagent.wire.messages import SCRIPT_COMMANDS, Identifier
-from memagent_server.http import auth
+from memagent_server.http import auth, change_log
 from memagent_server.http.api_route import operation, require_scope
 from memagent_server.http.context import current
 from memagent_server.http.problems import Problem, json_answer
@@ -23,9 +23,10 @@ from memagent_server.ingest.body import read_message
 from memagent_server.schemas.queries import MAX_RUNS, RunsToDelete
 from memagent_server.schemas.runs import ChangedRuns, Run, RunCommand, RunCommands
 from memagent_server.store.alerts import list_alerts
+from memagent_server.store.engine import Session
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.events import add_command, list_commands
-from memagent_server.store.run_edits import MAX_NOTES, MAX_TAGS, edit_run, edit_runs
+from memagent_server.store.run_edits import MAX_NOTES, MAX_TAGS, edit_run, edit_runs, edited_parts
 from memagent_server.store.runs import delete_run, get_run, lock_run
 from memagent_server.store.summaries import describe
 from memagent_server.web import query
@@ -68,9 +69,9 @@ def patch_run(run_id: str) -> Response:
     """Change a run's name, notes, tags or archive. A launch that resumes it leaves them alone."""
     edit, context = read_message(request, RunEdit), current()
     with context.database.write() as session:
+        with watch_runs(session, [run_id]):
+            edit_run(session, lock_run(session, run_id), **msgspec.structs.asdict(edit))
         run = lock_run(session, run_id)
-        edit_run(session, run, **msgspec.structs.asdict(edit))
-        session.flush()
         alerts = list_alerts(session, run_id=run_id).alerts
         settings = context.settings
         described = describe(
@@ -86,7 +87,7 @@ def patch_runs() -> Response:
     edit = read_message(request, RunsEdit)
     parts = msgspec.structs.asdict(edit)
     run_ids = list(dict.fromkeys(parts.pop("runs")))
-    with current().database.write() as session:
+    with current().database.write() as session, watch_runs(session, run_ids):
         edit_runs(session, run_ids, **parts)
     return json_answer(ChangedRuns(len(run_ids)))
 
@@ -129,11 +130,22 @@ def delete_one_run(run_id: str) -> Response:
 def change_run(run_id: str) -> Response:
     """Store the name and notes of the page's form, and show the run."""
     name, notes = form_text("name", 1, MAX_NAME), form_text("notes", 0, MAX_NOTES)
-    with current().database.write() as session:
+    with current().database.write() as session, watch_runs(session, [run_id]):
         run = lock_run(session, run_id)
         renamed = name if name != run.name else None
         edit_run(session, run, name=renamed, notes=notes)
     return _show(run_id)
+
+
+def watch_runs(session: Session, run_ids: Collection[str]) -> AbstractContextManager[None]:
+    """Log what the block changes of runs that people edit."""
+
+    def read() -> dict[str, Any]:
+        parts = edited_parts(session, run_ids)
+        # the entry names a single run already
+        return parts if len(run_ids) > 1 else next(iter(parts.values()), {})
+
+    return change_log.watch(session, read)
 
 
 def form_text(field: str, least: int, most: int) -> str:

@@ -25,10 +25,10 @@ def token(app, scope):
         ]
 
 
-def test_changes_are_in_the_audit_log_without_their_bodies(app, database):
+def test_changes_are_in_the_audit_log(app, database):
     headers = {"Authorization": f"Bearer {token(app, 'admin')}"}
     client = app.test_client()
-    rules = {"rules": {"Secret": {"column": "loss", "test": "above"}}}
+    rules = {"rules": {"Loss": {"column": "loss", "test": "above"}}}
     assert (
         client.put("/api/v1/column-rules?project=p", json=rules, headers=headers).status_code == 200
     )
@@ -51,7 +51,7 @@ def test_changes_are_in_the_audit_log_without_their_bodies(app, database):
     page = client.get("/settings/changes", headers=headers).text
     assert ">Deleted a run<" in page and "refused: 404 Not Found" in page
     assert "DELETE /api/v1/runs/&lt;run_id&gt;, status 404" in page
-    assert "Secret" not in page
+    assert "Loss.column</span> none → loss<" in page
 
 
 def test_a_form_says_what_it_changed(app, database):
@@ -135,3 +135,67 @@ def test_the_log_is_bounded_in_time_and_rows(database, monkeypatch):
     for number in range(5):
         add(changes.KEPT_S + 1.0 + number, str(number) * 300)
     assert [row[3][0] for row in rows_of(database)] == ["4", "3", "2"]
+
+
+def values_of(client, headers):
+    """The values of the newest change, as (name, old, new)."""
+    newest = client.get("/api/v1/changes?limit=1", headers=headers).get_json()["changes"][0]
+    return [tuple(value.values()) for value in newest["values"]]
+
+
+def test_a_change_of_settings_says_the_values_before_and_after(app):
+    headers = {"Authorization": f"Bearer {token(app, 'admin')}"}
+    client = app.test_client()
+    rules = {"rules": {"oom_forecast": {"is_on": False, "thresholds": {"critical_s": 300.0}}}}
+    for sent, expected in (
+        (rules, [("oom_forecast.is_on", "on", "off"), ("oom_forecast.critical_s", "120", "300")]),
+        (rules, []),
+        (
+            {"rules": {"oom_forecast": None}},
+            [("oom_forecast.is_on", "off", "on"), ("oom_forecast.critical_s", "300", "120")],
+        ),
+    ):
+        assert client.put("/api/v1/rules", json=sent, headers=headers).status_code == 200
+        assert values_of(client, headers) == expected
+    schedule = {"schedules": {"slack": {"time_zone": "UTC", "daily": True}}}
+    refused = client.put("/api/v1/schedules", json=schedule, headers=headers)
+    assert refused.status_code == 422 and values_of(client, headers) == []
+
+
+def test_a_column_rule_that_is_replaced_has_both_values(app):
+    headers = {"Authorization": f"Bearer {token(app, 'admin')}"}
+    client = app.test_client()
+    for value in (1.0, 2.5):
+        rules = {"rules": {"Loss": {"column": "loss", "test": "above", "value": value}}}
+        answer = client.put("/api/v1/column-rules?project=p", json=rules, headers=headers)
+        assert answer.get_json()["rules"][0]["value"] == value
+    assert values_of(client, headers) == [("Loss.value", "1", "2.5")]
+
+
+def test_routes_that_change_places_say_so(app):
+    headers = {"Authorization": f"Bearer {token(app, 'admin')}"}
+    client = app.test_client()
+    routes = [{"name": "a", "projects": ["p"]}, {"name": "b", "projects": ["q"]}]
+    for order in (routes, routes[::-1]):
+        put = client.put("/api/v1/routes", json={"routes": order}, headers=headers)
+        assert put.status_code == 200, put.text
+    assert values_of(client, headers) == [("order", "a, b", "b, a")]
+
+
+def test_a_changed_run_has_old_and_new_name_tags_and_notes(app, database):
+    headers = {"Authorization": f"Bearer {token(app, 'admin')}"}
+    client = app.test_client()
+    for run_id in "rs":
+        run = {"run_id": run_id, "tags": ["a"]}
+        assert client.post("/api/v1/runs", json=run, headers=headers).status_code < 300
+    edit = {"name": "new", "tags": ["a", "b"], "notes": "x" * 300}
+    assert client.patch("/api/v1/runs/r", json=edit, headers=headers).status_code == 200
+    name, notes, tags = values_of(client, headers)
+    assert name == ("name", "r", "new") and tags == ("tags", "a", "a, b")
+    assert notes == ("notes", None, "x" * 199 + "…")
+    both = {"runs": ["r", "s"], "is_archived": True}
+    assert client.patch("/api/v1/runs", json=both, headers=headers).status_code == 200
+    assert values_of(client, headers) == [
+        ("r.is_archived", "off", "on"),
+        ("s.is_archived", "off", "on"),
+    ]

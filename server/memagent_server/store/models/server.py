@@ -88,6 +88,8 @@ class ChangeRow(Base):
     subject: Mapped[str] = mapped_column(String(200))
     """Ids and project that the request names."""
     status: Mapped[int]
+    values: Mapped[list[Any]] = mapped_column(default=list, server_default="[]")
+    """What changed, as of `schemas.changes.ValueChange`."""
 
     __table_args__ = (Index("ix_changes_at", "at"),)
 

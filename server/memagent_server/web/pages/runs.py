@@ -50,7 +50,7 @@ from memagent_server.store.summaries import summarize
 from memagent_server.web import labels, query
 from memagent_server.web.group_view import group_rows
 from memagent_server.web.rendering import REFRESH_S, redirect_to, render_page
-from memagent_server.web.run_changes import MAX_NAME, delete_all, form_text
+from memagent_server.web.run_changes import MAX_NAME, delete_all, form_text, watch_runs
 from memagent_server.web.shared_pages import share_refreshes
 
 blueprint = Blueprint("runs", __name__)
@@ -259,7 +259,7 @@ def change_runs() -> Response:
     if action == "delete":
         delete_all(run_ids)
     else:
-        with current().database.write() as session:
+        with current().database.write() as session, watch_runs(session, run_ids):
             _change_runs(session, action, run_ids)
     return redirect_to(request.form.get("next"))
 

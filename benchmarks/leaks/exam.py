@@ -29,7 +29,7 @@ from benchmarks.leaks.step_times import StepTimes
 from benchmarks.machine import busy_processes
 
 SCRIPTS = Path(__file__).with_name("scripts")
-EXAMS = ("10", "11", "12", "13", "14", "15", "16", "17", "18", "19")
+EXAMS = ("10", "11", "12", "13", "14", "15", "16", "17", "18", "19", "20")
 HALVES = ("A", "B")
 NICE = 15
 

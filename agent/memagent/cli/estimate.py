@@ -78,6 +78,12 @@ def add_step_arguments(
         "--sequence", "--seq", type=int, help="tokens a sample; default the model's own length"
     )
     model.add_argument(
+        "--image-size",
+        type=int,
+        metavar="PIXELS",
+        help="height and width of images; default the model's own",
+    )
+    model.add_argument(
         "--input",
         action="append",
         metavar="[NAME=]8x1024[:int64]",
@@ -251,7 +257,7 @@ def _print_estimate(
     if arguments.json:
         print(json.dumps(estimate.to_dict(), indent=2))
         return status
-    title = title_of(arguments, arguments.batch or 1)
+    title = title_of(arguments, arguments.batch or 1, request)
     print("\n".join(render(estimate, style=style, title=title, all_advice=arguments.advice)))
     if estimate.outcome not in (None, "fits") and not estimate.is_bound:
         if is_traced and not arguments.advice:
@@ -343,7 +349,7 @@ def _print_largest_batch(
         }
         print(json.dumps(document, indent=2))
     elif largest.estimate is not None:
-        title = title_of(arguments, largest.batch)
+        title = title_of(arguments, largest.batch, request)
         print("\n".join(render(largest.estimate, style=style, title=title)))
         verdict = f"batch {largest.batch} fits in {limit}"
         if largest.too_large is not None:

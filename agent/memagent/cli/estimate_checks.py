@@ -22,6 +22,7 @@ from memagent.estimator.formula.releases import release_of
 SIZES = (
     "batch",
     "sequence",
+    "image_size",
     "accumulation",
     "checkpoint_every",
     "lora_rank",
@@ -43,8 +44,8 @@ FORMULA_ONLY = (
     "transformers",
 )
 """Options that no trace knows."""
-_OF_NAMED_MODELS = ("hub", "attention", "lora_rank", "lora_targets", "quantised", "kbit_training")
-"""Options that change a model by name or config.json; a factory's own code decides them."""
+_OF_TRANSFORMERS = ("hub", "attention", "lora_rank", "lora_targets", "quantised", "kbit_training")
+"""Options that change a model of transformers; the code of any other decides them."""
 _OF_ADAPTERS = ("quantised", "kbit_training", "lora_targets")
 """Options that have a meaning with adapters only."""
 _USUAL = {
@@ -128,7 +129,9 @@ def check_factory(arguments: argparse.Namespace) -> None:
             "--input"
         )
     unused = [
-        flag_of(name) for name in (*FORMULA_ONLY, *_OF_NAMED_MODELS) if is_given(arguments, name)
+        flag_of(name)
+        for name in (*FORMULA_ONLY, *_OF_TRANSFORMERS, "image_size")
+        if is_given(arguments, name)
     ]
     if arguments.method == "formula":
         unused.append("--method formula")
@@ -142,6 +145,16 @@ def check_factory(arguments: argparse.Namespace) -> None:
         raise SettingError(
             f"--precision {arguments.precision}: a factory is traced with one of "
             f"{', '.join(_FACTORY_PRECISIONS)}"
+        )
+
+
+def check_classifier(arguments: argparse.Namespace, library: str) -> None:
+    """Raise SettingError for options that change a model of transformers only."""
+    names = ("sequence", *_OF_TRANSFORMERS)
+    unused = [flag_of(name) for name in names if is_given(arguments, name)]
+    if unused:
+        raise SettingError(
+            f"{', '.join(unused)}: {arguments.model} is a classifier of {library}, so leave it out"
         )
 
 

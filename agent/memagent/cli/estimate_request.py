@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 from memagent.cli.device_options import card_of, context_bytes_of, limit_bytes_of
 from memagent.cli.estimate_checks import (
     FORMULA_ONLY,
+    check_classifier,
     check_factory,
     check_options,
     flag_of,
@@ -36,9 +37,15 @@ from memagent.estimator.formula.presets import (
 from memagent.estimator.formula.shapes import ModelShape
 from memagent.estimator.formula.spec import USUAL_LOOP, TrainingSpec
 from memagent.estimator.huggingface import request_for_config
+from memagent.estimator.input_specs import tensor_specs
 from memagent.estimator.quantised_model import TRACED_QUANTISATIONS
 from memagent.estimator.request import EstimateRequest, FormulaRequest, TraceRequest
-from memagent.estimator.vision_models import VisionModel, classification_loss, vision_model
+from memagent.estimator.vision_models import (
+    VisionModel,
+    is_classifier_name,
+    request_for_classifier,
+    vision_model,
+)
 
 _FACTORY = re.compile(r"(?P<path>.+\.py):\w+")
 _TRACED_PRECISIONS = ("fp32", "amp", "bf16", "bf16-amp", "fp16")
@@ -57,7 +64,8 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
         )
     if arguments.input:
         raise SettingError(
-            "--input is for path.py:factory: a model by name takes --batch and --sequence"
+            "--input is for path.py:factory: a model by name takes --batch, --sequence and "
+            "--image-size"
         )
     if arguments.hub:
         config: dict[str, Any] | None = _from_hub(arguments)
@@ -65,7 +73,8 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
         config = read_config(model)
     else:
         config = model_config(model)
-        if config is None and (vision := vision_model(model)) is not None:
+        is_classifier = config is None or is_classifier_name(model)
+        if is_classifier and (vision := vision_model(model)) is not None:
             return _vision_request(arguments, vision)
     if config is None:
         _raise_unknown(model)
@@ -91,9 +100,8 @@ def _raise_unknown(model: str) -> None:
     try:
         preset(model)
     except UnknownModelError as error:
-        # these libraries spell names with underscores, or as vgg16 and resnet50
-        is_classifier = re.search(r"_|^vgg|net\d*$", model) and "did you mean" in str(error)
-        if not is_classifier or find_spec("torchvision") or find_spec("timm"):
+        is_classifier = is_classifier_name(model) and "did you mean" in str(error)
+        if not is_classifier or _has_classifiers():
             raise
         raise UnknownModelError(
             f"{error} Image classifiers of torchvision and timm need these libraries."
@@ -123,6 +131,8 @@ def _formula_request(
         )
     else:
         shape = preset(model)
+    if arguments.image_size is not None:
+        shape = shape.resized(arguments.image_size)
     return FormulaRequest(
         _spec(arguments, shape),
         limit_bytes_of(arguments),
@@ -133,8 +143,20 @@ def _formula_request(
 
 def _name_choices(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return what was chosen for a name without its own config.json."""
-    has_config = arguments.hub or _is_config(arguments.model)
-    return () if has_config else tuple(name_choices(arguments.model))
+    model = arguments.model
+    if arguments.hub or _is_config(model):
+        return ()
+    has_text = "vocab_size" in (model_config(model) or {})
+    if is_classifier_name(model) and not has_text and not _has_classifiers():
+        return (
+            f"The hub's {canonical_name(model)} was chosen: torchvision and timm spell a name as "
+            f"{model}, and aren't installed.",
+        )
+    return tuple(name_choices(model))
+
+
+def _has_classifiers() -> bool:
+    return bool(find_spec("torchvision") or find_spec("timm"))
 
 
 def _fallback(arguments: argparse.Namespace, config: dict[str, Any]) -> FormulaRequest | None:
@@ -162,15 +184,12 @@ def _vision_request(arguments: argparse.Namespace, model: VisionModel) -> TraceR
     """Return a request for a classifier of torchvision or timm."""
     if reason := _untraced_reason(arguments, libraries=("torch",)):
         raise UnknownModelError(f"{arguments.model} is not known to the formula, and {reason}")
-    precision, batch = _precision(arguments), arguments.batch or 1
-    dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
-    return TraceRequest(
-        model=replace(model, dtype=dtype),
-        inputs=((batch, *model.image_size()), dtype),
-        targets=((batch,), "int64"),
-        loss=classification_loss,
+    check_classifier(arguments, model.library)
+    return request_for_classifier(
+        replace(model, pixels=arguments.image_size),
+        batch=arguments.batch or 1,
+        precision=_precision(arguments),
         optimizer=arguments.optimizer,
-        autocast="bf16" if precision == "amp" else None,
         checkpointing="full" if arguments.checkpointing == "full" else None,
         accumulation=arguments.accumulation,
         loop=arguments.loop or "plain",
@@ -225,6 +244,7 @@ def _config_request(
         config,
         batch=arguments.batch or 1,
         sequence=arguments.sequence,
+        image_size=arguments.image_size,
         precision=_precision(arguments),
         optimizer=arguments.optimizer,
         attention=arguments.attention,
@@ -362,7 +382,16 @@ def fit_command(arguments: argparse.Namespace, defaults: argparse.Namespace) -> 
     return shlex.join(words)
 
 
-def title_of(arguments: argparse.Namespace, batch: int) -> str:
+def _images_of(request: EstimateRequest) -> Iterator[tuple[int, int]]:
+    """Yield the height and width of a batch of images."""
+    if isinstance(request, FormulaRequest):
+        shape = request.spec.model
+        yield from [(shape.image, shape.image)] if shape.patch else []
+    else:
+        yield from (shape[2:] for shape, _ in tensor_specs(request.inputs) if len(shape) == 4)
+
+
+def title_of(arguments: argparse.Namespace, batch: int, request: EstimateRequest) -> str:
     """Return the model by its name or file, its input, and its card."""
     model = arguments.model
     is_factory = _FACTORY.fullmatch(model) is not None
@@ -373,4 +402,5 @@ def title_of(arguments: argparse.Namespace, batch: int) -> str:
     else:
         size = f"batch {batch}"
         size += f" x {arguments.sequence:,} tokens" if arguments.sequence else ""
+        size += "".join(f" x {high} x {wide} pixels" for high, wide in _images_of(request))
     return f"{name}, {size}" + (f", on {arguments.gpu}" if arguments.gpu else "")

@@ -9,6 +9,7 @@ SIZE_LIMITS = {
     "batch": 1 << 24,
     "sequence": 1 << 24,
     "target_sequence": 1 << 24,
+    "image_size": 1 << 16,
     "accumulation": 1 << 20,
     "checkpoint_every": 1 << 10,
     "loss_chunks": 1 << 20,

@@ -177,6 +177,7 @@ def request_for_config(
     *,
     batch: int = 1,
     sequence: int | None = None,
+    image_size: int | None = None,
     precision: str = "amp",
     optimizer: Any = "adamw",
     attention: Literal["sdpa", "eager"] | None = None,
@@ -192,7 +193,7 @@ def request_for_config(
     """Return the request to trace the model of a config.json (its path, folder or content).
 
     - batch: samples in one forward. sequence: tokens a sample, by default the config's learned
-      positions, else 2048.
+      positions, else 2048. image_size: height and width of images, by default the config's.
     - precision: fp32, amp (bf16 autocast), fp16-amp (with a GradScaler), bf16 or fp16 (all
       weights), bf16-amp (bf16 autocast over such weights).
     - attention: None is transformers' own choice. checkpointing: recompute each layer.
@@ -206,17 +207,15 @@ def request_for_config(
     config or precision.
     """
     content = read_config(config)
+    content = content if image_size is None else _with_image_size(content, image_size)
     check_loop(loop)
     if attention == "eager":
         _check_attention(content)
-    if precision not in _PRECISIONS:
-        choices = ", ".join(_PRECISIONS)
-        raise OptionError("precision", f"{precision!r} cannot be traced: use one of {choices}")
+    dtype, autocast = traced_dtypes(precision)
     check_kbit_training(kbit_training, quantised)
     if quantised not in (None, *TRACED_QUANTISATIONS):
         choices = ", ".join(TRACED_QUANTISATIONS)
         raise OptionError("quantised", f"{quantised!r} cannot be traced: use one of {choices}")
-    dtype, autocast = _PRECISIONS[precision]
     model = ConfiguredModel(
         content,
         dtype,
@@ -230,9 +229,13 @@ def request_for_config(
         loop=loop,
     )
     model_class, loaded = load_class(content)
+    inputs = inputs_of(model_class, loaded, batch=batch, sequence=sequence, dtype=dtype)
+    if image_size is not None and "pixel_values" not in inputs:
+        name = model_class.__name__
+        raise OptionError("image_size", f"is {image_size}: {name} takes no images, so leave it out")
     return ConfigRequest(
         model=model,
-        inputs=inputs_of(model_class, loaded, batch=batch, sequence=sequence, dtype=dtype),
+        inputs=inputs,
         choices=_class_choice(content, model_class.__name__),
         optimizer=optimizer,
         autocast=autocast,
@@ -242,6 +245,22 @@ def request_for_config(
         sequence=sequence,
         **device,
     )
+
+
+def traced_dtypes(precision: str) -> tuple[str, Literal["bf16", "fp16"] | None]:
+    """Return the dtypes of weights and of autocast. Raises OptionError for another precision."""
+    if precision not in _PRECISIONS:
+        choices = ", ".join(_PRECISIONS)
+        raise OptionError("precision", f"{precision!r} cannot be traced: use one of {choices}")
+    return _PRECISIONS[precision]
+
+
+def _with_image_size(config: Config, image_size: int) -> dict[str, Any]:
+    """Return the config of a model for images of this height and width."""
+    size = {"image_size": image_size}
+    is_pair = hasattr(load_class(config)[1], "vision_config")
+    tower = {"vision_config": {**(config.get("vision_config") or {}), **size}}
+    return {**config, **(tower if is_pair else size)}
 
 
 def _class_choice(config: Config, class_name: str) -> tuple[str, ...]:

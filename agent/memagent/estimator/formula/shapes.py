@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from memagent.errors import EstimateError
+from memagent.errors import EstimateError, OptionError
 from memagent.estimator.formula.families import Family, HeadKind, family_named
 
 MatrixKind = Literal["linear", "expert", "embedding", "norm", "head"]
@@ -130,6 +130,20 @@ class ModelShape:
         """Return the width of the model's output: vocabulary, labels, or 0 without a head."""
         head = self.head_kind
         return self.vocab if head in ("lm", "mlm") else self.labels if head == "classifier" else 0
+
+    def resized(self, image: int) -> ModelShape:
+        """Return the shape for images of this height and width.
+
+        Raises OptionError if it takes none, or no patch of them is whole.
+        """
+        name = self.name or self.family
+        if not self.patch:
+            raise OptionError("image_size", f"is {image}: {name} takes no images, so leave it out")
+        if image < self.patch:
+            raise OptionError(
+                "image_size", f"is {image}: a patch of {name} has {self.patch} pixels"
+            )
+        return replace(self, image=image)
 
     def sequence_for(self, sequence: int | None) -> int:
         """Return the positions of one sample: an image's patches and class token, or its tokens."""

@@ -8,6 +8,7 @@
    containers have, too, count only for methods of the named object.
 4. A suspended generator of the script has variables, too: what it reads from may be one of them.
 5. A loop over the owner itself calls a method of it: `for member in archive`.
+6. The surest call is one of a function whose own source adds to the container.
 """
 
 from __future__ import annotations
@@ -63,6 +64,25 @@ def library_calls(
     Functions whose code uses the attribute come first, then methods of the named object, then calls
     of what the class itself defines, then calls in a loop. What makes the owner is last.
     """
+    yield from (line for _, line in _ordered_calls(name, holder, files))
+
+
+def filling_call(name: ObjectName, holder: HolderPath, files: Sequence[str]) -> SourceLine | None:
+    """Return the script's call of a library's function that adds to its own object (6)."""
+    owner = next((kind for kind in map(_class_of, holder.above) if not _is_builtin(kind)), None)
+    if owner is None or is_script_class(owner):
+        return None
+    attribute = name.identifiers[:1]
+    for function, line in _ordered_calls(name, holder, files):
+        if _fills(function, attribute):
+            return replace(line, strength=PASSES)
+    return None
+
+
+def _ordered_calls(
+    name: ObjectName, holder: HolderPath, files: Sequence[str]
+) -> list[tuple[Any, SourceLine]]:
+    """Return what is called, with the line. The method of that name if it can't be looked up."""
     kinds = [kind for kind in map(_class_of, holder.above) if not is_script_class(kind)]
     kinds = [kind for kind in kinds if kind.__module__ != "builtins"]
     libraries = [file_of(base) for kind in kinds[:1] for base in kind.__mro__[:-1]]
@@ -73,7 +93,10 @@ def library_calls(
     meanings = Meanings()
     defined = [_defined_names(library) for library in libraries]
     owners = (item for item in holder.above if _class_of(item) in kinds[:1])
-    calls = list(_iterations(next(owners, None), name, meanings, files))
+    calls = [
+        (order, None, line)
+        for order, line in _iterations(next(owners, None), name, meanings, files)
+    ]
     for file in files:
         for node, parents in walk(syntax_tree(file)):
             if not isinstance(node, ast.Call) or not _takes_values(node):
@@ -81,7 +104,9 @@ def library_calls(
             function = meanings.of(node.func, file, parents)
             is_method = _is_method_of(node, set(name.identifiers))
             if function is UNKNOWN:
-                place = _place_by_name(function_name(node), defined, is_method)
+                called = function_name(node)
+                place = _place_by_name(called, defined, is_method)
+                function = _attribute(kinds[0], called) if kinds else UNKNOWN
             else:
                 place = _place(function, libraries, packages)
             if place is not None:
@@ -91,9 +116,9 @@ def library_calls(
                 is_maker = any(function is kind for kind in kinds)
                 is_other = not _uses_attribute(function, name.identifiers[:1])
                 order = (is_maker, is_other, not is_method, place, is_once, is_rarer)
-                calls.append((order, line))
+                calls.append((order, function, line))
     calls.sort(key=lambda call: call[0])
-    yield from (line for _, line in calls)
+    return [(function, line) for _, function, line in calls]
 
 
 def _iterations(
@@ -204,6 +229,15 @@ def _uses_attribute(function: Any, identifiers: Sequence[str]) -> bool:
     owner = owner if isinstance(owner, FunctionType) else getattr(owner, "__init__", None)
     names = owner.__code__.co_names if isinstance(owner, FunctionType) else ()
     return any(item.removeprefix(".") in names for item in identifiers)
+
+
+def _fills(function: Any, attributes: Sequence[str]) -> bool:
+    """Return True if the source of a library's function adds to one of the attributes."""
+    owner = _code_owner(function)
+    if not isinstance(owner, FunctionType) or not _uses_attribute(owner, attributes):
+        return False
+    scope = SourceScope(owner.__code__.co_filename, owner.__code__.co_firstlineno)
+    return any(line.strength == GROWS for line in growing_lines([scope], attributes))
 
 
 def _is_method_of(call: ast.Call, names: set[str]) -> bool:

@@ -6,7 +6,8 @@
    A function that neither its file nor the main one calls doesn't count, unless a framework does:
    `on_validation_end`.
 2. A *cache* is filled by key. A key that counts the run's steps never comes again, so nothing ends
-   that growth: it's a *list*. Numbers within an epoch come again.
+   that growth: it's a *list*. So is a key that is made of such a number: `name = f"step {n}"`.
+   Numbers within an epoch come again.
 3. Anything else that has a limit is a *buffer*: its items are counted, cut off, or leave one by
    one. `bounds` couldn't read the number.
 4. Of several suspects, the kind that most of the growth is of counts. Lines that allocate don't if
@@ -61,7 +62,7 @@ class SourceEvidence:
     """Kinds of suspects and their growth, by the source.
 
     suspects: those that don't end by themselves. growing: what most of their growth is (4),
-    "unknown" without any. keyed: lines of those that fill a table by key.
+    "unknown" without any. keyed: lines of those that fill a table by keys that may come again.
     """
 
     suspects: list[Suspect]
@@ -147,9 +148,10 @@ class _Reading:
         if not keyed:
             return "buffer"
         asks = any(depends_on(node, parents, names) for node, parents in statements)
-        if running or asks:
+        if running or asks or not (yield from self._has_new_keys(suspect)):
             return "cache"
-        return "list" if (yield from self._has_new_keys(suspect)) else "cache"
+        self.keyed.discard((suspect.file, suspect.line))
+        return "list"
 
     def _has_new_keys(self, suspect: Suspect) -> Work[bool]:
         """Return True if a key of what the line stores counts the steps of the run (2)."""
@@ -184,17 +186,32 @@ def _function(parents: Parents) -> str:
 
 
 def _stored_keys(suspect: Suspect) -> list[ast.expr]:
+    """Return the keys that the line stores by, and what their variables are set to before it."""
+    keys: list[ast.expr] = []
+    for node, parents in statements_of(suspect):
+        targets = assignment_targets(node) if isinstance(node, ast.Assign) else []
+        new = [target.slice for target in targets if isinstance(target, ast.Subscript)]
+        names = {part.id for key in new for part in ast.walk(key) if isinstance(part, ast.Name)}
+        keys += new + _values_before(names, node, parents)
+    return keys
+
+
+def _values_before(names: set[str], node: ast.stmt, parents: Parents) -> list[ast.expr]:
+    """Return what variables are set to before a statement, in the same block."""
+    body = getattr(parents[-1], "body", ())
     return [
-        target.slice
-        for node, _ in statements_of(suspect)
-        if isinstance(node, ast.Assign)
-        for target in assignment_targets(node)
-        if isinstance(target, ast.Subscript)
+        item.value
+        for item in (body[: body.index(node)] if node in body else ())
+        if isinstance(item, ast.Assign)
+        and not names.isdisjoint(map(ast.unparse, assignment_targets(item)))
     ]
 
 
 def _counts(key: ast.expr, counters: set[str]) -> bool:
-    parts = list(ast.walk(key))
+    """Return True if a key is made of a counter. `rows[step]` has any key: rows may be alike."""
+    looked_up = [part for part in ast.walk(key) if isinstance(part, ast.Subscript)]
+    inner = {part for item in looked_up for part in ast.walk(item)}
+    parts = [part for part in ast.walk(key) if part not in inner]
     if any(isinstance(part, ast.BinOp) and isinstance(part.op, _REPEATING) for part in parts):
         return False
     names = (part for part in parts if isinstance(part, ast.Name | ast.Attribute))

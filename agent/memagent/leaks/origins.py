@@ -27,7 +27,7 @@ from memagent.leaks import source_lines
 from memagent.leaks.aliases import ADDING_METHODS
 from memagent.leaks.detectors.base import CodePosition
 from memagent.leaks.growth import growing_lines, lines_adding_to_self
-from memagent.leaks.library_calls import library_calls
+from memagent.leaks.library_calls import filling_call, library_calls
 from memagent.leaks.object_labels import link_of
 from memagent.leaks.object_names import MODULE_REGISTRIES, ObjectName, file_of
 from memagent.leaks.referrers import HolderPath
@@ -63,6 +63,8 @@ def line_of_holder(scopes: UserScopes, holder: HolderPath, kind: Kind) -> Source
     line = _line_of_link(holder, line) or line
     if line is None or line.strength < PASSES:
         line = origin_line(holder, scopes.files) or line
+    if line is None or line.strength < PASSES:
+        line = filling_call(holder.name, holder, scopes.files) or line
     return line
 
 

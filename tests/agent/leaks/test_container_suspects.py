@@ -139,7 +139,7 @@ def add_handler(logger):
     logger.addHandler(handler)
 
 
-def test_what_sets_the_owner_of_a_container_gives_way_to_what_makes_its_items():
+def test_what_sets_the_owner_of_a_container_gives_way_to_what_adds_to_it():
     logger = logging.getLogger("memagent.test")
     add_handler(logger)
     site = __file__, add_handler.__code__.co_firstlineno + 1
@@ -148,7 +148,7 @@ def test_what_sets_the_owner_of_a_container_gives_way_to_what_makes_its_items():
     )
     try:
         (suspect,), _ = finish(work)
-        assert (suspect.holder, suspect.line) == ("logger.handlers: list of 1", site[1])
+        assert (suspect.holder, suspect.line) == ("logger.handlers: list of 1", site[1] + 1)
     finally:
         logger.handlers.clear()
 

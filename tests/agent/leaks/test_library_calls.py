@@ -11,9 +11,10 @@ from types import ModuleType
 import pytest
 
 from memagent.leaks import syntax
-from memagent.leaks.library_calls import lengthening_calls, library_calls
+from memagent.leaks.library_calls import filling_call, lengthening_calls, library_calls
 from memagent.leaks.object_names import ObjectName
 from memagent.leaks.referrers import HolderPath
+from memagent.leaks.source_lines import PASSES
 
 LIBRARY = """
 class Store:
@@ -83,6 +84,13 @@ cache, recent = Cache(), RecentCache()
 def reply(model, prompt):
     return model(prompt, past=cache)
 
+
+def set_up(size):
+    fresh = Store(size)
+    fresh.touch(size)
+    fresh.record(size)
+    return fresh
+
 """
 
 STREAM = """
@@ -131,8 +139,10 @@ def test_a_call_is_known_by_what_it_means(script: ModuleType) -> None:
     name = ObjectName("store.items", (".items", "store"), file, "<module>")
     holder = HolderPath(script.store.items, 1.0, name, (), (script.store,))
     lines = [line.text for line in library_calls(name, holder, [file])]
-    calls = ["store.get(number, unknown)", "store.touch(number)", "unknown.record(number)"]
-    assert lines == [*calls, "store = Store(size)"]
+    calls = ["store.get(number, unknown)", "unknown.record(number)", "fresh.record(size)"]
+    assert lines[:3] == calls
+    assert lines[3:5] == ["store.touch(number)", "fresh.touch(size)"]
+    assert set(lines[5:]) == {"store = Store(size)", "fresh = Store(size)"}
 
 
 def test_a_call_in_the_constructor_comes_after_one_that_runs_often(script: ModuleType) -> None:
@@ -142,6 +152,19 @@ def test_a_call_in_the_constructor_comes_after_one_that_runs_often(script: Modul
     lines = [line.text for line in library_calls(name, holder, [file])]
     own = [line for line in lines if line.startswith("self.")]
     assert own == ['self.store.get("newest", value)', 'self.store.get("first", first)']
+
+
+def test_6_a_method_that_adds_to_the_attribute_is_found(script: ModuleType) -> None:
+    """Also in a function that has returned, whose variables are gone."""
+    file, store = str(script.__file__), script.store
+    name = ObjectName("fresh.items", (".items", "fresh"), file, "set_up")
+    holder = HolderPath(store.items, 1.0, name, (), (store,))
+    line = filling_call(name, holder, [file])
+    assert line is not None and line.text == "fresh.record(size)" and line.strength == PASSES
+    newest = ObjectName("fresh.newest", (".newest", "fresh"), file, "set_up")
+    assert filling_call(newest, holder, [file]) is None
+    own = HolderPath(script.owner, 1.0, name, (), (script.owner,))
+    assert filling_call(name, own, [file]) is None
 
 
 def test_what_gets_an_object_that_lengthens_its_attribute_is_found(script: ModuleType) -> None:

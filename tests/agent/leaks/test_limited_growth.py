@@ -49,7 +49,13 @@ for epoch in range(3):
 """,
     "one of a number of places": """
 for step in range(100):
-    rows[step % 10] = make()  # here
+    place = step % 10
+    rows[place] = make()  # here
+""",
+    "a word by number": """
+for step in range(100):
+    word = words[step]
+    rows[word] = make()  # here
 """,
     "a counter that begins again": """
 for x in data:
@@ -82,6 +88,15 @@ class Store:
     def add(self, x):
         self.count += 1
         self.rows[self.count] = x  # here
+""",
+    "by a text of a counter": """
+class Store:
+    def __init__(self):
+        self.count = 0
+    def add(self, x):
+        self.count += 1
+        name = f"<row {self.count}>"
+        rows[name] = x  # here
 """,
     "beside a call of an entry": """
 for step in range(1000):
@@ -118,6 +133,17 @@ def growth_of(suspects, is_beyond=never):
 @pytest.mark.parametrize(("growing", "name", "source"), CASES, ids=[case[1] for case in CASES])
 def test_1_to_3_it_tells_kinds_of_growth_apart(tmp_path, growing, name, source):
     assert growth_of([suspect_in(tmp_path, source)]) == growing
+
+
+@pytest.mark.parametrize(
+    ("source", "is_keyed"),
+    [(LISTS["by a text of a counter"], False), (LIMITED["keys that may come again"], True)],
+    ids=["a counter", "any key"],
+)
+def test_2_only_keys_that_may_come_again_make_a_table(tmp_path, source, is_keyed):
+    suspect = suspect_in(tmp_path, source)
+    keyed = finish(source_evidence([suspect], never, TimeBudget())).keyed
+    assert keyed == ({(suspect.file, suspect.line)} if is_keyed else frozenset())
 
 
 def test_4_most_of_the_growth_counts(tmp_path):
@@ -175,7 +201,7 @@ def test_a_long_file_is_read_once_for_all_suspects_in_parts(tmp_path, monkeypatc
             parts.append(dict(asked))
     evidence = end.value.value
     assert evidence.growing == "list" and evidence.suspects == suspects
-    assert evidence.keyed == {(str(path), 2 * n) for n in range(1, 9)}
+    assert not evidence.keyed
     assert walked[syntax.syntax_tree(str(path))] == 1 and set(walked.values()) == {1}
     assert sum(part.get("statements", 0) for part in parts) > 8 * 3 * 400
     assert max(sum(part.values()) for part in parts) <= syntax.NODES_AT_ONCE

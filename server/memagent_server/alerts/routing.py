@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
 
+from msgspec.structs import replace
+
 from memagent_server.alerts.event_rules import MILESTONES
 from memagent_server.schemas.routing import Route, RoutedChannel
 from memagent_server.settings import SEVERITIES
@@ -77,6 +79,42 @@ def others(routes: Iterable[Route], channels: Collection[str]) -> tuple[str, ...
     """Return the channels that no route names (2)."""
     named = {channel for route in routes for channel in route.channels}
     return tuple(channel for channel in channels if channel not in named)
+
+
+def hidden_routes(routes: Sequence[Route]) -> dict[str, str]:
+    """Return the routes that no message reaches, each with one before it that decides them all."""
+    ends = [route for route in routes if not route.goes_on]
+    return {
+        route.name: before.name
+        for place, route in enumerate(routes)
+        for before in reversed(ends)
+        if before in routes[:place] and _covers(before, route)
+    }
+
+
+def lost_severity(routes: Sequence[Route]) -> str | None:
+    """Return the lowest severity that routes drop whatever it is about, None if there is none."""
+    everything = Route(name="")
+    lost = [
+        route.severity
+        for place, route in enumerate(routes)
+        if not (route.goes_on or route.channels or any(other.goes_on for other in routes[:place]))
+        and _covers(route, replace(everything, severity=route.severity))
+    ]
+    return min(lost, key=SEVERITIES.index, default=None)
+
+
+def _covers(route: Route, other: Route) -> bool:
+    """Return True if a route matches whatever another one does, by the text of their patterns."""
+    return SEVERITIES.index(route.severity) <= SEVERITIES.index(other.severity) and all(
+        not own or (named and set(named) <= set(own))
+        for own, named in (
+            (route.projects, other.projects),
+            (route.users, other.users),
+            (route.tags, other.tags),
+            (route.rules, other.rules),
+        )
+    )
 
 
 def projects_of(channel: str, routes: Iterable[Route]) -> tuple[str, ...]:

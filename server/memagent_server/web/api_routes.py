@@ -10,7 +10,14 @@ import msgspec
 from flask import Blueprint, Response, request
 
 from memagent.units import DAY_S
-from memagent_server.alerts.routing import RoutedMessage, others, preview, subject_of
+from memagent_server.alerts.routing import (
+    RoutedMessage,
+    hidden_routes,
+    lost_severity,
+    others,
+    preview,
+    subject_of,
+)
 from memagent_server.alerts.rules import RULES
 from memagent_server.http import change_log
 from memagent_server.http.api_route import operation, require_scope
@@ -131,6 +138,8 @@ def show_routing() -> Response:
             configured=answer.channels,
             known=known_channels(),
             others=answer.others,
+            hidden=hidden_routes(routes),
+            lost=lost_severity(routes),
             rules=list(RULES),
             severities=SEVERITIES,
             preview=past,

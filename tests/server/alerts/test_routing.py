@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from memagent_server.alerts.routing import RoutedMessage, Subject, matches, preview, receivers
+from memagent_server.alerts.routing import (
+    RoutedMessage,
+    Subject,
+    hidden_routes,
+    lost_severity,
+    matches,
+    preview,
+    receivers,
+)
 from memagent_server.schemas.routing import Route
 from memagent_server.store.routes import list_routes, replace_routes
 from tests.server.alerts.test_incident_updates import Job, leak
@@ -119,3 +127,23 @@ def test_routes_are_stored_in_their_order(database):
             replace_routes(session, routes)
         with database.read() as session:
             assert list_routes(session) == routes
+
+
+def test_a_route_after_one_that_decides_all_of_its_messages_is_hidden():
+    critical = Route(name="critical", severity="critical", channels=("pager",))
+    two = Route(name="two", projects=("vision", "nlp"), channels=("mail",))
+    assert hidden_routes([critical, VISION]) == {}
+    assert hidden_routes([VISION, two]) == {} and hidden_routes([two, VISION]) == {"vision": "two"}
+    all_of = Route(name="all", channels=("mail",))
+    assert hidden_routes([all_of, critical, PAGER]) == {"critical": "all", "on call": "all"}
+    assert hidden_routes([Route(name="all", goes_on=True), critical]) == {}
+
+
+def test_routes_that_drop_everything_of_a_severity_say_so():
+    nothing = Route(name="nothing")
+    assert lost_severity([]) is None and lost_severity([VISION, PAGER]) is None
+    assert lost_severity([VISION, nothing]) == "note"
+    assert lost_severity([Route(name="nothing", severity="critical"), VISION]) == "critical"
+    assert lost_severity([Route(name="nothing", projects=("vision",))]) is None
+    assert lost_severity([PAGER, nothing]) is None
+    assert lost_severity([Route(name="nothing", goes_on=True)]) is None

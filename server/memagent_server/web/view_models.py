@@ -13,7 +13,7 @@ from memagent.units import format_bytes
 from memagent.wire.fields import PHASES
 from memagent.wire.messages import COMMAND_REPLY, SCRIPT_ALERT
 from memagent_server.alerts.event_rules import MAX_CAUSE_LENGTH, SCRIPT
-from memagent_server.schemas.alerts import Alert, Incident
+from memagent_server.schemas.alerts import Alert, Incident, Transition
 from memagent_server.schemas.base import JsonObject, RunStatus
 from memagent_server.schemas.predictions import (
     ComponentResidual,
@@ -23,6 +23,7 @@ from memagent_server.schemas.predictions import (
     PhaseResidual,
 )
 from memagent_server.schemas.runs import Run, RunEvent, Stream
+from memagent_server.settings import SEVERITIES
 from memagent_server.store.incidents import first_step_of
 from memagent_server.store.streams import phase_of
 from memagent_server.web.bars import percent_of, residual_tone
@@ -248,15 +249,11 @@ def drawn_forecast(
 
 def markers(alerts: Sequence[Alert], events: Sequence[RunEvent]) -> list[JsonObject]:
     """Return the chart's vertical lines: alerts that fired or were averted, and agent events."""
-    lines: list[JsonObject] = []
-    for alert in alerts:
-        for change in alert.transitions:
-            if change.from_state != change.to_state and change.to_state in ("firing", "averted"):
-                fires, is_note = change.to_state == "firing", alert.severity == "note"
-                tone = "plain" if is_note else alert.severity if fires else "ok"
-                label = _label_of(alert, fires=fires)
-                if fires or not is_note:
-                    lines.append({"step": change.step, "label": label, "tone": tone})
+    lines: list[JsonObject] = [
+        {"step": change.step, "label": _label_of(alert, change), "tone": _tone_of(alert, change)}
+        for alert in alerts
+        for change in _marked_changes(alert)
+    ]
     for event in events:
         if event.kind not in _HIDDEN_EVENTS:
             tone = "critical" if event.kind == "oom" else "plain"
@@ -266,13 +263,34 @@ def markers(alerts: Sequence[Alert], events: Sequence[RunEvent]) -> list[JsonObj
     return sorted(distinct.values(), key=lambda marker: int(marker["step"]))[-MAX_MARKERS:]
 
 
-def _label_of(alert: Alert, *, fires: bool) -> str:
+def _marked_changes(alert: Alert) -> Iterator[Transition]:
+    """Yield where an alert began to fire, got worse and, unless it is a note, was averted."""
+    worst = -1
+    for change in alert.transitions:
+        if change.to_state == "firing":
+            severity = SEVERITIES.index(change.severity)
+            if change.from_state != "firing" or severity > worst:
+                yield change
+            worst = max(worst, severity)
+        elif change.to_state == "averted" != change.from_state and alert.severity != "note":
+            yield change
+            worst = -1
+
+
+def _tone_of(alert: Alert, change: Transition) -> str:
+    if change.to_state == "averted":
+        return "ok"
+    return "plain" if alert.severity == "note" else change.severity
+
+
+def _label_of(alert: Alert, change: Transition) -> str:
+    fires = change.to_state == "firing"
     if alert.rule == SCRIPT.name:
         title = str(alert.data.get("title", ""))[:MAX_CAUSE_LENGTH]
         return title if fires else f"{title}: over"
     if alert.severity == "note":
         return humanize(alert.rule)
-    return "warning" if fires else "averted"
+    return change.severity if fires else "averted"
 
 
 def listed_events(events: Sequence[RunEvent]) -> list[RunEvent]:

@@ -145,9 +145,11 @@ def test_a_forecast_without_risk_or_date_is_not_drawn(changes):
 
 
 def test_markers_are_distinct_alerts_and_events_in_order():
-    worse = replace(FIRED, step=95, from_state="firing")
+    first = replace(FIRED, step=90, severity="warning")
+    worse = replace(FIRED, step=95, from_state="firing", severity="critical")
+    better, again = replace(first, step=96, from_state="firing"), replace(worse, step=97)
     averted = replace(FIRED, step=99, from_state="firing", to_state="averted")
-    alert = replace(ALERT, transitions=[replace(FIRED, step=90), worse, averted])
+    alert = replace(ALERT, transitions=[first, worse, better, again, averted])
     events = [
         an_event(kind, step)
         for kind, step in (("oom", 100), ("oom", 100), ("phase", 3), ("my_eval", 40))
@@ -157,7 +159,8 @@ def test_markers_are_distinct_alerts_and_events_in_order():
         for marker in view_models.markers([alert], events)
     ] == [
         (40, "my eval", "plain"),
-        (90, "warning", "critical"),
+        (90, "warning", "warning"),
+        (95, "critical", "critical"),
         (99, "averted", "ok"),
         (101, "out of memory", "critical"),
     ]
@@ -272,7 +275,7 @@ def test_the_newest_diagnosis_is_listed_and_no_event_of_another_place():
     ]
 
 
-def test_warnings_are_marked_as_such_and_notes_by_their_rule():
+def test_warnings_are_marked_by_severity_and_notes_by_their_rule():
     def fired_and_averted(first, last):
         return [replace(FIRED, step=first), replace(FIRED, step=last, to_state="averted")]
 
@@ -282,7 +285,7 @@ def test_warnings_are_marked_as_such_and_notes_by_their_rule():
     )
     assert view_models.markers([warned, noted], []) == [
         {"step": 5, "label": "prediction mismatch", "tone": "plain"},
-        {"step": 9, "label": "warning", "tone": "critical"},
+        {"step": 9, "label": "critical", "tone": "critical"},
         {"step": 20, "label": "averted", "tone": "ok"},
     ]
 

@@ -27,13 +27,18 @@ from tests.live_server import SECRET_KEY, LiveServer
 from tests.postgres import PostgresCluster, find_programs, temporary_cluster
 from tests.python_fork import ForkServer
 
-# Set before torch is imported: as many tests run in parallel as there are processors.
+# Set before torch is imported: more tests run in parallel than there are processors.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         memory_watch.start()
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one worker more than there are processors: tests often wait for other processes."""
+    return (os.cpu_count() or 1) + 1
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

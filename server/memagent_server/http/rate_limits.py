@@ -9,6 +9,7 @@ seconds' worth.
    could never pass.
 4. The web processes of a server count together (`shared_counters`); several servers count
    separately. Browsers, the admin token of the settings and servers without tokens are not limited.
+5. A public link has a bucket of requests, too: whoever has its address needs no token.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from memagent_server.settings import Settings
 
 EXTENSION = "memagent_quotas"
 BURST_S = 10.0
+PUBLIC_REQUESTS_PER_S = 100.0
+"""Requests to one public link: enough for 300 open pages, which ask every 3 s."""
+_PUBLIC = "memagent_public_quota"
 
 
 @dataclass
@@ -74,12 +78,12 @@ class RateLimits:
         self._buckets = buckets
         self._clock = clock
 
-    def take(self, token_id: int, kind: str, cost: float) -> float:
-        """Return the seconds that the token has to wait; 0 if its bucket had enough."""
+    def take(self, key: int | str, kind: str, cost: float) -> float:
+        """Return the seconds that a token or link has to wait; 0 if its bucket had enough."""
         rate = self._rates[kind]
         if rate is None:
             return 0.0
-        with self._buckets.row(f"{kind} {token_id}") as row:
+        with self._buckets.row(f"{kind} {key}") as row:
             now = self._clock()
             level, at = row
             # 0 is a new row: see SharedCounters
@@ -92,6 +96,8 @@ class RateLimits:
 
 def install(app: Flask, settings: Settings) -> None:
     """Install after `auth`, which knows whose request it is."""
+    links = open_counters("public_links", 2, settings.secret_key)
+    app.extensions[_PUBLIC] = RateLimits(PUBLIC_REQUESTS_PER_S, None, links)
     if settings.quota_requests is None and settings.quota_bytes is None:
         return
     buckets = open_counters("quotas", 2, settings.secret_key)
@@ -113,3 +119,14 @@ def _check_limits() -> None:
                 f"Token {access.name!r} has used up its quota of {kind}. Wait {wait_s} s.",
                 headers={"Retry-After": str(wait_s)},
             )
+
+
+def check_public_link(run_id: str) -> None:
+    """Count a request to the public link of a run. Raises Problem 429."""
+    limits: RateLimits = current_app.extensions[_PUBLIC]
+    if wait_s := math.ceil(limits.take(run_id, "requests", 1.0)):
+        raise Problem(
+            429,
+            f"This link gets too many requests. Wait {wait_s} s.",
+            headers={"Retry-After": str(wait_s)},
+        )

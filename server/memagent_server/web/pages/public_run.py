@@ -16,6 +16,7 @@ from flask import Blueprint, Response, url_for
 from memagent_server.alerts.event_rules import SCRIPT
 from memagent_server.http.api_route import require_scope
 from memagent_server.http.context import current
+from memagent_server.http.rate_limits import check_public_link
 from memagent_server.schemas.runs import Run
 from memagent_server.web import api
 from memagent_server.web.chart_source import read_chart_source, variables_of
@@ -61,7 +62,9 @@ def get_public_forecast(secret: str) -> Response:
 
 def _run_id(secret: str) -> str:
     with current().database.read() as session:
-        return run_of_secret(session, secret)
+        run_id = run_of_secret(session, secret)
+    check_public_link(run_id)
+    return run_id
 
 
 # the link is checked before, so that a revoked one isn't answered from a shared rendering

@@ -24,6 +24,7 @@ from memagent.cli.estimate_checks import (
     names_of,
 )
 from memagent.errors import EstimateError, SettingError, UnknownModelError
+from memagent.estimator.cards import precision_remarks
 from memagent.estimator.formula.from_config import from_config, head_choice, read_config
 from memagent.estimator.formula.parallel import Parallel
 from memagent.estimator.formula.precision import default_precision
@@ -53,8 +54,20 @@ _TRACED_PRECISIONS = ("fp32", "amp", "bf16", "bf16-amp", "fp16")
 
 def build_request(arguments: argparse.Namespace) -> EstimateRequest:
     """Return a request by trace if the model and all options can be traced; else by formula."""
-    model = arguments.model
     check_options(arguments)
+    request = _request(arguments)
+    is_factory = _FACTORY.fullmatch(arguments.model) is not None
+    precision = arguments.precision if is_factory else _precision(arguments)
+    lacks = tuple(precision_remarks(card_of(arguments), precision, arguments.attention))
+    request = replace(request, remarks=(*request.remarks, *lacks))
+    if isinstance(request, TraceRequest) and request.fallback is not None:
+        fallback = replace(request.fallback, remarks=(*request.fallback.remarks, *lacks))
+        request = replace(request, fallback=fallback)
+    return request
+
+
+def _request(arguments: argparse.Namespace) -> EstimateRequest:
+    model = arguments.model
     factory = _FACTORY.fullmatch(model)
     if factory is not None:
         return _factory_request(arguments, Path(factory["path"]))
@@ -88,8 +101,8 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
                 raise
             reason = str(error)
         else:
-            choices = (*_name_choices(arguments), *request.choices)
-            return replace(request, fallback=fallback, choices=choices)
+            remarks = (*_name_choices(arguments), *request.remarks)
+            return replace(request, fallback=fallback, remarks=remarks)
     untraced = "" if arguments.method == "formula" else reason
     by_shape = _formula_request(arguments, config)
     by_shape.spec.check_positions()
@@ -120,10 +133,10 @@ def _formula_request(
     arguments: argparse.Namespace, config: dict[str, Any] | None
 ) -> FormulaRequest:
     model = arguments.model
-    choices = _name_choices(arguments)
+    remarks = _name_choices(arguments)
     if config is not None and (arguments.hub or _is_config(model)):
         shape = from_config(config, name=model if arguments.hub else _config_name(model))
-        choices = head_choice(config, shape)
+        remarks = head_choice(config, shape)
     elif (options := _untraced_options(arguments)) and not _is_preset(model):
         raise UnknownModelError(
             f"{model} is not known to the formula, and a trace does not support {options}: leave "
@@ -137,7 +150,7 @@ def _formula_request(
         _spec(arguments, shape),
         limit_bytes_of(arguments),
         context_bytes_of(arguments),
-        choices=choices,
+        remarks=remarks,
     )
 
 

@@ -96,7 +96,7 @@ def _unasked(estimate: Estimate, style: Style) -> Iterator[str]:
     if "trace" in estimate.assumptions:
         answer = "No estimate, but the least that it needs" if estimate.is_bound else "By formula"
         yield style.bold(f"{answer} in place of a trace: {estimate.assumptions['trace']}")
-    yield from map(style.bold, estimate.assumptions.get("choices", ()))
+    yield from map(style.bold, estimate.assumptions.get("remarks", ()))
 
 
 def _heading(estimate: Estimate, title: str) -> Iterator[str]:

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         document = {"changes": changes, "code": plan.code, "estimate": plan.estimate.to_dict()}
         print(json.dumps(document, indent=2))
     else:
-        print("\n\n".join(filter(None, (*request.choices, str(plan), plan.code))))
+        print("\n\n".join(filter(None, (*request.remarks, str(plan), plan.code))))
     return 0
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from memagent.errors import EstimateError
 from memagent.estimator import engine
 from memagent.estimator.advice import advise
-from memagent.estimator.cards import card_named
+from memagent.estimator.cards import card_named, precision_remarks
 from memagent.estimator.devices import (
     CUBLAS_HANDLES,
     ContextSize,
@@ -160,18 +160,21 @@ def estimate(
     check_step(inputs, loss, accumulation)
     check_optimizer(model, optimizer)
     check_loop(loop)
+    autocast = autocast_named(autocast)
+    card = card_named(gpu).key if gpu is not None else None
     request = TraceRequest(
         model=model,
         inputs=inputs,
         targets=targets,
         optimizer=optimizer,
         loss=loss,
-        autocast=autocast_named(autocast),
+        autocast=autocast,
         checkpointing=checkpointing_named(checkpointing),
         accumulation=accumulation,
         loop=loop,
         set_to_none=set_to_none,
         timeout_s=timeout_s,
+        remarks=tuple(precision_remarks(card, autocast)),
         **device_fields(
             device,
             gpu=gpu,

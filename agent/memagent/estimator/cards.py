@@ -13,6 +13,7 @@ that a card is sold with.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -22,6 +23,9 @@ from memagent.units import GIB, KIB, MIB
 
 PAGE_BYTES = 2 * MIB
 _AMPERE = (8, 0)
+_ADA = (8, 9)
+_IN_BF16 = ("amp", "bf16", "bf16-amp", "mixed")
+"""Precisions of the formula that compute in bf16."""
 _SMALLER = 0.9
 _ROWS = """
 # key|driver's name|GB sold|GiB|capability|multiprocessors|shared KiB|L2 MiB|threads|MHz|bus bits
@@ -154,6 +158,23 @@ class Card:
     threads: int = 0
     clock_mhz: int = 0
     bus_bits: int = 0
+
+
+def precision_remarks(key: str | None, precision: str | None, attention: str = "") -> Iterator[str]:
+    """Yield what a card by its key lacks for a precision of the formula.
+
+    torch's memory-efficient attention takes bf16 from Ampere on
+    (aten/native/transformers/cuda/sdp_utils.cpp), Transformer Engine fp8 from Ada on.
+    """
+    card = CARDS.get(key or "")
+    if card is None or not card.multiprocessors:  # no card, or one without CUDA
+        return
+    if precision in _IN_BF16 and card.capability < _AMPERE:
+        remark = f"The {card.key} has no bf16, which torch emulates"
+        scores = "; attention then holds its scores: --attention eager counts them"
+        yield f"{remark}{scores if attention == 'sdpa' else ''}."
+    if precision == "fp8" and card.capability < _ADA:
+        yield f"The {card.key} has no fp8, which cards have from Ada and Hopper on."
 
 
 def _card(row: str) -> Card:

@@ -67,7 +67,7 @@ def estimate_and_trace(request: EstimateRequest) -> tuple[Estimate, Trace | None
 
 def _estimate_by_shape(request: FormulaRequest) -> Estimate:
     by_shape = estimate_formula(request)
-    reasons = {"trace": request.untraced, "choices": list(request.choices)}
+    reasons = {"trace": request.untraced, "remarks": list(request.remarks)}
     facts = {name: value for name, value in reasons.items() if value}
     return replace(by_shape, assumptions={**by_shape.assumptions, **facts})
 
@@ -126,7 +126,7 @@ def estimate_trace(request: TraceRequest, trace: Trace) -> Estimate:
             "loop": request.loop,
             "allocator": request.allocator or "default",
             "versions": _versions(),
-            **({"choices": list(request.choices)} if request.choices else {}),
+            **({"remarks": list(request.remarks)} if request.remarks else {}),
             **_adapters(request.model),
         },
     )

@@ -236,7 +236,7 @@ def request_for_config(
     return ConfigRequest(
         model=model,
         inputs=inputs,
-        choices=_class_choice(content, model_class.__name__),
+        remarks=_class_choice(content, model_class.__name__),
         optimizer=optimizer,
         autocast=autocast,
         scaler=precision == "fp16-amp",

@@ -18,15 +18,15 @@ from memagent.estimator.formula.spec import Loop, TrainingSpec
 class FormulaRequest:
     """A training step by its model's shape; `limit_bytes` defaults to the GPU's memory.
 
-    `untraced` is why it is not traced, "" if a trace was not asked for. `choices` are sentences on
-    what was chosen because nothing said it.
+    `untraced` is why it is not traced, "" if a trace was not asked for. `remarks` are sentences for
+    the first line: what was chosen because nothing said it, and what the card lacks.
     """
 
     spec: TrainingSpec
     limit_bytes: int | None = None
     context_bytes: int | None = None
     untraced: str = ""
-    choices: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def batch(self) -> int:
@@ -53,7 +53,7 @@ class TraceRequest:
     See `memagent.estimate` for the arguments. `allocator` is text as in PYTORCH_CUDA_ALLOC_CONF,
     `sequence` the tokens a sample if the inputs were made for that length. `timeout_s` is processor
     time; `fallback` is the same step by its model's shape, for a step that cannot be traced.
-    `choices` as in `FormulaRequest`.
+    `remarks` as in `FormulaRequest`.
     """
 
     model: Any
@@ -76,7 +76,7 @@ class TraceRequest:
     context_interval: tuple[int, int] | None = None
     timeout_s: float = 60.0
     fallback: FormulaRequest | None = None
-    choices: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def batch(self) -> int:

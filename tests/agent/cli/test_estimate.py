@@ -652,6 +652,24 @@ BERT = {
 }
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--gpu", "t4"), "The t4 has no bf16, which torch emulates; attention then holds"),
+        (("--gpu", "v100", "--precision", "bf16", "--attention", "eager"), "torch emulates."),
+        (("--gpu", "a100", "--precision", "fp8"), "The a100 has no fp8"),
+        (("--gpu", "h100", "--precision", "fp8"), ""),
+        (("--gpu", "t4", "--precision", "fp16"), ""),
+        (("--gpu", "mi300x"), ""),
+        (("--gpu", "16GiB"), ""),
+    ],
+)
+def test_the_first_line_says_that_the_card_lacks_the_precision(by_formula, options, words):
+    document = json.loads(by_formula("--model", "gpt2", *options, "--json")[1])
+    remarks = document["assumptions"].get("remarks", [])
+    assert words in "".join(remarks) and len(remarks) == bool(words)
+
+
 @traced
 def test_the_first_line_names_a_class_that_the_config_does_not_name(estimate, config):
     pytest.importorskip("transformers", reason="transformers is not installed")
@@ -659,7 +677,7 @@ def test_the_first_line_names_a_class_that_the_config_does_not_name(estimate, co
     status, out, err = estimate(*words)
     choice = "BertForMaskedLM was chosen, since the config names no class."
     assert (status, err) == (0, "") and out.splitlines()[0] == choice
-    assert json.loads(estimate(*words, "--json")[1])["assumptions"]["choices"] == [choice]
+    assert json.loads(estimate(*words, "--json")[1])["assumptions"]["remarks"] == [choice]
 
 
 def test_the_first_line_names_a_head_that_the_config_does_not_name(by_formula, config):

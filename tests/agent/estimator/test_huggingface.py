@@ -104,13 +104,13 @@ def test_each_kind_of_model_gets_its_training_inputs(kind):
 def test_a_config_without_a_class_gets_what_it_was_published_for_as_a_choice(config, model_class):
     request = request_for_config(config)
     assert load_class(config)[0].__name__ == model_class
-    (choice,) = request.choices
+    (choice,) = request.remarks
     assert choice.startswith(f"{model_class} was chosen, since ")
     assert ("NobodysModel" in choice) == ("architectures" in config)
 
 
 def test_a_class_that_the_config_names_is_no_choice():
-    assert request_for_config(LLAMA).choices == ()
+    assert request_for_config(LLAMA).remarks == ()
 
 
 def test_the_traced_peaks_are_those_of_a_real_run_of_the_same_config():

@@ -96,7 +96,7 @@ def test_without_the_library_the_first_line_says_whose_model_was_chosen(estimate
         pytest.skip("torchvision or timm is installed")
     words = ("--model", "resnet18", "--batch", "2", "--image-size", "64")
     status, out, _ = estimate(*words, "--json")
-    (choice,) = json.loads(out)["assumptions"]["choices"]
+    (choice,) = json.loads(out)["assumptions"]["remarks"]
     assert status == 0 and choice.startswith("The hub's resnet-18 was chosen: torchvision")
 
 

@@ -237,7 +237,7 @@ class Scenarios:
                 },
             ],
             alert={
-                "severity": "critical", "state": "firing", "first_step": 860, "step": last,
+                "severity": "critical", "state": "firing", "first_step": 870, "step": last,
                 "summary": "gpt2-medium, longer context will run out of memory in about 420 steps (9 min)",
                 "transitions": [
                     (260, 860, "ok", "pending", "warning", "probability 0.91 at step 860"),
@@ -262,7 +262,7 @@ class Scenarios:
 
     @staticmethod
     def died() -> Scenario:
-        """On a host: warned 319 steps before the end."""
+        """On a host: warned 311 steps before the end."""
         last, growth = 1234, int(5.4 * MIB)
         columns = host_columns(last, growth=growth)
         return Scenario(
@@ -278,8 +278,8 @@ class Scenarios:
                 },
             ],
             alert={
-                "severity": "warning", "state": "oom", "first_step": 916, "step": last, "closed_at": time.time() - 15,
-                "summary": "ran out of memory in step 1,235, 319 steps after the warning at step 916",
+                "severity": "warning", "state": "oom", "first_step": 924, "step": last, "closed_at": time.time() - 15,
+                "summary": "ran out of memory in step 1,235, 311 steps after the warning at step 924",
                 "transitions": [
                     (190, 916, "ok", "pending", "warning", "probability 0.92"),
                     (180, 924, "pending", "firing", "warning", "limit at about step 1,241"),
@@ -409,7 +409,7 @@ LAST_WORDS = {
     ],
     "forecast": {
         "cause": "leak", "level": "critical", "first_step": 610, "step": 1234, "used_bytes": int(7.9 * GIB), "limit_bytes": 8 * GIB,
-        "growth_bytes_per_step": 5.4 * MIB, "growing_since_step": 12,
+        "growth_bytes_per_step": 5.4 * MIB, "growing_since_step": 12, "grown_bytes": int(6.44 * GIB),
     },
     "suspects": [
         {

@@ -80,7 +80,7 @@ def test_a_failed_run_shows_how_early_the_warning_was(server, replay, scenarios,
     assert page.locator(".headline").inner_text() == "Out of memory in step 1,235"
     assert (
         page.locator(".headline-detail").first.inner_text()
-        == "First warning 319 steps earlier, at step 916."
+        == "First warning 311 steps earlier, at step 924."
     )
     assert "First warning's forecast" in page.locator("#chart-legend").inner_text()
     assert pixels(page, "bar-warning") > 100

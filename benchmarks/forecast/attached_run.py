@@ -53,6 +53,8 @@ class AttachedRun(Run):
     def __init__(self, setting: Setting, memory: Memory) -> None:
         super().__init__(setting, memory)
         self.agent: Any = None
+        self.held = 0
+        """Bytes at the agent's newest step, which ends before its gradients are freed."""
         self._models: list[nn.Module] = []
         self._optimizers: list[torch.optim.Optimizer] = []
 
@@ -82,6 +84,10 @@ class AttachedRun(Run):
             total_steps=self.steps if self.setting.tells_plan else None,
             predict=False,
         )
+        optimizers[-1].register_step_post_hook(self._read)
+
+    def _read(self, *_: Any) -> None:
+        self.held = torch.cuda.memory_allocated()
 
 
 def main(program: Program) -> None:
@@ -97,7 +103,7 @@ def main(program: Program) -> None:
             run.begin_step(row)
             next(training)
             steps.append(run.agent.step if run.agent else 0)
-            held.append(torch.cuda.memory_allocated())
+            held.append(run.held)
             time.sleep(max(0.0, ends - time.monotonic()))
     except torch.OutOfMemoryError as error:
         print(error, file=sys.stderr)
@@ -120,10 +126,13 @@ def _found(folder: Path, steps: list[int], held: list[int]) -> dict[str, Any]:
             states.append([row, event.data["state"]])
         elif event.kind == "hints":
             for device, grows in event.data.get("grows", {}).items():
-                end = event.data.get("growth_end_bytes", {}).get(device)
-                rest = (end - held[row]) / max(1, max(held) - held[row]) if end else None
-                if not found or found[-1][1:] != [grows, rest and round(rest, 2)]:
-                    found.append([row, grows, rest and round(rest, 2)])
+                # hints keep the end of a buffer that is none any more
+                ends = event.data.get("growth_end_bytes", {}) if grows == "buffer" else {}
+                rest = None
+                if end := ends.get(device):
+                    rest = round((end - held[row]) / max(1, max(held) - held[row]), 2)
+                if not found or found[-1][1:] != [grows, rest]:
+                    found.append([row, grows, rest])
     printed = _PRINTED.findall((folder / STDERR).read_text())
     heard = {level: int(step.replace(",", "")) for level, step in reversed(printed)}
     rows = {level: bisect_left(steps, step) for level, step in heard.items()}

@@ -105,7 +105,7 @@ class KnownGrowth(msgspec.Struct, frozen=True, gc=False):
             if self.grows != "buffer":
                 return self.grows
             return "cache" if self.end_bytes is None else None
-        return "list" if (1 - REST_ERROR) * rest > headroom_bytes else "buffer"
+        return "list" if (1 - REST_ERROR) * rest > max(0.0, headroom_bytes) else "buffer"
 
     def _rest_bytes(self, floor: float) -> float | None:
         end = self.end_bytes

@@ -170,14 +170,22 @@ def _growing_names(node: ast.stmt) -> Iterator[str]:
     """Yield what a statement adds to: `.rows` for `self.rows.append(x)`."""
     if isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
         yield from map(mention_of, assignment_targets(node))
-    for call in ast.walk(node) if isinstance(node, ast.Expr | ast.Assign) else ():
-        if isinstance(call, ast.Call) and function_name(call) == "heappush":
-            yield from map(mention_of, call.args[:1])
-        elif isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            value = call.func.value
-            while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
-                value = value.func.value  # `name.setdefault(key, []).append(x)`
-            yield mention_of(value)
+    if isinstance(node, ast.Expr | ast.Assign):
+        yield from _called_names(node.value)
+
+
+def _called_names(value: ast.AST) -> Iterator[str]:
+    """Yield the objects of method calls. Those in the arguments of one are what is added."""
+    if isinstance(value, ast.Call) and function_name(value) == "heappush":
+        yield from map(mention_of, value.args[:1])
+    elif isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+        value = value.func.value
+        while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
+            value = value.func.value  # `name.setdefault(key, []).append(x)`
+        yield mention_of(value)
+    else:
+        for part in ast.iter_child_nodes(value):
+            yield from _called_names(part)
 
 
 def _is_keyed(node: ast.stmt) -> bool:

@@ -75,6 +75,7 @@ def test_4_memory_beyond_the_end_and_its_error_is_that_of_something_else():
 def test_a_full_buffer_needs_nothing():
     known = KnownGrowth().learn("buffer", 300, 200)
     assert known.fits(300, -5) and known.fits(305, 0) and not known.fits(295, 5)
+    assert known.counts_as(300, -5) == "buffer" and known.counts_as(295, -5) == "list"
 
 
 def test_3_a_buffer_whose_end_is_unknown_is_a_cache():

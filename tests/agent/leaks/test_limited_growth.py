@@ -72,6 +72,16 @@ for step in range(100):
     **{name: LIMITED[name] for name in ("by key", "known before", "keys that may come again")},
 }
 LISTS = {
+    "what is added is made anew": """
+for x in data:
+    loss = model(x)
+    history.append(loss.detach())  # here
+""",
+    "parameters of layers made anew": """
+for task in tasks:
+    head = make(task)
+    optimizer.add_param_group({"params": list(head.parameters())})  # here
+""",
     "by the number of the step": """
 for step in range(1000):
     rows[step] = make()  # here

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -10,12 +10,16 @@ from memagent_server.schemas.base import JsonObject, Schema, Timestamp
 
 
 class GroupFigure(Schema):
-    """A column's numbers in a group of runs."""
+    """A column's numbers in a group of runs, or its commonest value if it has none."""
 
     runs: Annotated[int, Meta(description="Runs whose value is a number.")]
     min: float | None
     mean: float | None
     max: float | None
+    commonest: Annotated[Any, Meta(description="If no value is a number: the most frequent.")] = (
+        None
+    )
+    values: Annotated[int, Meta(description="If no value is a number: different ones.")] = 0
 
 
 class RunGroup(Schema):

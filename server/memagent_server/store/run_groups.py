@@ -2,7 +2,7 @@
 
 1. A group is the runs of a list that have the same values in the first columns of `by`. Runs
    without a value are one, the last. Of a scalar with several ranks, the lowest counts.
-2. Figures are those of the runs whose value is a number.
+2. Figures are those of the runs whose value is a number. If none is, the commonest value counts.
 3. Groups come in the order of a tree: each is followed by its subgroups. There are at most `limit`
    on the first level and in each group, and MAX_GROUPS together.
 """
@@ -142,10 +142,19 @@ def _figure(column: CodedColumn, rows: Rows) -> GroupFigure:
     values = column.numbers(rows)
     values = values[~np.isnan(values)]
     if not len(values):
-        return GroupFigure(0, None, None, None)
+        return GroupFigure(0, None, None, None, *_commonest(column, rows))
     return GroupFigure(
         len(values), _finite(values.min()), _finite(_mean(values)), _finite(values.max())
     )
+
+
+def _commonest(column: CodedColumn, rows: Rows) -> tuple[Any, int]:
+    """Return the most frequent value of some runs, and the number of different ones."""
+    codes = column.codes[rows]
+    distinct, counts = np.unique(codes[codes != MISSING], return_counts=True)
+    if not len(distinct):
+        return None, 0
+    return json_value(column.keys[distinct[counts.argmax()]]), len(distinct)
 
 
 def _mean(values: Floats) -> float:

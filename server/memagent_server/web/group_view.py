@@ -101,9 +101,10 @@ def _counted(badge: Badge, count: int) -> Badge:
 
 def _figure(name: str, figure: GroupFigure) -> tuple[str, str]:
     if figure.mean is None or figure.min is None or figure.max is None:
-        return "–", ""
+        more = f"and {figure.values - 1:,} more" if figure.values > 1 else ""
+        return column_text(name, figure.commonest) if figure.values else "–", more
     low, high = _short(name, figure.min), _short(name, figure.max)
-    return _short(name, figure.mean), "" if low == high else f"{low} to {high}"
+    return _short(name, figure.mean), "" if low == high else f"({low} to {high})"
 
 
 def _short(name: str, value: float) -> str:

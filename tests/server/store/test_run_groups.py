@@ -64,6 +64,10 @@ def test_figures_are_those_of_numbers(runs):
     assert (adam.peak_bytes.min, adam.peak_bytes.max) == (0, 200)
     assert adam.columns["status"].runs == 0 and adam.columns["status"].mean is None
     assert adam.statuses == {"running": 3}
+    assert (adam.columns["status"].commonest, adam.columns["status"].values) == ("running", 1)
+    whole = group(runs, "status", columns="config.optimizer").groups[0]
+    assert whole.columns["config.optimizer"].commonest == "adam"
+    assert whole.columns["config.optimizer"].values == 2
     lrs = group(runs, "project", columns="config.lr").groups[1].columns["config.lr"]
     assert (lrs.runs, lrs.max) == (1, 0.1), "the text isn't a number"
 

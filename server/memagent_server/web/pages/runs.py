@@ -180,6 +180,12 @@ class Grouping:
     groups: list[RunGroup]
     total: int
 
+    @property
+    def numeric(self) -> set[str]:
+        """The figures that are numbers in some group."""
+        columns = (group.columns.items() for group in self.groups)
+        return {name for items in columns for name, figure in items if figure.runs}
+
 
 def _read_groups(
     session: Session, filters: RunQuery, by: str | None, columns: str | None

@@ -58,7 +58,10 @@ def build_request(arguments: argparse.Namespace) -> EstimateRequest:
     request = _request(arguments)
     is_factory = _FACTORY.fullmatch(arguments.model) is not None
     precision = arguments.precision if is_factory else _precision(arguments)
-    lacks = tuple(precision_remarks(card_of(arguments), precision, arguments.attention))
+    # all families of the formula have attention
+    has_attention = isinstance(request, FormulaRequest) or request.fallback is not None
+    attention = arguments.attention if has_attention else ""
+    lacks = tuple(precision_remarks(card_of(arguments), precision, attention))
     request = replace(request, remarks=(*request.remarks, *lacks))
     if isinstance(request, TraceRequest) and request.fallback is not None:
         fallback = replace(request.fallback, remarks=(*request.fallback.remarks, *lacks))
@@ -159,6 +162,7 @@ def _name_choices(arguments: argparse.Namespace) -> tuple[str, ...]:
     model = arguments.model
     if arguments.hub or _is_config(model):
         return ()
+    # names of text models may have underscores, too
     has_text = "vocab_size" in (model_config(model) or {})
     if is_classifier_name(model) and not has_text and not _has_classifiers():
         return (
@@ -401,6 +405,7 @@ def _images_of(request: EstimateRequest) -> Iterator[tuple[int, int]]:
         shape = request.spec.model
         yield from [(shape.image, shape.image)] if shape.patch else []
     else:
+        # a batch of images has four dimensions: samples, channels, height, width
         yield from (shape[2:] for shape, _ in tensor_specs(request.inputs) if len(shape) == 4)
 
 

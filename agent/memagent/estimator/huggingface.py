@@ -258,6 +258,7 @@ def traced_dtypes(precision: str) -> tuple[str, Literal["bf16", "fp16"] | None]:
 def _with_image_size(config: Config, image_size: int) -> dict[str, Any]:
     """Return the config of a model for images of this height and width."""
     size = {"image_size": image_size}
+    # models of pairs have a config for each of their towers
     is_pair = hasattr(load_class(config)[1], "vision_config")
     tower = {"vision_config": {**(config.get("vision_config") or {}), **size}}
     return {**config, **(tower if is_pair else size)}
@@ -305,6 +306,7 @@ def load_class(config: Config) -> tuple[Any, Any]:
         model_class = getattr(transformers, str(name), None)
         if model_class is not None:
             return model_class, loaded
+    # an encoder's config says is_decoder if it is meant to write text
     for task in _OF_DECODERS if getattr(loaded, "is_decoder", False) else _TASKS:
         mapping: Mapping[type, Any] = getattr(transformers, f"AutoModel{task}")._model_mapping
         if type(loaded) in mapping:

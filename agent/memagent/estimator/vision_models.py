@@ -36,6 +36,7 @@ class VisionModel:
         """Build it for images of its size: transformers have positions for one size."""
         if self.pixels is not None:
             square = (self.pixels, self.pixels)
+            # torchvision's ViT and MaxViT, then timm's; convolutional nets take none
             names = {"image_size": self.pixels, "input_size": square, "img_size": square}
             for name, size in names.items():
                 with suppress(TypeError):  # a class without this argument

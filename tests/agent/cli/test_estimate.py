@@ -671,6 +671,13 @@ def test_the_first_line_says_that_the_card_lacks_the_precision(by_formula, optio
 
 
 @traced
+def test_a_factory_on_a_card_without_bf16_gets_no_advice_on_attention(estimate, factory):
+    words = ("--model", factory, "--input", "8x512", "--gpu", "t4", "--precision", "amp")
+    out = estimate(*words)[1]
+    assert out.splitlines()[0] == "The t4 has no bf16, which torch emulates."
+
+
+@traced
 def test_the_first_line_names_a_class_that_the_config_does_not_name(estimate, config):
     pytest.importorskip("transformers", reason="transformers is not installed")
     words = ("--model", config(BERT), "--sequence", "16")

@@ -70,6 +70,7 @@ def name_choices(name: str) -> Iterator[str]:
     if key is None:
         return
     known = key.split("-")
+    # a release of another date may have another vocabulary, or head
     dates = [word for word in _words(name) if re.fullmatch(_DATE, word) and word not in known]
     if dates:
         yield (

@@ -21,7 +21,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 from weakref import ref
 
-from memagent.components.live_objects import contents, exhaust, with_subclasses
+from memagent.components.live_objects import contents, exhaust
 
 _FUNCTION_FLAGS = 0x1 | 0x2
 """CO_OPTIMIZED and CO_NEWLOCALS: set for functions, not for modules and class bodies."""
@@ -111,8 +111,8 @@ def _array_steps(lists: list[list[Any]], ids: list[int]) -> Iterator[Iterable[An
     array = getattr(sys.modules.get("numpy"), "ndarray", None)
     if array is None:
         return
-    kinds = set(map(id, with_subclasses([array])))
-    are_arrays = map(kinds.__contains__, map(id, map(type, contents(lists, 0))))
+    # in C: its metaclass is `type`
+    are_arrays = map(issubclass, map(type, contents(lists, 0)), repeat(array))
     yield map(lists.append, map(list, [compress(contents(lists, 0), are_arrays)]))
     own_memory = map(operator.is_, map(array.base.__get__, contents(lists, 1)), repeat(None))
     dtypes = map(array.dtype.__get__, contents(lists, 1))

@@ -57,10 +57,11 @@ class LengthNote:
         self, container: Any, length: int, young: Collection[int], is_new: Callable[[Any], object]
     ) -> bool:
         """Return True if all of them are surely where they were: no need to list all items."""
+        known_ids = self._ids
         for start in {0, max(0, length - self.length)}:
             sample, array_ids, _ = _sample(container, self.interval, start)
             ids = {*map(id, sample), *array_ids}.difference(young)
-            expected = (item for item in sample if id(item) in self._ids)
+            expected = (item for item in sample if id(item) in known_ids)
             if not any(map(is_new, expected)) and all(
                 item in ids if isinstance(item, int) else item() is not None
                 for item in self.identities

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from io import BytesIO, StringIO
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from mmap import mmap
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -30,6 +30,7 @@ _FLAGS = frozenset((bool, int, type(None)))
 _PLAIN = frozenset((type(None), type(...), CodeType))
 _ATOMS = frozenset((bool, int, float, complex, str, bytes, type(None)))
 """Types whose objects have no parts."""
+_PLAIN_CONTAINERS = frozenset((list, tuple, set, frozenset, deque, dict))
 _MAX_PARTS = 64
 _SAMPLE_SIZE = 8
 _MAX_DEPTH = 5
@@ -123,10 +124,8 @@ def _own_size(item: Any) -> int:
 
 def _parts(item: Any) -> Parts:
     kind = type(item)
-    if issubclass(kind, dict):
-        return safe_reads.items_of(chain(item.keys(), item.values()))
-    if issubclass(kind, list | tuple | set | frozenset | deque):
-        return safe_reads.items_of(item)
+    if issubclass(kind, dict | list | tuple | set | frozenset | deque):
+        return _contents_of(item)
     if issubclass(kind, FunctionType):
         return safe_reads.parts_of(*(item.__closure__ or ()))
     if _is_future(kind):  # a task of C also refers to its loop, which leads everywhere
@@ -135,6 +134,19 @@ def _parts(item: Any) -> Parts:
     if kind is partial or (space is None and is_script_class(kind)):
         return safe_reads.parts_of(item)  # of slots
     return safe_reads.items_of((space or {}).values())
+
+
+def _contents_of(container: Any) -> Parts:
+    """Return the items of a container, and the keys of a dict, too."""
+    is_dict = isinstance(container, dict)
+    views = [container.keys(), container.values()] if is_dict else [container]
+    if type(container) in _PLAIN_CONTAINERS:
+        # most have only numbers and texts: one call in C, which leaves out all else
+        are_atoms = map(_ATOMS.__contains__, map(type, chain(*views)))
+        atoms = list(compress(chain(*views), are_atoms))
+        if len(atoms) == sum(map(len, views)):
+            return Parts(atoms, [], [])
+    return safe_reads.items_of(chain(*views))
 
 
 def _is_future(kind: type) -> bool:

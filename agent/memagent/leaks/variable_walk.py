@@ -68,12 +68,11 @@ class VariableWalk:
         self._chunks: list[list[Any]] = []
         self._large: list[Any] = []
         """Containers to visit last."""
-        self._passes: dict[type, bool | None] = {}
-        """By class: whether the walk goes through its instances, None if they differ."""
         self._class_passes: dict[int, bool] = {}
-        """The same for classes themselves, by id."""
+        """By id of a class: whether the walk goes through it."""
         self._plain_ids = set(map(id, _PLAIN))
-        """Ids of the classes whose instances it doesn't go through."""
+        self._passing_ids: set[int] = set()
+        """Ids of the classes whose instances it doesn't go through, and of those that it does."""
 
     def run(
         self, scopes: UserScopes, budget: TimeBudget, owners: Iterable[Any] | None = None
@@ -155,7 +154,6 @@ class VariableWalk:
         """Note the parts of a chunk that are new. Return those to go on from."""
         number, known = len(self._chunks), self._chunk_of
         wanted = self._find(parts).difference(self._without)
-        following = []
         # in C: most parts are numbers and texts, and a walk lists hundreds of thousands
         are_plain = map(self._plain_ids.__contains__, map(id, map(type, parts)))
         are_wanted = map(wanted.__contains__, map(id, parts))
@@ -163,22 +161,21 @@ class VariableWalk:
         if self._find_owners is not None and len(self.reached) < self._count:
             owners = self._find_owners(chunk)
             self.reached.update((id(item), item) for item in chunk if id(item) in owners)
-        for part in parts:
-            key = id(part)
-            if key in wanted:
-                if key not in known:
-                    known[key] = number
-                    self.reached[key] = part
-                    following.append(part)  # the next link of a chain may be an attribute
-            elif key not in known and key not in self._without:
-                passes = self._passes.get(type(part))
-                if passes is None:
-                    passes = self._does_pass(part)
-                if passes:
-                    known[key] = number
-                    following.append(part)
+        new = dict(zip(map(id, parts), parts, strict=True))
+        for key in (new.keys() & known.keys()) | new.keys() & self._without:
+            del new[key]
+        following = self._passing(new) | new.keys() & wanted
+        known.update(dict.fromkeys(following, number))
+        # a wanted one, too: the next link of a chain may be an attribute
+        self.reached.update((key, new[key]) for key in new if key in wanted)
         self._chunks.append(chunk)
-        return following
+        return list(compress(new.values(), map(following.__contains__, new)))
+
+    def _passing(self, parts: dict[int, Any]) -> set[int]:
+        """Return the ids of those parts that the walk goes through."""
+        are_sure = map(self._passing_ids.__contains__, map(id, map(type, parts.values())))
+        sure = set(compress(parts, are_sure))
+        return sure.union(key for key in parts.keys() - sure if self._does_pass(parts[key]))
 
     def _does_pass(self, item: Any) -> bool:
         """Return False for plain values, modules, their globals, and what is memagent's."""
@@ -192,9 +189,7 @@ class VariableWalk:
         if kind is FunctionType:  # a hook of the agent leads to its rows
             return not is_own(item.__code__.co_filename)
         passes = not issubclass(kind, _PLAIN) and not kind.__module__.startswith("memagent.")
-        self._passes[kind] = passes
-        if not passes:
-            self._plain_ids.add(id(kind))
+        (self._passing_ids if passes else self._plain_ids).add(id(kind))
         return passes
 
     def _does_pass_class(self, kind: type) -> bool:

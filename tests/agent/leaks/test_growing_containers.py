@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from memagent.components import safe_reads
+from memagent.leaks import object_sizes
 from memagent.leaks.growing_containers import ContainerCensus
 from memagent.leaks.object_sizes import is_opaque, size_of
 from memagent.leaks.suspect import build_suspect, with_opaque_holders
@@ -142,6 +144,16 @@ def test_the_size_of_an_object_includes_its_parts():
     stream = io.StringIO()
     stream.write("x" * 9_000)
     assert 9_000 < size_of(stream) < 9_500
+
+
+def test_numbers_and_texts_are_read_without_a_search_for_arrays(monkeypatch):
+    row = {"step": 3_000, "scores": [0.5, 1e3, "high"], "flags": (None, True)}
+    items_of, reads = safe_reads.items_of, []
+    monkeypatch.setattr(safe_reads, "items_of", lambda items: reads.append(1) or items_of(items))
+    size = size_of(row)
+    assert len(reads) == 1
+    monkeypatch.setattr(object_sizes, "_PLAIN_CONTAINERS", frozenset())
+    assert size_of(row) == size and len(reads) == 4
 
 
 def test_the_size_of_a_map_is_its_length_until_it_is_closed():

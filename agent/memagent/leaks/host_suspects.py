@@ -9,8 +9,15 @@ from msgspec.structs import replace
 
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition
+from memagent.leaks.keeping_statements import keeper_at
 from memagent.leaks.pattern_fixes import with_call_fix
-from memagent.leaks.source_lines import code_text, lengthens, lines_of_later_uses
+from memagent.leaks.source_lines import (
+    GROWS,
+    code_text,
+    lengthens,
+    lines_of_later_uses,
+    source_line,
+)
 from memagent.leaks.suspect import build_suspect
 from memagent.leaks.user_code import running_code
 from memagent.wire.messages import Suspect
@@ -22,6 +29,7 @@ MIN_GROWTH_SHARE = 0.1
 MAX_LAST_RATIO = 1.5
 """Largest ratio of what a line allocated in the last step to its growth per step."""
 _MAX_SUSPECTS = 3
+_MAX_HOLDER = 100
 UNHELD_CONFIDENCE = 0.45
 """Confidence in a line whose objects have an unknown holder: a list of fixed size may fill up."""
 
@@ -128,16 +136,30 @@ def _keeper(
     site = item.file, item.line or 0
     if site in holders:
         return holders[site]
-    known = {**holders, **{(suspect.file, suspect.line): suspect for suspect in containers}}
+    found = (*filter(None, holders.values()), *containers)
+    known = {**holders, **{(suspect.file, suspect.line): suspect for suspect in found}}
     uses = lines_of_later_uses(*site)
     for line in uses:
         if (item.file, line.line) in known:
             return known[item.file, line.line]
     call = next((line for line in uses if line.keeps), None)
     if call is None:
-        return item
+        keeper = _kept_by_source(item)
+        # what a search has found there says more, such as a chain
+        return known.get((keeper.file, keeper.line), keeper)
     keeper = build_suspect(call.file, call.line, call.function, call.text, "host", None, 0.6)
     return with_call_fix(keeper, call.text)
+
+
+def _kept_by_source(item: Suspect) -> Suspect:
+    """Return a line without a holder as the one that adds what it makes to something lasting."""
+    keeper = keeper_at(item.file, item.line or 0)
+    if keeper is None:
+        return item
+    statement, holder = keeper
+    line = source_line(statement.file, statement.node, GROWS, statement.parents)
+    text = f"{holder[:_MAX_HOLDER]}: Python objects"
+    return build_suspect(line.file, line.line, line.function, text, "host", None, item.confidence)
 
 
 def rate_of(suspect: Suspect | None) -> float:

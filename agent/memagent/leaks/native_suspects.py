@@ -1,12 +1,7 @@
 """Suspects of native memory: the holder if the source shows it, else the call that allocates.
 
-From the innermost call of a path outwards, with the statement of each:
-
-1. If it adds to something, that is the holder: `self.rows.append(read(file))`.
-2. If it sets a variable that a later statement of the function adds to something, that one is:
-   `self.table = concat([self.table, chunk])`.
-3. If the result is returned, the caller's statement comes next.
-4. Else the script doesn't keep it: the innermost call allocates and never frees.
+`keeping_statements` looks for the holder. If the script doesn't keep a result, the innermost call
+of a path allocates and never frees.
 
 A line that only calls torch isn't suspected: its workspaces and caches grow for a while. Stores of
 torch.distributed are: they keep each key that they're given.
@@ -18,31 +13,22 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import FunctionType
 
 from msgspec.structs import replace
 
 from memagent.leaks.census import MIN_SHARE
 from memagent.leaks.detectors.base import CodePosition
-from memagent.leaks.growing_statements import growth_strength
 from memagent.leaks.heap_trace import HeapTrace, LineStack
+from memagent.leaks.keeping_statements import Statement, keeper_of
 from memagent.leaks.library_calls import UNKNOWN, Meanings
 from memagent.leaks.native_growth import NativeGrowth, native_growth
-from memagent.leaks.source_lines import GROWS, SourceLine, later_uses, source_line
+from memagent.leaks.source_lines import GROWS, SourceLine, source_line
 from memagent.leaks.stored_values import quotable
 from memagent.leaks.suspect import build_suspect, is_module_class
-from memagent.leaks.syntax import (
-    FUNCTIONS,
-    Parents,
-    assignment_targets,
-    function_name,
-    mention_of,
-    syntax_tree,
-    walk,
-)
+from memagent.leaks.syntax import function_name, syntax_tree, walk
 from memagent.leaks.user_code import is_script, is_script_class
 from memagent.wire.messages import Suspect
 
@@ -59,34 +45,6 @@ _FIX_PROFILER = (
     "Give the profiler a schedule, `torch.profiler.schedule(wait=1, warmup=1, active=3)`, or stop "
     "it after some steps: it keeps each event until it stops."
 )
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A statement of the script, with the nodes that it's in."""
-
-    file: str
-    node: ast.stmt
-    parents: Parents
-
-    @property
-    def function(self) -> ast.AST:
-        """Return the function that it's in, else the module."""
-        inner = reversed(self.parents)
-        return next((item for item in inner if isinstance(item, FUNCTIONS)), self.parents[0])
-
-    @property
-    def calls(self) -> list[ast.Call]:
-        """Return its calls, without those of the statements in it."""
-        parts = (part for part in ast.iter_child_nodes(self.node) if not isinstance(part, ast.stmt))
-        return [item for part in parts for item in ast.walk(part) if isinstance(item, ast.Call)]
-
-    @property
-    def variables(self) -> set[str]:
-        """Return the local variables that it sets."""
-        is_setting = isinstance(self.node, ast.Assign | ast.AnnAssign)
-        targets = assignment_targets(self.node) if is_setting else []  # type: ignore[arg-type]
-        return {item.id for item in targets if isinstance(item, ast.Name)}
 
 
 def suspects_of_trace(trace: HeapTrace, opaque: Sequence[Suspect]) -> list[Suspect]:
@@ -187,7 +145,7 @@ def _suspect(
             return replace(item, bytes_per_step=rate, fix=_FIX_KEPT.format(_quoted(item.holder)))
     if not path or not growth.is_certain or not _is_likely(path[-1], meanings):
         return None
-    statement, holder, keeper = path[-1], _allocating_call(path[-1]), _keeper(path)
+    statement, holder, keeper = path[-1], _allocating_call(path[-1]), keeper_of(path)
     confidence, fix = ALLOCATES_CONFIDENCE, _FIX_ALLOCATED
     if keeper is not None:
         (statement, holder), confidence, fix = keeper, KEEPS_CONFIDENCE, _FIX_KEPT
@@ -212,56 +170,6 @@ def _line_of(statement: Statement) -> SourceLine:
 
 def _allocating_call(statement: Statement) -> str:
     return next((ast.unparse(call.func) for call in statement.calls), "")
-
-
-# -- what keeps the result ----------------------------------------------------------------------
-
-
-def _keeper(path: Sequence[Statement]) -> tuple[Statement, str] | None:
-    """Return the statement that keeps what the last call of a path returns, and what it adds to."""
-    for statement in reversed(path):
-        for later in (statement, *_later_uses(statement)):
-            if holder := _grown(later):
-                return later, holder
-        if not _is_returned(statement):
-            return None
-    return None
-
-
-def _grown(statement: Statement) -> str:
-    """Return what a statement adds to, "" if nothing. Not sums: they're of numbers."""
-    node, targets = statement.node, list[ast.expr]()
-    if isinstance(node, ast.Assign | ast.AnnAssign):
-        targets = assignment_targets(node)
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        function = node.value.func
-        targets = [function.value] if isinstance(function, ast.Attribute) else []
-    for target in targets:
-        name = mention_of(target)
-        if name and growth_strength(node, {name}, statement.parents, name) == GROWS:
-            return ast.unparse(target.value if isinstance(target, ast.Subscript) else target)
-    return ""
-
-
-def _later_uses(statement: Statement) -> Iterator[Statement]:
-    """Yield the later statements of the function that pass on what one of them makes."""
-    for node, parents in later_uses(statement.file, statement.node, statement.parents):
-        if _passes(node, statement.variables):
-            yield Statement(statement.file, node, parents)
-
-
-def _passes(node: ast.AST, names: set[str]) -> bool:
-    """Return True if a variable is used as it is, not only something of it."""
-    owners = {id(item.value) for item in ast.walk(node) if isinstance(item, ast.Attribute)}
-    used = (item for item in ast.walk(node) if isinstance(item, ast.Name) and item.id in names)
-    return any(isinstance(item.ctx, ast.Load) and id(item) not in owners for item in used)
-
-
-def _is_returned(statement: Statement) -> bool:
-    if isinstance(statement.node, ast.Return):
-        return True
-    names, parts = statement.variables, ast.walk(statement.function)
-    return any(isinstance(part, ast.Return) and _passes(part, names) for part in parts)
 
 
 # -- what a line calls --------------------------------------------------------------------------

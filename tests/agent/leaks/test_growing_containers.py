@@ -87,6 +87,17 @@ def test_it_leaves_out_what_does_not_grow_for_good(add):
     assert not [item for item in growing(lambda step: add(items, step)) if item.container is items]
 
 
+def test_a_queue_whose_first_items_leave_grows_if_most_stay():
+    items = deque()
+
+    def add(step):
+        items.append(bytes(5_000 + step))
+        if step % 4 == 0:
+            items.popleft()
+
+    assert items in [item.container for item in growing(add)]
+
+
 @pytest.mark.parametrize("is_new", [True, False])
 def test_new_items_at_the_addresses_of_old_ones_are_not_those(is_new):
     items = []

@@ -122,7 +122,7 @@ def _carrying_name(
 def suspect_gradient(search: ReferrerSearch, parameter: Any, rate: int | None) -> list[Suspect]:
     """Return the line that makes gradients keep a graph, by its `create_graph=True`."""
     name = search.name(parameter).name if parameter is not None else None
-    text = "gradients that keep their graph"
+    text = "parameter.grad: gradients that keep their graph"
     if name is not None:
         text = f"{name.expression}.grad: gradient with a graph"
     for file in search.scopes.files:

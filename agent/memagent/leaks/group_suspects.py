@@ -50,6 +50,8 @@ _MIN_REST_SHARE = 0.25
 """Share of a group, and of one tensor a step, from which what else grows in it is looked for."""
 _MIN_REGISTERED_SHARE = 0.5
 """Share of the survivors that one line registered, or their gradients, for it to be a suspect."""
+_MIN_HELD_SHARE = 0.1
+"""Share of the survivors that variables lead to, below which these keep only the newest ones."""
 _MIN_REMAINING_SHARE = 0.5
 """Share of the survivors that a leak still holds at the end of the search."""
 
@@ -189,7 +191,7 @@ class GroupSearch:
         survivors[:] = present(survivors)
         outermost = self.search.hold(autograd_graphs.outermost(survivors))
         holders = self._holders_from_variables(outermost)
-        if holders:
+        if any(item.coverage >= _MIN_HELD_SHARE for item in holders):
             return self._likeliest(holders, growth)
         holder = yield from self.search.common_holder(_sample(outermost))
         if holder is None and len(outermost) < len(survivors):

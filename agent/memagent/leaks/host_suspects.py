@@ -136,8 +136,8 @@ def _keeper(
     site = item.file, item.line or 0
     if site in holders:
         return holders[site]
-    found = (*filter(None, holders.values()), *containers)
-    known = {**holders, **{(suspect.file, suspect.line): suspect for suspect in found}}
+    suspects = (*filter(None, holders.values()), *containers)
+    known = {**holders, **{(suspect.file, suspect.line): suspect for suspect in suspects}}
     uses = lines_of_later_uses(*site)
     for line in uses:
         if (item.file, line.line) in known:

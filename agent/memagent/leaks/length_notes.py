@@ -49,11 +49,11 @@ class LengthNote:
         items, array_ids, _ = safe_reads.items_of(_values(container))
         ids = {*map(id, items), *array_ids}.difference(young)
         present = compress(items, map(self._ids.__contains__, map(id, items)))
-        kept = [
+        are_there = [
             item in ids if isinstance(item, int) else item() is not None for item in self.identities
         ]
         # of a queue, the first ones may have left
-        return not any(map(is_new, present)) and 2 * sum(kept) > len(kept)
+        return not any(map(is_new, present)) and 2 * sum(are_there) > len(are_there)
 
     def _are_in_place(
         self, container: Any, length: int, young: Collection[int], is_new: Callable[[Any], object]

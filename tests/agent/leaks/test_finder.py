@@ -19,10 +19,12 @@ import weakref
 import pytest
 import torch
 
-from memagent.leaks import WINDOW_STEPS, Budget, Finder, find, fix_for, syntax
+from memagent.leaks import WINDOW_STEPS, Budget, Finder, find, fix_for, group_suspects, syntax
 from memagent.leaks.confirmation import CONFIRMING_STEPS
 from memagent.leaks.detectors.base import Detector
 from memagent.leaks.diagnosis import MAX_SEARCH_CPU_S
+from memagent.leaks.object_names import ObjectName
+from memagent.leaks.referrers import HolderPath
 from memagent.leaks.suspect import KINDS, build_suspect
 from memagent.leaks.time_budgets import TimeBudget
 
@@ -409,19 +411,33 @@ def test_cycles_are_a_leak_if_the_script_has_switched_the_collector_off():
 
 class Document:
     def __init__(self):
-        self.page = torch.zeros(64)
+        self.pages = {}
         atexit.register(self.close)
 
+    def add(self, number):
+        self.pages[number] = torch.zeros(64)
+
     def close(self):
-        self.page = None
+        self.pages.clear()
 
 
-def test_a_function_that_code_in_c_keeps_is_named_by_the_call_that_gets_it():
-    documents = weakref.WeakSet()
-    finder = Finder()
+@pytest.mark.parametrize("has_newest", [False, True])
+def test_a_function_that_code_in_c_keeps_is_named_by_the_call_that_gets_it(has_newest, monkeypatch):
+    """A variable that leads to the newest object keeps few of the tensors."""
+    name = ObjectName("Document.pages", (".pages",), __file__, "Document", owner=Document)
+    newest = HolderPath({}, 0.05, name, (), ())
+    if has_newest:
+        monkeypatch.setattr(group_suspects, "holders_from_variables", lambda *_: [newest])
+    documents, finder = weakref.WeakSet(), Finder()
     finder.request()
+
+    def train_step():
+        document = Document()
+        document.add(1)
+        documents.add(document)
+
     try:
-        run_until_done(finder, train_step=lambda: documents.add(Document()))
+        run_until_done(finder, train_step=train_step)
     finally:
         for document in documents:
             atexit.unregister(document.close)

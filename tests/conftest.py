@@ -36,9 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
         memory_watch.start()
 
 
-def pytest_xdist_auto_num_workers() -> int:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
     """Return one worker more than there are processors: tests often wait for other processes."""
-    return (os.cpu_count() or 1) + 1
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # as xdist reads it
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else None
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
 
-from msgspec.structs import replace
-
 from memagent_server.alerts.event_rules import MILESTONES
 from memagent_server.schemas.routing import Route, RoutedChannel
 from memagent_server.settings import SEVERITIES
@@ -28,6 +26,8 @@ GOOD_ENDS = ("averted", "finished")
 DEATHS = ("oom", "lost_contact")
 OTHERS = ""
 """Name of the last route: everything that no route has decided."""
+_UNNAMED = "\0"
+"""No project, user, tag or rule has this name."""
 _LITERAL = str.maketrans({"[": "[[]", "?": "[?]"})
 
 
@@ -92,16 +92,12 @@ def hidden_routes(routes: Sequence[Route]) -> dict[str, str]:
     }
 
 
-def lost_severity(routes: Sequence[Route]) -> str | None:
-    """Return the lowest severity that routes drop whatever it is about, None if there is none."""
-    everything = Route(name="")
-    lost = [
-        route.severity
-        for place, route in enumerate(routes)
-        if not (route.goes_on or route.channels or any(other.goes_on for other in routes[:place]))
-        and _covers(route, replace(everything, severity=route.severity))
-    ]
-    return min(lost, key=SEVERITIES.index, default=None)
+def lost_severities(routes: Sequence[Route], channels: Collection[str]) -> list[str]:
+    """Return the severities of which routes drop each message that no route names anything of."""
+    if not channels:
+        return []
+    unnamed = (Subject(_UNNAMED, _UNNAMED, (_UNNAMED,), _UNNAMED, name) for name in SEVERITIES)
+    return [subject.severity for subject in unnamed if not receivers(routes, subject, channels)]
 
 
 def _covers(route: Route, other: Route) -> bool:

@@ -29,7 +29,7 @@ from memagent_server.settings import Settings
 EXTENSION = "memagent_quotas"
 BURST_S = 10.0
 PUBLIC_REQUESTS_PER_S = 100.0
-"""Requests to one public link: enough for 300 open pages, which ask every 3 s."""
+"""Requests to one public link: enough for 100 open pages of a running run."""
 _PUBLIC = "memagent_public_quota"
 
 

@@ -18,7 +18,7 @@ class Change(Schema):
 
     - name, email: of the person, or of the token.
     - subject: ids and project that the request names.
-    - values: what changed of settings and runs, at most 50; longer texts are cut at 200 characters.
+    - values: what changed of settings and runs, in 2,000 characters; the last may be `and 9 more`.
     """
 
     id: int

@@ -14,7 +14,8 @@ from memagent_server.store.reading import id_before, to_schema
 
 KEPT_S = 365 * 86400.0
 MAX_ROWS = 200_000
-"""About 40 MB: 500 changes a day for a year. Refused requests count too, so it needs a bound."""
+"""500 changes a day for a year: about 40 MB, and 400 MB if each has all values that it may.
+Refused requests count too, so it needs a bound."""
 
 
 def add_change(

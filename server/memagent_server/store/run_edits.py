@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from memagent.errors import WireError
@@ -45,8 +45,16 @@ def edit_run(
 
 
 def edited_parts(session: Session, run_ids: Collection[str]) -> dict[str, dict[str, Any]]:
-    """Return name, notes, tags and archive of runs by id; nothing of a run that isn't there."""
-    parts = (RunRow.name, RunRow.notes, RunRow.tags, RunRow.is_archived)
+    """Return name, tags, archive and the length of the notes of runs by id.
+
+    The log of changes outlives a run, so it has no text of its notes.
+    """
+    parts = (
+        RunRow.name,
+        RunRow.tags,
+        RunRow.is_archived,
+        func.length(RunRow.notes).label("notes_characters"),
+    )
     query = select(RunRow.id, *parts).where(RunRow.id.in_(run_ids)).order_by(RunRow.id)
     rows = [dict(row) for row in session.execute(query).mappings()]
     return {row.pop("id"): row for row in rows}

@@ -13,7 +13,7 @@ from memagent.units import DAY_S
 from memagent_server.alerts.routing import (
     RoutedMessage,
     hidden_routes,
-    lost_severity,
+    lost_severities,
     others,
     preview,
     subject_of,
@@ -95,6 +95,7 @@ def check_routes(routes: Sequence[Route]) -> None:
 
 
 def _store(session: Session, routes: Sequence[Route]) -> None:
+    lock_routes(session)
     with change_log.watch(session, partial(list_routes, session)):
         replace_routes(session, routes)
 
@@ -139,7 +140,7 @@ def show_routing() -> Response:
             known=known_channels(),
             others=answer.others,
             hidden=hidden_routes(routes),
-            lost=lost_severity(routes),
+            lost=lost_severities(routes, answer.channels),
             rules=list(RULES),
             severities=SEVERITIES,
             preview=past,

@@ -27,7 +27,7 @@ from memagent_server.store.engine import Session
 from memagent_server.store.errors import UnknownRunError
 from memagent_server.store.events import add_command, list_commands
 from memagent_server.store.run_edits import MAX_NOTES, MAX_TAGS, edit_run, edit_runs, edited_parts
-from memagent_server.store.runs import delete_run, get_run, lock_run
+from memagent_server.store.runs import delete_run, get_run, lock_run, lock_runs
 from memagent_server.store.summaries import describe
 from memagent_server.web import query
 from memagent_server.web.rendering import redirect_to
@@ -138,7 +138,8 @@ def change_run(run_id: str) -> Response:
 
 
 def watch_runs(session: Session, run_ids: Collection[str]) -> AbstractContextManager[None]:
-    """Log what the block changes of runs that people edit."""
+    """Log what the block changes of runs that people edit. Locks them, so that no other does."""
+    lock_runs(session, run_ids)
 
     def read() -> dict[str, Any]:
         parts = edited_parts(session, run_ids)

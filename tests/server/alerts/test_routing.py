@@ -10,12 +10,13 @@ from memagent_server.alerts.routing import (
     RoutedMessage,
     Subject,
     hidden_routes,
-    lost_severity,
+    lost_severities,
     matches,
     preview,
     receivers,
 )
 from memagent_server.schemas.routing import Route
+from memagent_server.settings import SEVERITIES
 from memagent_server.store.routes import list_routes, replace_routes
 from tests.server.alerts.test_incident_updates import Job, leak
 
@@ -139,11 +140,22 @@ def test_a_route_after_one_that_decides_all_of_its_messages_is_hidden():
     assert hidden_routes([Route(name="all", goes_on=True), critical]) == {}
 
 
-def test_routes_that_drop_everything_of_a_severity_say_so():
+def test_routes_that_drop_what_none_of_them_names_say_so():
     nothing = Route(name="nothing")
-    assert lost_severity([]) is None and lost_severity([VISION, PAGER]) is None
-    assert lost_severity([VISION, nothing]) == "note"
-    assert lost_severity([Route(name="nothing", severity="critical"), VISION]) == "critical"
-    assert lost_severity([Route(name="nothing", projects=("vision",))]) is None
-    assert lost_severity([PAGER, nothing]) is None
-    assert lost_severity([Route(name="nothing", goes_on=True)]) is None
+    for routes in ([], [VISION, PAGER], [nothing]):
+        assert lost_severities(routes, ()) == [], "without channels nothing is routed"
+    assert lost_severities([], ALL) == lost_severities([VISION, PAGER], ALL) == []
+    assert lost_severities([VISION, nothing], ALL) == ["note", "warning", "critical"]
+    assert lost_severities([PAGER, nothing], ALL) == ["note", "warning"]
+    pager = Route(name="pager", severity="critical", channels=("pager",))
+    assert lost_severities([pager, nothing], ALL) == ["note", "warning"]
+    again = Route(name="again", severity="critical")
+    assert lost_severities([pager, again], ALL) == []
+    assert lost_severities([again], ALL) == ["critical"]
+    assert lost_severities([Route(name="any", projects=("*",))], ALL) == list(SEVERITIES)
+    assert lost_severities([Route(name="nothing", projects=("vision",))], ALL) == []
+    assert lost_severities([Route(name="nothing", goes_on=True)], ALL) == []
+    assert lost_severities([PAGER], ("slack",)) == [], "it goes on"
+    assert lost_severities([pager], ("slack",)) == ["critical"], "that channel isn't configured"
+    others = [Route(name=name, projects=("x",), channels=(name,)) for name in ALL]
+    assert lost_severities(others, ALL) == list(SEVERITIES), "a route names each channel"

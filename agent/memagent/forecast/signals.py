@@ -302,7 +302,10 @@ class Signals:
         if self.trends:
             buckets = max(len(self._series[cause].values) for cause in self.trends)
             self._next_fit = max(self._next_fit, buckets // REFIT_SHARE)
+        was_floor = self._is_floor_of_inputs
         self._attribute_floor_to_inputs()
+        if self._is_floor_of_inputs != was_floor:
+            self._starts.pop("input", None)  # it is that of the other series
         for cause, trend in self.trends.items():
             self._starts[cause] = GrowthStart.of(trend, self._starts.get(cause))
 

@@ -551,6 +551,42 @@ def test_growth_of_a_floor_by_inputs_is_read_from_the_floor():
     assert forecast.grown_bytes == pytest.approx(held - first, rel=0.05)
 
 
+def inputs_grow(sizes_of):
+    """Yield (floor, excess, forecast) of each step. sizes_of: floor and excess in MiB."""
+    forecaster = Forecaster(3000 * MIB)
+    for step in range(500):
+        floor, excess = (round(size * MIB) for size in sizes_of(step))
+        yield (
+            floor,
+            excess,
+            forecaster.update(
+                step, allocated_bytes=floor, peak_allocated_bytes=floor + excess,
+                input_size=100 + step, optimizer_steps=1,
+            ),
+        )  # fmt: skip
+
+
+def test_growth_of_peaks_that_becomes_the_floors_is_read_from_the_floor():
+    told = list(inputs_grow(lambda step: (2000 + max(0, step - 100), 100 + step)))
+    begins = [forecast.growing_since_step for *_, forecast in told[120:]]
+    assert min(begins) < 10 and max(begins) > 80  # both series were the steeper one
+    for floor, excess, forecast in told[120:]:
+        is_floor = forecast.growing_since_step > 80
+        grown = floor - 2000 * MIB if is_floor else excess - 105 * MIB
+        assert forecast.grown_bytes == pytest.approx(grown, abs=16 * MIB)
+    warned = next(forecast for *_, forecast in told if forecast.level == "warning")
+    assert warned.cause == "input" and warned.grown_bytes < 500 * MIB
+
+
+def test_growth_of_the_floor_that_becomes_that_of_peaks_is_read_from_the_peaks():
+    told = list(inputs_grow(lambda step: (550 + step / 2, 100 + max(0, step - 300))))
+    assert told[299][2].growing_since_step < 10
+    assert told[299][2].grown_bytes == pytest.approx(148 * MIB, abs=4 * MIB)
+    for _, excess, forecast in told[350:]:
+        assert forecast.growing_since_step == pytest.approx(300, abs=16)
+        assert forecast.grown_bytes == pytest.approx(excess - 100 * MIB, abs=16 * MIB)
+
+
 def test_a_trend_begins_after_five_steps_of_the_first_optimizer_step():
     forecaster = Forecaster(1000 * MIB)
     for step in range(60):

@@ -5,7 +5,8 @@
 2. What a call means is looked up in the variables of running functions, the globals of its file,
    and the class that it's in, without running code of the script.
 3. A call that can't be looked up counts if its name is defined in those files. Names that builtin
-   containers have, too, count only for methods of the named object.
+   containers have, too, count only for methods of the named object. It's read only if it's called
+   on what has the owner's name: any `timer.record(x)` may be another class'.
 4. A suspended generator of the script has variables, too: what it reads from may be one of them.
 5. A loop over the owner itself calls a method of it: `for member in archive`.
 6. The surest call is one of a function whose own source adds to the container.
@@ -37,6 +38,7 @@ from memagent.leaks.syntax import (
     assignment_targets,
     function_name,
     is_mention,
+    mention_of,
     read_once,
     syntax_tree,
     walk,
@@ -52,7 +54,7 @@ from memagent.leaks.user_code import (
 _BUILTINS = (list, dict, set, str, deque, IOBase, threading.Event)
 _BUILTIN_NAMES = frozenset(name for kind in _BUILTINS for name in dir(kind))
 UNKNOWN = object()
-_CallOrder = tuple[bool, bool, bool, int, bool, bool]
+_CallOrder = tuple[bool, bool, bool, bool, int, bool, bool]
 """What sorts the calls: the first ones are the likeliest."""
 
 
@@ -82,7 +84,7 @@ def filling_call(name: ObjectName, holder: HolderPath, files: Sequence[str]) -> 
 def _ordered_calls(
     name: ObjectName, holder: HolderPath, files: Sequence[str]
 ) -> list[tuple[Any, SourceLine]]:
-    """Return what is called, with the line. The method of that name if it can't be looked up."""
+    """Return what is called, with the line. What can't be looked up comes after its like (3)."""
     kinds = [kind for kind in map(_class_of, holder.above) if not is_script_class(kind)]
     kinds = [kind for kind in kinds if kind.__module__ != "builtins"]
     libraries = [file_of(base) for kind in kinds[:1] for base in kind.__mro__[:-1]]
@@ -103,10 +105,10 @@ def _ordered_calls(
                 continue
             function = meanings.of(node.func, file, parents)
             is_method = _is_method_of(node, set(name.identifiers))
-            if function is UNKNOWN:
-                called = function_name(node)
-                place = _place_by_name(called, defined, is_method)
-                function = _attribute(kinds[0], called) if kinds else UNKNOWN
+            is_unknown = function is UNKNOWN
+            if is_unknown:
+                place = _place_by_name(function_name(node), defined, is_method)
+                function = _method_of_owner(node, kinds, name.identifiers[1:])
             else:
                 place = _place(function, libraries, packages)
             if place is not None:
@@ -115,7 +117,7 @@ def _ordered_calls(
                 is_rarer = place < len(libraries) and not line.in_loop
                 is_maker = any(function is kind for kind in kinds)
                 is_other = not _uses_attribute(function, name.identifiers[:1])
-                order = (is_maker, is_other, not is_method, place, is_once, is_rarer)
+                order = (is_maker, is_other, not is_method, is_unknown, place, is_once, is_rarer)
                 calls.append((order, function, line))
     calls.sort(key=lambda call: call[0])
     return [(function, line) for _, function, line in calls]
@@ -136,7 +138,7 @@ def _iterations(
                 and meanings.of(node.iter, file, parents) is owner
             ):
                 line = source_lines.source_line(file, node.iter, SETS, parents)
-                yield (False, is_other, False, 0, False, False), line
+                yield (False, is_other, False, False, 0, False, False), line
 
 
 def lengthening_calls(
@@ -242,6 +244,12 @@ def _fills(function: Any, attributes: Sequence[str]) -> bool:
 
 def _is_method_of(call: ast.Call, names: set[str]) -> bool:
     return isinstance(call.func, ast.Attribute) and is_mention(call.func.value, names)
+
+
+def _method_of_owner(call: ast.Call, kinds: Sequence[type], names: Sequence[str]) -> Any:
+    """Return the method that is called on what has the owner's name, else `UNKNOWN`."""
+    is_named = isinstance(call.func, ast.Attribute) and mention_of(call.func.value) in names
+    return _attribute(kinds[0], function_name(call)) if kinds and is_named else UNKNOWN
 
 
 def _takes_values(call: ast.Call) -> bool:

@@ -6,8 +6,8 @@
    A function that neither its file nor the main one calls doesn't count, unless a framework does:
    `on_validation_end`.
 2. A *cache* is filled by key. A key that counts the run's steps never comes again, so nothing ends
-   that growth: it's a *list*. So is a key that is made of such a number: `name = f"step {n}"`.
-   Numbers within an epoch come again.
+   that growth: it's a *list*. So does a text, sum or tuple with such a number: `f"step {n}"`.
+   Numbers within an epoch come again, and other results of a number may: `words.get(step)`.
 3. Anything else that has a limit is a *buffer*: its items are counted, cut off, or leave one by
    one. `bounds` couldn't read the number.
 4. Of several suspects, the kind that most of the growth is of counts. Lines that allocate don't if
@@ -29,6 +29,7 @@ from memagent.leaks.detectors.base import Work
 from memagent.leaks.limits import (
     LIMITED_KINDS,
     are_limited,
+    assignments,
     depends_on,
     ends_by_itself,
     files_of,
@@ -54,7 +55,7 @@ from memagent.wire.messages import Suspect
 _EMPTYING_METHODS = frozenset(("clear", "reset", "flush"))
 _CALLED_BY_FRAMEWORKS = ("on_", "__", "training_", "validation_", "test_")
 _COUNTING_CALLS = frozenset(("range", "enumerate", "count"))
-_REPEATING = (ast.Mod, ast.FloorDiv)
+_TEXTS = frozenset(("str", "repr", "format"))
 
 
 @dataclass(frozen=True)
@@ -155,10 +156,17 @@ class _Reading:
 
     def _has_new_keys(self, suspect: Suspect) -> Work[bool]:
         """Return True if a key of what the line stores counts the steps of the run (2)."""
-        keys = _stored_keys(suspect)
-        if keys and suspect.file not in self._counters:
-            self._counters[suspect.file] = yield from _counters(suspect.file)
-        return any(_counts(key, self._counters[suspect.file]) for key in keys)
+        for node, parents in statements_of(suspect):
+            targets = assignment_targets(node) if isinstance(node, ast.Assign) else []
+            keys = [target.slice for target in targets if isinstance(target, ast.Subscript)]
+            if not keys:
+                continue
+            if suspect.file not in self._counters:
+                self._counters[suspect.file] = yield from _counters(suspect.file)
+            new = yield from _new_before(node, parents, self._counters[suspect.file])
+            if any(_is_new(key, new) for key in keys):
+                return True
+        return False
 
 
 # -- what is emptied ----------------------------------------------------------------------------
@@ -185,37 +193,46 @@ def _function(parents: Parents) -> str:
 # -- keys ---------------------------------------------------------------------------------------
 
 
-def _stored_keys(suspect: Suspect) -> list[ast.expr]:
-    """Return the keys that the line stores by, and what their variables are set to before it."""
-    keys: list[ast.expr] = []
-    for node, parents in statements_of(suspect):
-        targets = assignment_targets(node) if isinstance(node, ast.Assign) else []
-        new = [target.slice for target in targets if isinstance(target, ast.Subscript)]
-        names = {part.id for key in new for part in ast.walk(key) if isinstance(part, ast.Name)}
-        keys += new + _values_before(names, node, parents)
-    return keys
-
-
-def _values_before(names: set[str], node: ast.stmt, parents: Parents) -> list[ast.expr]:
-    """Return what variables are set to before a statement, in the same block."""
+def _new_before(node: ast.stmt, parents: Parents, counters: set[str]) -> Work[set[str]]:
+    """Return the counters, and what is set to a new value before a statement, in the same block."""
+    new = set(counters)
     body = getattr(parents[-1], "body", ())
-    return [
-        item.value
-        for item in (body[: body.index(node)] if node in body else ())
-        if isinstance(item, ast.Assign)
-        and not names.isdisjoint(map(ast.unparse, assignment_targets(item)))
-    ]
+    for count, item in enumerate(body[: body.index(node)] if node in body else (), 1):
+        for target, value in assignments(item) if isinstance(item, ast.Assign) else ():
+            (new.update if _is_new(value, new) else new.difference_update)(_variables(target))
+        if count % NODES_AT_ONCE == 0:
+            yield
+    return new
 
 
-def _counts(key: ast.expr, counters: set[str]) -> bool:
-    """Return True if a key is made of a counter. `rows[step]` has any key: rows may be alike."""
-    looked_up = [part for part in ast.walk(key) if isinstance(part, ast.Subscript)]
-    inner = {part for item in looked_up for part in ast.walk(item)}
-    parts = [part for part in ast.walk(key) if part not in inner]
-    if any(isinstance(part, ast.BinOp) and isinstance(part.op, _REPEATING) for part in parts):
-        return False
-    names = (part for part in parts if isinstance(part, ast.Name | ast.Attribute))
-    return any(ast.unparse(part) in counters for part in names)
+def _is_new(value: ast.expr, new: set[str]) -> bool:
+    """Return True for a counter, and for a text, sum or tuple with one.
+
+    Any other result may come again: `rows[step]`, `bucket_of(step)`, `step > 100`.
+    """
+    if isinstance(value, ast.Name | ast.Attribute):
+        return not new.isdisjoint(_variables(value))
+    return any(_is_new(part, new) for part in _parts(value))
+
+
+def _parts(value: ast.expr) -> list[ast.expr]:
+    """Return the parts of a text, sum or tuple: with a new one, all of it is new."""
+    if isinstance(value, ast.Tuple):
+        return value.elts
+    if isinstance(value, ast.JoinedStr):
+        return [part.value for part in value.values if isinstance(part, ast.FormattedValue)]
+    if isinstance(value, ast.BinOp) and _is_text(value.left) and isinstance(value.op, ast.Mod):
+        return [value.right]
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
+        return [value.left, value.right]
+    if isinstance(value, ast.BinOp) and isinstance(value.right, ast.Constant):
+        return [value.left] if isinstance(value.op, ast.Sub | ast.Mult) else []
+    is_text = isinstance(value, ast.Call) and function_name(value) in _TEXTS
+    return value.args if is_text else []  # type: ignore[attr-defined]
+
+
+def _is_text(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
 def _counters(file: str) -> Work[set[str]]:
@@ -228,8 +245,9 @@ def _counters(file: str) -> Work[set[str]]:
             yield
     repeated.discard("")  # what `functions[0]()` calls is unknown, and not the module
     for count, (node, parents) in enumerate(nodes_of(file), 1):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-            counted |= _variables(node.target)
+        if isinstance(node, ast.AugAssign):
+            is_sum = isinstance(node.op, ast.Add)
+            (counted if is_sum else begun_again).update(_variables(node.target))
         elif isinstance(node, ast.For) and _is_counting(node.iter):
             target = node.target.elts[0] if isinstance(node.target, ast.Tuple) else node.target
             is_again = _is_looped(parents, repeated)
@@ -254,7 +272,9 @@ def _begun_again(node: ast.Assign, parents: Parents, repeated: set[str]) -> set[
 
 def _variables(target: ast.expr) -> set[str]:
     """Return `{"self.count"}`, and nothing for a target that isn't a variable or attribute."""
-    return {ast.unparse(target)} if isinstance(target, ast.Name | ast.Attribute) else set()
+    if isinstance(target, ast.Name):
+        return {target.id}
+    return {ast.unparse(target)} if isinstance(target, ast.Attribute) else set()
 
 
 def _is_counting(value: ast.expr) -> bool:

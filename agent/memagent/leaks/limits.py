@@ -284,7 +284,7 @@ def takes_out(node: ast.AST, parents: Parents, names: set[str], line: int) -> bo
         and not isinstance(target, ast.Subscript)
         and (_crops(value) or not uses(value, {mention_of(target)}))
         and _is_later(target, parents)
-        for target, value in _assignments(node)
+        for target, value in assignments(node)
     )
 
 
@@ -295,7 +295,7 @@ def _deletes_rows(call: ast.Call) -> bool:
     return is_query and any(_DELETION.match(text) for text in texts if isinstance(text, str))
 
 
-def _assignments(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
+def assignments(node: ast.Assign) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield targets with their values, one by one for `self.predictions, self.count = [], 0`."""
     for target in node.targets:
         if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import math
 import sys
@@ -132,6 +133,16 @@ CASES = [
 ]  # fmt: skip
 
 
+KEYS_THAT_COME_AGAIN = [
+    '"warm" if step < 100 else "hot"', "min(step, 9)", "step > 100", "vocab.get(step)",
+    "bucket_of(step)", "words[step]", "step - first", "step // 10", 'f"{step % 10}"', "str(step)[0]",
+]  # fmt: skip
+NEW_KEYS = [
+    "step", "str(step)", '"row " + str(step)', '"row {}".format(step)', '"row %d" % step',
+    '"row %d of %d" % (step, n)', "step - 1", "2 * n + step", "(step, kind)", 'f"{epoch}/{step:03d}"',
+]  # fmt: skip
+
+
 def never(_suspect):
     return False
 
@@ -143,6 +154,29 @@ def growth_of(suspects, is_beyond=never):
 @pytest.mark.parametrize(("growing", "name", "source"), CASES, ids=[case[1] for case in CASES])
 def test_1_to_3_it_tells_kinds_of_growth_apart(tmp_path, growing, name, source):
     assert growth_of([suspect_in(tmp_path, source)]) == growing
+
+
+@pytest.mark.parametrize("store", ["rows[{}]", "key = {}\n    rows[key]"], ids=["at once", "set"])
+@pytest.mark.parametrize("key", [*KEYS_THAT_COME_AGAIN, *NEW_KEYS])
+def test_2_a_text_or_sum_of_a_counter_is_new_and_other_results_may_come_again(tmp_path, key, store):
+    source = f"for step in range(1000):\n    {store.format(key)} = make()  # here\n"
+    assert growth_of([suspect_in(tmp_path, source)]) == ("list" if key in NEW_KEYS else "cache")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "name = str(step)\n    name = 'all'",
+        "at += 1\n    at %= 9\n    name = at",
+        "name = all, step",
+    ],
+    ids=["set again", "a ring", "a pair"],
+)
+def test_2_what_a_variable_is_set_to_last_counts(tmp_path, lines):
+    source = f"for step in range(1000):\n    {lines}\n    rows[name] = make()  # here\n"
+    assert growth_of([suspect_in(tmp_path, source)]) == (
+        "list" if "all, step" in lines else "cache"
+    )
 
 
 @pytest.mark.parametrize(
@@ -217,6 +251,27 @@ def test_a_long_file_is_read_once_for_all_suspects_in_parts(tmp_path, monkeypatc
     assert max(sum(part.values()) for part in parts) <= syntax.NODES_AT_ONCE
     syntax.clear_cache()
     assert not syntax._contents
+
+
+def test_a_long_block_before_a_key_is_read_in_parts(tmp_path, monkeypatch):
+    path = tmp_path / "long.py"
+    path.write_text("row.name = 'word'\n" * 2000 + "rows[row.name, name] = make()\n")
+    read, parts, unparse = Counter(), [], ast.unparse
+
+    def counted_unparse(node):
+        read["targets"] += 1
+        return unparse(node)
+
+    monkeypatch.setattr(ast, "unparse", counted_unparse)
+    budget = TimeBudget()
+    budget.begin_slice(0.0)
+    for _ in source_evidence(
+        [build_suspect(str(path), 2001, None, "", "dict", 100, 1.0)], never, budget
+    ):
+        parts.append(read["targets"])
+        read.clear()
+    assert sum(parts) >= 1792
+    assert max(parts) <= syntax.NODES_AT_ONCE
 
 
 SCRIPTS = {

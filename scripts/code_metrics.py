@@ -28,7 +28,7 @@ from scripts.style_rules import Finding
 ROOT = Path(__file__).resolve().parents[1]
 MIN_MODULE_LINES = 40
 BOUNDS: dict[str, float] = {
-    "lines of agent, server and demo": 101_998,
+    "lines of agent, server and demo": 102_003,
     "modules of agent, server and demo": 637,
     "share of modules under 40 lines": 0.114,
     "share of lines that are module heads": 0.1385,

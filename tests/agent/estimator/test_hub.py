@@ -137,6 +137,7 @@ def silence(connection, _):
         (response(b"[]"), "no JSON object"),
         (response(b"\xff\xfe\x00"), "no JSON object"),
         (response(b"{}"), "has no model_type"),
+        (response(b'{"model_type": "bert", "architectures": 5}'), "architectures 5: write a list"),
         (response(zlib.compress(b"[]")[:-6], "Content-Encoding: gzip"), "no JSON object"),
         (response(b"nonsense", "Content-Encoding: gzip"), "invalid compressed body"),
         (b"SSH-2.0-OpenSSH\r\n", "could not be fetched"),

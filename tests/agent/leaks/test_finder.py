@@ -386,11 +386,11 @@ class Engine:
     """Its handlers refer to it, so only the collector frees it."""
 
     def __init__(self):
-        self.output, self.handlers = torch.zeros(64), []
+        self.output, self.callbacks = torch.zeros(64), []
         ENGINES.add(self)
 
     def on_completed(self, handler):
-        self.handlers.append((handler, self))
+        self.callbacks.append((handler, self))
 
 
 def test_cycles_are_a_leak_if_the_script_has_switched_the_collector_off():
@@ -404,7 +404,7 @@ def test_cycles_are_a_leak_if_the_script_has_switched_the_collector_off():
         gc.enable()
         gc.collect()
     (suspect,) = finder.suspects
-    assert suspect.holder == "Engine.handlers: reference cycle"
+    assert suspect.holder == "Engine.callbacks: reference cycle"
     assert suspect.line == Engine.on_completed.__code__.co_firstlineno + 1
     assert "switched the collector off" in suspect.fix
 

@@ -61,6 +61,11 @@ def read_config(config: str | Path | Config) -> dict[str, Any]:
         raise EstimateError(
             "config has no model_type: is this the config.json of a Hugging Face model?"
         )
+    classes = content.get("architectures") or []
+    if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        raise EstimateError(
+            f"config has architectures {classes!r:.100}: write a list of names of classes"
+        )
     return cast(dict[str, Any], content)
 
 

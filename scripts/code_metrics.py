@@ -315,7 +315,7 @@ def measure(base: CodeBase) -> list[Figure]:
             len(base.prose_findings(style_rules.long_sentences)),
             None,
         ),
-        Figure("words of prose in docs", base.docs_words(), 48_099),
+        Figure("words of prose in docs", base.docs_words(), 48_101),
         Figure("fmt: skip", base.count(r"# fmt: skip", base.product), 14),
         Figure(
             "tuple assignments of attributes", len(base.findings(style_rules.tuple_assignments)), 0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-PAGE = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/architecture.md").read_text()
 MAX_HOPS = {"The path of a sample": 18, "The path of an estimate": 12, "The path of a suspect": 16}
 
 
@@ -73,3 +74,19 @@ def test_it_finds_a_hop_that_does_not_exist(code):
 def test_it_finds_misnumbered_hops():
     with pytest.raises(ValueError, match="not numbered"):
         hops_of(PAGE.replace("| 2 | `", "| 3 | `", 1))
+
+
+def test_the_root_has_no_file_of_a_script():
+    """Scripts of benchmarks write files where they run."""
+    files = (path.name for path in ROOT.iterdir() if path.is_file())
+    visible = {name for name in files if not name.startswith(".")}
+    assert visible == {
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "docker-compose.yml",
+        "hatch_build.py",
+        "pyproject.toml",
+    }

@@ -96,7 +96,7 @@ class StreamEvaluation:
         return any(self.state_of(rule).is_open for rule in rules)
 
     def take_reading(self, rule: Rule, state: RuleState, result: RuleResult) -> bool:
-        """Keep a firing alert's reading if it differs materially; return True if it was."""
+        """Keep a firing alert's reading if it differs materially, and return whether it does."""
         value, previous = result.data.get(rule.reading), self.readings.get(rule.name)
         if state.state != "firing" or value is None:
             return False

@@ -28,7 +28,7 @@ from scripts.style_rules import Finding
 ROOT = Path(__file__).resolve().parents[1]
 MIN_MODULE_LINES = 40
 BOUNDS: dict[str, float] = {
-    "lines of agent, server and demo": 102_003,
+    "lines of agent, server and demo": 102_001,
     "modules of agent, server and demo": 637,
     "share of modules under 40 lines": 0.114,
     "share of lines that are module heads": 0.1385,
@@ -315,7 +315,7 @@ def measure(base: CodeBase) -> list[Figure]:
             len(base.prose_findings(style_rules.long_sentences)),
             None,
         ),
-        Figure("words of prose in docs", base.docs_words(), 48_101),
+        Figure("words of prose in docs", base.docs_words(), 48_091),
         Figure("fmt: skip", base.count(r"# fmt: skip", base.product), 14),
         Figure(
             "tuple assignments of attributes", len(base.findings(style_rules.tuple_assignments)), 0

@@ -63,7 +63,7 @@ class ContainerCensus:
     1. Note the length of every container at the beginning and in the middle of the window. Of very
        many, leave out the shortest ones.
     2. At its end, those that grew steadily in both parts are candidates, if they aren't young and
-       most items that they had in the middle are still there. Otherwise a list that is cleared now
+       the items that they had in the middle are still there. Otherwise a list that is cleared now
        and then may look longer by chance, and so may the input of each step.
     3. Estimate the size of an item from the newest ones: arrays, bytes, numbers, objects. The
        census of tensors counts those.

@@ -41,7 +41,7 @@ class LengthNote:
     def is_kept_by(
         self, container: Any, length: int, young: Collection[int], is_new: Callable[[Any], object]
     ) -> bool:
-        """Return True if most items are still there, and no new ones at their addresses."""
+        """Return True if the items are still there, and no new ones at their addresses."""
         if self.numbers and not self._keeps_numbers(container, length - self.length):
             return False
         if not self.identities or self._are_in_place(container, length, young, is_new):
@@ -49,11 +49,9 @@ class LengthNote:
         items, array_ids, _ = safe_reads.items_of(_values(container))
         ids = {*map(id, items), *array_ids}.difference(young)
         present = compress(items, map(self._ids.__contains__, map(id, items)))
-        are_there = [
+        return not any(map(is_new, present)) and all(
             item in ids if isinstance(item, int) else item() is not None for item in self.identities
-        ]
-        # of a queue, the first ones may have left
-        return not any(map(is_new, present)) and 2 * sum(are_there) > len(are_there)
+        )
 
     def _are_in_place(
         self, container: Any, length: int, young: Collection[int], is_new: Callable[[Any], object]

@@ -87,15 +87,15 @@ def test_it_leaves_out_what_does_not_grow_for_good(add):
     assert not [item for item in growing(lambda step: add(items, step)) if item.container is items]
 
 
-def test_a_queue_whose_first_items_leave_grows_if_most_stay():
-    items = deque()
+def test_a_table_whose_oldest_entries_leave_may_be_full():
+    items = {}
 
     def add(step):
-        items.append(bytes(5_000 + step))
-        if step % 4 == 0:
-            items.popleft()
+        items[step] = bytes(5_000 + step)
+        if len(items) > 15:
+            del items[min(items)]
 
-    assert items in [item.container for item in growing(add)]
+    assert items not in [item.container for item in growing(add)]
 
 
 @pytest.mark.parametrize("is_new", [True, False])
